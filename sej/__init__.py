@@ -1,0 +1,1 @@
+"""SEJ: message queues that are plain files."""

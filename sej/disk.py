@@ -1,0 +1,400 @@
+"""The seam to the disk: the only module that opens, writes, syncs, renames, locks and truncates files.
+
+:class:`Disk` and :class:`File` are the few verbs that everything else is built from; :data:`OS` is the real one.
+Tests put a disk in its place that forgets what was never synced, or fails the k-th call.
+
+What it promises:
+
+- A write writes everything or raises. Nothing is retried after an error but EINTR.
+- ``create`` (of a file that was not there), ``mkdir``, ``rename`` and ``unlink`` have synced the directories
+  concerned when they return: the name survives a power loss. Only ``mode="temp"`` leaves that out, for files that are
+  renamed into place or thrown away.
+- ``sync`` is as strong as the system offers (``F_FULLFSYNC`` on macOS).
+- Every descriptor is closed on exec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, Protocol
+
+__all__ = ["OS", "Disk", "File", "Mode", "OsDisk", "OsFile", "Status", "network_file_system", "replace_file"]
+
+Mode = Literal["read", "edit", "append", "new", "temp"]
+"""``read``; ``edit``: read and write what exists; ``append``: made if missing, every write goes to the end;
+``new``: must not exist; ``temp``: made or emptied, its name not synced."""
+
+_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS: Final[dict[str, int]] = {
+    "read": os.O_RDONLY | _CLOEXEC,
+    "edit": os.O_RDWR | _CLOEXEC,
+    "append": os.O_RDWR | os.O_APPEND | _CLOEXEC,
+    "new": os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | _CLOEXEC,
+    "temp": os.O_RDWR | os.O_CREAT | os.O_TRUNC | _CLOEXEC,
+}
+_WRITE_LIMIT: Final = 1 << 30
+"""One system call takes at most a little under 2 GiB on Linux."""
+
+
+class Status(NamedTuple):
+    """What the disk knows of a file: size in bytes, who it is, when it was changed, how many names it has."""
+
+    size: int
+    device: int
+    inode: int
+    mtime_ns: int
+    links: int
+    is_dir: bool
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """(device, inode): two paths with the same one are the same file."""
+        return self.device, self.inode
+
+
+class File(Protocol):
+    """An open file. Safe to share between threads except for ``close``."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to size bytes from position; fewer only at the end of the file."""
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill the buffer from position; returns the bytes read, fewer only at the end of the file."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write everything at the end (``append``, ``new``) or at the running position (``temp``)."""
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write everything over what stands at position."""
+
+    def sync(self) -> None:
+        """Force the data and the size to the medium."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or zero-extend to size bytes."""
+
+    def status(self) -> Status:
+        """The file as it is now, whatever became of its name."""
+
+    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
+        """Take the ``flock``; False if somebody else has it and wait is False. brief: held for one operation."""
+
+    def unlock(self) -> None:
+        """Let go of the lock."""
+
+    def fileno(self) -> int:
+        """The descriptor, where there is one."""
+
+    def close(self) -> None:
+        """Close; a second time does nothing."""
+
+
+class Disk(Protocol):
+    """The verbs on names."""
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> File:
+        """Open a file."""
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        """What is at path (symbolic links followed), or None."""
+
+    def list(self, path: str | os.PathLike[str]) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Make a directory and its missing parents; one that is there is fine."""
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Rename over whatever is at target."""
+
+    def unlink(self, path: str | os.PathLike[str]) -> None:
+        """Remove a file; one that is gone is fine."""
+
+    def rmdir(self, path: str | os.PathLike[str]) -> None:
+        """Remove an empty directory."""
+
+    def free_bytes(self, path: str | os.PathLike[str]) -> int:
+        """What an ordinary user may still write there."""
+
+
+class OsFile:
+    """A real file, by its descriptor."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        """Own the descriptor."""
+        self._fd = fd
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+        return self._path
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to size bytes from position."""
+        data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < size:
+            data = os.pread(self._fd, min(size - done, _WRITE_LIMIT), position + done)
+            if not data:
+                break
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill the buffer from position."""
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done : done + _WRITE_LIMIT]], position + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write everything."""
+        done = os.write(self._fd, data)
+        size = len(data)
+        if done != size:
+            with memoryview(data) as view:
+                while done < size:
+                    done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self._path)
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write everything over what stands at position."""
+        done = 0
+        with memoryview(data) as view:
+            while done < len(view):
+                count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
+                done += _progress(count, self._path)
+
+    def sync(self) -> None:
+        """``fdatasync``, or the strongest there is."""
+        _sync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend."""
+        os.ftruncate(self._fd, size)
+
+    def status(self) -> Status:
+        """The file as it is now."""
+        return _status(os.fstat(self._fd))
+
+    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
+        """``flock``: by portalocker for locks that are held, by the bare call for one operation."""
+        if brief and sys.platform != "win32":
+            import fcntl
+
+            kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+            try:
+                fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
+            except OSError as error:
+                if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
+                    return False
+                raise
+            return True
+        import portalocker
+
+        flags = portalocker.LockFlags.EXCLUSIVE if exclusive else portalocker.LockFlags.SHARED
+        try:
+            portalocker.lock(self._fd, flags if wait else flags | portalocker.LockFlags.NON_BLOCKING)
+        except portalocker.exceptions.LockException as error:
+            cause = error.__cause__ or error.__context__
+            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES, None):
+                raise cause from None
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Let go."""
+        if sys.platform == "win32":
+            import portalocker
+
+            portalocker.unlock(self._fd)
+        else:
+            import fcntl
+
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def fileno(self) -> int:
+        """The descriptor; -1 once closed."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """Close what its owner forgot: a descriptor must not outlive the object."""
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
+
+
+class OsDisk:
+    """The real disk."""
+
+    __slots__ = ()
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        """Open a file; a name that this call made is synced."""
+        name = os.fspath(path)
+        flags = _FLAGS[mode]
+        if mode == "append":
+            try:
+                fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            except FileExistsError:
+                return OsFile(os.open(name, flags | os.O_CREAT, 0o666), name)
+            mode = "new"
+        else:
+            fd = os.open(name, flags, 0o666)
+        file = OsFile(fd, name)
+        if mode == "new":
+            self.sync_dir(os.path.dirname(name) or ".")
+        return file
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        """What is at path, or None."""
+        try:
+            return _status(os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def list(self, path: str | os.PathLike[str]) -> list[str]:
+        """The names in a directory."""
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Make a directory and its parents, and sync what holds them."""
+        target = Path(path)
+        missing = []
+        while not target.is_dir():
+            missing.append(target)
+            target = target.parent
+        for step in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                step.mkdir()
+            self.sync_dir(step.parent)
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Rename, and sync both directories."""
+        os.replace(source, target)
+        there = os.path.dirname(os.fspath(target)) or "."
+        here = os.path.dirname(os.fspath(source)) or "."
+        self.sync_dir(there)
+        if here != there:
+            self.sync_dir(here)
+
+    def unlink(self, path: str | os.PathLike[str]) -> None:
+        """Remove, and sync the directory."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        self.sync_dir(os.path.dirname(os.fspath(path)) or ".")
+
+    def rmdir(self, path: str | os.PathLike[str]) -> None:
+        """Remove an empty directory, and sync its parent."""
+        os.rmdir(path)
+        self.sync_dir(os.path.dirname(os.fspath(path)) or ".")
+
+    def free_bytes(self, path: str | os.PathLike[str]) -> int:
+        """What an ordinary user may still write there."""
+        import shutil
+
+        return shutil.disk_usage(path).free
+
+    def sync_dir(self, path: str | os.PathLike[str]) -> None:
+        """Force the names in a directory to the medium; Windows has no such call and keeps them in its journal."""
+        if sys.platform == "win32":
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+OS: Final = OsDisk()
+"""The real disk; it has no state."""
+
+
+def replace_file(
+    disk: Disk, temporary: str | os.PathLike[str], path: str | os.PathLike[str], data: bytes
+) -> None:
+    """Make path hold exactly data, or leave it as it is: by temporary file, sync and rename."""
+    file = disk.open(temporary, "temp")
+    try:
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+
+
+_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs",
+                             "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "lustre", "beegfs", "ncpfs"})  # fmt: skip
+
+
+def network_file_system(path: str | os.PathLike[str]) -> str | None:
+    """The type of the network file system that holds path (``"nfs4"``), or None on a local one.
+
+    Read from ``/proc/self/mountinfo``: the mount with the longest matching mount point. Elsewhere: None.
+    """
+    real = os.path.realpath(path)
+    best, kind = "", None
+    for point, name in _mounts():
+        inside = real == point or real.startswith(point if point.endswith("/") else point + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, name
+    return kind if kind in _NETWORK else None
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        point = fields.split(" ")[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+        yield point, rest.split(" ", 1)[0]
+
+
+def _progress(count: int, path: str) -> int:
+    if count == 0:
+        raise OSError(errno.EIO, "write(2) made no progress", path)
+    return count
+
+
+def _status(found: os.stat_result) -> Status:
+    return Status(
+        found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_nlink, (found.st_mode & 0o170000) == 0o040000
+    )
+
+
+def _sync(fd: int) -> None:
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)

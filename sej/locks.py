@@ -1,0 +1,209 @@
+"""Locks that die with their process: ``flock`` on a file that is never unlinked.
+
+The original SEJ unlocks, closes and only then unlinks its lock file. Between these steps another process may lock the
+inode that is about to lose its name, and a third a new file of that name. So a lock here counts only while the file
+behind the descriptor is still the file at the path: :meth:`Lock.acquire` looks after locking and tries again,
+:meth:`Lock.check` looks whenever the holder wants to know. The holder writes its pid, host and start time into the
+file after it owns the lock, never before; what stands there is a hint for people, the lock itself is the kernel's.
+
+A forked child does not hold its parent's locks: its copies of the descriptors are closed in the child, so that the
+lock dies with the parent and not with the last child.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import weakref
+from datetime import datetime, timezone
+from typing import Final, Self
+
+from sej.disk import OS, Disk, File
+from sej.errors import ClosedError, LockedError, LockLostError
+
+__all__ = ["Lock", "host_name", "process_start"]
+
+_RETRY_S: Final = 0.005
+_HOLDER_BYTES: Final = 256
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class Lock:
+    """A lock on a file, exclusive or shared, with its holder's name in it.
+
+    Example:
+        >>> with Lock("jnl.lck", what="the journal's writer"):  # doctest: +SKIP
+        ...     ...
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, what: str = "the lock", exclusive: bool = True, disk: Disk = OS
+    ) -> None:
+        """Name the lock; nothing is opened yet.
+
+        Args:
+            path: the lock file; made if missing, never removed.
+            what: what it protects, for the error message.
+            exclusive: False for a lock that many may hold together.
+            disk: the seam.
+        """
+        self.path = os.fspath(path)
+        self._what = what
+        self._exclusive = exclusive
+        self._disk = disk
+        self._file: File | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._file is not None
+
+    def acquire(self, *, timeout: float | None = 0.0) -> Self:
+        """Take the lock.
+
+        Args:
+            timeout: seconds to wait for it; 0 does not wait, None waits for ever.
+
+        Raises:
+            LockedError: somebody else holds it, with what the file says of the holder.
+        """
+        if self._file is not None:
+            raise LockedError(f"this object holds {self._what} already", path=self.path, holder=self.holder())
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            file = self._disk.open(self.path, "append")
+            try:
+                if file.lock(exclusive=self._exclusive):
+                    if self._is_current(file):
+                        self._file = file
+                        break
+                    file.close()  # the name went away between open and lock: take the new file
+                    continue
+            except BaseException:
+                file.close()
+                raise
+            holder = _read_holder(file)
+            file.close()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise LockedError(
+                    f"{self._what} is held by {holder or 'another process'}; close it there or wait",
+                    path=self.path,
+                    holder=holder,
+                )
+            time.sleep(_RETRY_S)
+        if self._exclusive:
+            self._sign()
+        _held.add(self)
+        return self
+
+    def check(self) -> None:
+        """Make sure that the lock is still worth something.
+
+        Raises:
+            LockLostError: its file was removed or replaced: others can lock a new one.
+            ClosedError: it is not held.
+        """
+        if self._file is None:
+            raise ClosedError("the lock is not held by this process", path=self.path)
+        if not self._is_current(self._file):
+            raise LockLostError(
+                f"the file of {self._what} was removed or replaced while it was held; another writer may be at work:"
+                " stop what removes it, then open anew",
+                path=self.path,
+            )
+
+    def holder(self) -> str | None:
+        """What the file says of its holder, or None where it says nothing."""
+        try:
+            file = self._disk.open(self.path, "read")
+        except FileNotFoundError:
+            return None
+        try:
+            return _read_holder(file)
+        finally:
+            file.close()
+
+    def release(self) -> None:
+        """Let go; a second time does nothing."""
+        file, self._file = self._file, None
+        _held.discard(self)
+        if file is not None:
+            try:
+                file.unlock()
+            finally:
+                file.close()
+
+    def _forget(self) -> None:
+        """In a forked child: close the copy of the descriptor without unlocking what the parent holds."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _is_current(self, file: File) -> bool:
+        mine = file.status()
+        there = self._disk.status(self.path)
+        return mine.links > 0 and there is not None and there.identity == mine.identity
+
+    def _sign(self) -> None:
+        assert self._file is not None
+        line = f"pid={os.getpid()} host={host_name()} start={_now()}\n".encode()
+        try:
+            self._file.truncate(0)
+            self._file.write(line[:_HOLDER_BYTES])
+        except OSError:
+            # A full disk must not keep anybody from the lock: the name is only a hint for people.
+            return
+
+    def __enter__(self) -> Self:
+        """Take it without waiting, unless it is held already."""
+        return self if self.held else self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        """Let go."""
+        self.release()
+
+
+def _read_holder(file: File) -> str | None:
+    text = file.read(_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
+    return text.split("\n", 1)[0] or None
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def host_name() -> str:
+    """This host's name, as it stands in lock files and claims."""
+    return socket.gethostname()
+
+
+def process_start(pid: int) -> int | None:
+    """When a process of this host started, in clock ticks since boot; None where there is no such process.
+
+    A pid alone is not a process: numbers are used again. Read from ``/proc``; on other systems 0 for every live one.
+    """
+    if sys.platform == "linux":
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                return int(stat.read().rpartition(b")")[2].split()[19])
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return 0
+    return 0
+
+
+def _after_fork_in_child() -> None:
+    for lock in list(_held):
+        lock._forget()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,59 @@
+"""The message: what goes in and comes out. Plain values, no I/O."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Final, NamedTuple
+
+from sej.format import NO_TIMESTAMP
+
+__all__ = ["FIRST", "LAST", "NO_TIMESTAMP", "Message", "Start"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Message(NamedTuple):
+    """One message of a journal; immutable.
+
+    Attributes:
+        offset: its number in the journal, from 0.
+        timestamp: nanoseconds since the epoch, UTC; ``NO_TIMESTAMP`` where it has none.
+        type: 0 to 255, the application's own.
+        key: up to 127 bytes.
+        value: the payload; the whole message takes at most 2^31-1 bytes.
+
+    Example:
+        >>> Message(0, 1_500_000_000_000_000_000, 0, b"key", b"value").time
+        datetime.datetime(2017, 7, 14, 2, 40, tzinfo=datetime.timezone.utc)
+    """
+
+    offset: int
+    timestamp: int
+    type: int
+    key: bytes
+    value: bytes
+
+    @property
+    def time(self) -> datetime | None:
+        """The timestamp as an aware datetime, cut to microseconds; None where there is none."""
+        if self.timestamp == NO_TIMESTAMP:
+            return None
+        return _EPOCH + timedelta(microseconds=self.timestamp // 1000)
+
+
+class Start(Enum):
+    """Where to start when no offset is given or kept."""
+
+    FIRST = "first"
+    """The first message that is still there."""
+    LAST = "last"
+    """The end: only what is appended from now on."""
+
+    def __repr__(self) -> str:
+        """As users write it: ``sej.FIRST``."""
+        return f"sej.{self.name}"
+
+
+FIRST: Final = Start.FIRST
+LAST: Final = Start.LAST

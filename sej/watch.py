@@ -1,0 +1,236 @@
+"""Waiting for a directory to change: inotify where there is one, adaptive polling elsewhere and as the safety net.
+
+One inotify instance serves the whole process. There is no thread: of the threads that wait, one at a time (the leader)
+reads the descriptor itself, hands events to the others, and passes the lead on when its own wait is over. So an event
+costs one system call and no hand-over in the common case of one reader.
+
+What it promises: a change after :meth:`Watch.wait` returned is not lost: the next ``wait`` returns at once. A wait
+may return early or for nothing; the caller looks for itself. It returns at the latest after ``safety_s``, so a missed
+event (network file systems, a full queue) costs that much and no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import sys
+import threading
+import time
+from typing import Final, Self
+
+__all__ = ["Watch"]
+
+_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x400, 0x800, 0x4000, 0x8000, 0x20000000
+_INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+_EVENT_BYTES: Final = 16  # int wd, uint mask, uint cookie, uint name_size, in the machine's byte order
+_SAFETY_S: Final = 1.0
+_POLL_FIRST_S: Final = 0.001
+_POLL_MAX_S: Final = 0.05
+
+
+class Watch:
+    """Waits for changes in one directory (its entries, not theirs below).
+
+    Example:
+        >>> with Watch("/tmp") as watch:
+        ...     watch.wait(0.0)
+        False
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, safety_s: float = _SAFETY_S) -> None:
+        """Watch a directory; where inotify is not to be had, poll.
+
+        Args:
+            directory: must exist for inotify; a missing one is polled.
+            safety_s: how long one wait lasts at most, in seconds.
+        """
+        self.directory = os.fspath(directory)
+        self._safety_s = safety_s
+        self._pending = False
+        self._closed = False
+        self._idle_waits = 0
+        self._hub = _Hub.current()
+        self._id = self._hub.add(self)
+
+    @property
+    def polling(self) -> bool:
+        """Whether this watch polls, because the system gave it no inotify watch."""
+        return self._id is None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for a change.
+
+        Args:
+            timeout: seconds; None waits until ``safety_s`` is over.
+
+        Returns:
+            True: look again (something changed, the safety net is due, or the watch polls). False: the timeout passed.
+        """
+        limit = self._safety_s if timeout is None else min(timeout, self._safety_s)
+        if self._id is None:
+            limit = min(limit, _POLL_FIRST_S * 2 ** min(self._idle_waits, 10), _POLL_MAX_S)
+            self._idle_waits += 1
+        found = self._hub.wait(self, limit)
+        if found:
+            self._idle_waits = 0
+        return found or timeout is None or limit < timeout
+
+    def busy(self) -> None:
+        """Tell a polling watch that there was something: it looks often again."""
+        self._idle_waits = 0
+
+    def wake(self) -> None:
+        """Let a wait in another thread return at once."""
+        self._hub.notify(self)
+
+    def close(self) -> None:
+        """Stop watching; a wait in another thread returns."""
+        if not self._closed:
+            self._closed = True
+            self._hub.remove(self)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching."""
+        self.close()
+
+
+class _Hub:
+    """The process's one inotify instance and who waits on it."""
+
+    _instance: _Hub | None = None
+    _guard = threading.Lock()
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._condition = threading.Condition(threading.Lock())
+        self._leading = False
+        self._watches: dict[int, set[Watch]] = {}
+        self._fd = _inotify_init()
+        self._bell_out, self._bell_in = os.pipe()
+        os.set_blocking(self._bell_out, False)
+        os.set_blocking(self._bell_in, False)
+
+    @classmethod
+    def current(cls) -> _Hub:
+        """The instance of this process; a forked child makes its own."""
+        with cls._guard:
+            if cls._instance is None or cls._instance.pid != os.getpid():
+                cls._instance = cls()
+            return cls._instance
+
+    def add(self, watch: Watch) -> int | None:
+        if self._fd is None:
+            return None
+        with self._condition:
+            number = _inotify_add(self._fd, watch.directory)
+            if number is not None:
+                self._watches.setdefault(number, set()).add(watch)
+            return number
+
+    def remove(self, watch: Watch) -> None:
+        with self._condition:
+            number = watch._id
+            if number is not None and self._fd is not None and watch in self._watches.get(number, ()):
+                self._watches[number].discard(watch)
+                if not self._watches[number]:
+                    del self._watches[number]
+                    _inotify_remove(self._fd, number)
+        self.notify(watch)
+
+    def notify(self, watch: Watch) -> None:
+        with self._condition:
+            watch._pending = True
+            self._condition.notify_all()
+        with contextlib.suppress(BlockingIOError):  # a full pipe rings already
+            os.write(self._bell_in, b"!")
+
+    def wait(self, watch: Watch, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        with self._condition:
+            while not watch._pending and not watch._closed:
+                left = deadline - time.monotonic()
+                if self._leading:
+                    if left <= 0 or not self._condition.wait(left):
+                        break
+                    continue
+                self._leading = True
+                self._condition.release()
+                try:
+                    events = self._read(max(left, 0.0))
+                finally:
+                    self._condition.acquire()
+                    self._leading = False
+                    self._condition.notify_all()
+                self._hand_out(events)
+                if left <= 0:
+                    break
+            found = watch._pending
+            watch._pending = False
+            return found or watch._closed
+
+    def _read(self, timeout: float) -> bytes:
+        """As the leader, without the lock: the raw events that come within the timeout."""
+        poller = select.poll()
+        poller.register(self._bell_out, select.POLLIN)
+        if self._fd is not None:
+            poller.register(self._fd, select.POLLIN)
+        events = b""
+        # Round up to whole milliseconds: a poll of 0 would spin through the last one.
+        for fd, _ in poller.poll(-(-timeout * 1000 // 1)):
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(fd, 65536)
+                events = data if fd == self._fd else events
+        return events
+
+    def _hand_out(self, events: bytes) -> None:
+        position = 0
+        while position < len(events):
+            number, mask, _, name_size = (
+                int.from_bytes(events[at : at + 4], sys.byteorder) for at in range(position, position + _EVENT_BYTES, 4)
+            )
+            position += _EVENT_BYTES + name_size
+            if mask & _OVERFLOW:
+                for group in self._watches.values():
+                    for watch in group:
+                        watch._pending = True
+            for watch in self._watches.get(number, ()):
+                watch._pending = True
+            if mask & _IGNORED:  # the directory is gone, and the kernel's watch with it
+                for watch in self._watches.pop(number, ()):
+                    watch._id = None
+
+
+def _libc() -> ctypes.CDLL | None:
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    return library if hasattr(library, "inotify_init1") else None
+
+
+_LIBC: Final = _libc()
+
+
+def _inotify_init() -> int | None:
+    if _LIBC is None:
+        return None
+    fd: int = _LIBC.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    return fd if fd >= 0 else None
+
+
+def _inotify_add(fd: int, directory: str) -> int | None:
+    if _LIBC is None:
+        return None
+    number: int = _LIBC.inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
+    return number if number >= 0 else None
+
+
+def _inotify_remove(fd: int, number: int) -> None:
+    if _LIBC is not None:
+        _LIBC.inotify_rm_watch(fd, number)
