@@ -5,6 +5,7 @@
     SejError
     ├── CorruptionError            wrong bytes that are no torn tail; nothing was cut
     │   └── OffsetGapError         messages are missing between two segments
+    ├── DecodeError                the codec's: these bytes are no message  .found
     ├── TruncatedError             a file is shorter than what was already read from it
     ├── OffsetTooSmallError        the messages asked for were deleted     .first_available
     ├── OffsetBeyondEndError       a kept offset lies behind the last message
@@ -37,6 +38,7 @@ __all__ = [
     "BatchConflictError",
     "ClosedError",
     "CorruptionError",
+    "DecodeError",
     "InvalidMessageError",
     "InvalidNameError",
     "JournalNotFoundError",
@@ -108,6 +110,19 @@ class CorruptionError(SejError):
 
 class OffsetGapError(CorruptionError):
     """Messages are missing between the end of one segment and the start of the next."""
+
+
+class DecodeError(SejError):
+    """What the codec says of bytes that are no message; position counts from the start of those bytes.
+
+    Attributes:
+        found: the offset of a message that is well formed but not the one that is due; else None.
+    """
+
+    def __init__(self, reason: str, *, position: int, offset: int | None = None, found: int | None = None) -> None:
+        """Keep the place and, where there is one, the foreign offset."""
+        super().__init__(reason, position=position, offset=offset)
+        self.found = found
 
 
 class TruncatedError(SejError):

@@ -1,0 +1,69 @@
+"""The codec: the compiled twin where it is installed, the pure Python reference elsewhere.
+
+``IMPLEMENTATION`` is ``"c"`` or ``"python"``; ``SEJ_CODEC=python`` forces the reference, ``SEJ_CODEC=c`` insists on
+the compiled one. The same tests run on both.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+from sej._codec_py import Candidate, Columns, Run
+
+if TYPE_CHECKING:  # one truth for type checkers: the reference
+    from sej._codec_py import (
+        Buffer,
+        columns,
+        decode,
+        decode_many,
+        encode,
+        find_candidate,
+        measure,
+        message_size,
+        walk,
+    )
+
+__all__ = [
+    "IMPLEMENTATION",
+    "Buffer",
+    "Candidate",
+    "Columns",
+    "Run",
+    "columns",
+    "decode",
+    "decode_many",
+    "encode",
+    "find_candidate",
+    "measure",
+    "message_size",
+    "walk",
+]
+
+IMPLEMENTATION: Final[Literal["c", "python"]]
+
+_wish = os.environ.get("SEJ_CODEC", "")
+if _wish not in ("", "c", "python"):
+    raise ImportError(f"SEJ_CODEC={_wish!r}: expected 'c', 'python' or nothing")
+if not TYPE_CHECKING:
+    try:
+        if _wish == "python":
+            raise ImportError("the reference was asked for")
+        from sej import _codec_c as _codec
+
+        IMPLEMENTATION = "c"
+    except ImportError:
+        if _wish == "c":
+            raise
+        from sej import _codec_py as _codec
+
+        IMPLEMENTATION = "python"
+    Buffer = _codec.Buffer
+    columns = _codec.columns
+    decode = _codec.decode
+    decode_many = _codec.decode_many
+    encode = _codec.encode
+    find_candidate = _codec.find_candidate
+    measure = _codec.measure
+    message_size = _codec.message_size
+    walk = _codec.walk
