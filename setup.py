@@ -16,4 +16,5 @@ def extensions() -> list[Extension]:
     return [Extension(".".join(path.with_suffix("").parts), [path.as_posix()], optional=True) for path in sources]
 
 
-setup(ext_modules=extensions())
+# The C that Cython writes is no source: it stays in build/.
+setup(ext_modules=extensions(), options={"build_ext": {"cython_c_in_temp": True}})

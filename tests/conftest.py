@@ -1,0 +1,41 @@
+"""What every test may rely on: a Java for Spark, a budget for torture, hypothesis without a clock."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+NO_JAVA = (
+    "no Java was found, and Spark's tests are never skipped: set JAVA_HOME or PATH to Java 17 or newer "
+    "and run `make setup`, which writes .venv/java-home"
+)
+
+# Disks here may be slow: only `make torture` spends time on more examples, and none is failed for its seconds.
+settings.register_profile("sej", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("torture", parent=settings.get_profile("sej"), max_examples=2000)
+settings.load_profile("torture" if "SEJ_TORTURE_S" in os.environ else "sej")
+
+
+def pytest_configure() -> None:
+    """Hand the Java that the set-up found to everything that this run starts."""
+    remembered = Path(sys.prefix) / "java-home"
+    if not os.environ.get("JAVA_HOME") and remembered.exists():
+        os.environ["JAVA_HOME"] = remembered.read_text().strip()
+    # Spark's workers must be this interpreter, wherever a test starts them from.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test of Spark without a Java fails in one sentence, not in a launcher's traceback."""
+    if item.get_closest_marker("spark") is not None:
+        home = os.environ.get("JAVA_HOME")
+        if not home or not (Path(home) / "bin" / "java").exists():
+            pytest.fail(NO_JAVA, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def torture_s() -> float:
+    """Seconds that one torture test may repeat for: short in `make test`, SEJ_TORTURE_S in `make torture`."""
+    return float(os.environ.get("SEJ_TORTURE_S", "2"))

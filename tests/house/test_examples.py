@@ -1,0 +1,22 @@
+"""Every example runs: without arguments, in an empty working directory where it leaves what it makes, with exit code 0.
+
+An example named `spark_*.py` starts Spark.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.house import ROOT, run
+
+EXAMPLES = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.spark] if path.stem.startswith("spark_") else [])
+    for path in sorted((ROOT / "examples").glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_runs(example: Path, tmp_path: Path) -> None:
+    done = run([sys.executable, "-W", "error", example], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,78 @@
+"""The front doors: `__all__` is exact in every public module, and importing costs nothing."""
+
+import ast
+import importlib
+import pkgutil
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.house import PACKAGES, ROOT, python
+
+HEAVY = ("grpc", "google.protobuf", "pyspark", "pyarrow", "numpy", "pandas", "typer", "rich", "portalocker")
+
+
+def public_modules() -> Iterator[str]:
+    """Every module that a user may import: no underscore in its path, and not generated."""
+    for package in PACKAGES:
+        if not (ROOT / package / "__init__.py").exists():
+            continue  # tests/house/test_packages.py fails for it
+        yield package
+        for info in pkgutil.walk_packages([str(ROOT / package)], f"{package}."):
+            if not any(part.startswith("_") or "_pb2" in part for part in info.name.split(".")):
+                yield info.name
+
+
+def defined(module: types.ModuleType) -> set[str]:
+    """The public names that the module's own source defines at its top level, not those that it imports."""
+    assert module.__file__ is not None
+    names = set(_names(ast.parse(Path(module.__file__).read_text()).body))
+    return {name for name in names if not name.startswith("_")}
+
+
+def _names(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+        for inner in ("body", "orelse", "finalbody"):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from _names(getattr(node, inner, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _names(handler.body)
+
+
+@pytest.mark.parametrize("name", public_modules())
+def test_all_is_exact(name: str) -> None:
+    module = importlib.import_module(name)
+    assert "__all__" in vars(module), f"{name} has no __all__"
+    exported = module.__all__
+    assert len(exported) == len(set(exported)), "a name stands twice"
+    missing = [export for export in exported if not hasattr(module, export)]
+    assert not missing, f"{name}.__all__ names what is not there"
+    forgotten = defined(module) - set(exported)
+    assert not forgotten, f"{name} defines public names that its __all__ lacks: export them or begin them with _"
+
+
+@pytest.mark.parametrize("package", [name for name in public_modules() if (ROOT / name.replace(".", "/")).is_dir()])
+def test_package_shows_nothing_else(package: str) -> None:
+    module = importlib.import_module(package)
+    accidents = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and name not in module.__all__
+        and not (isinstance(value, types.ModuleType) and value.__name__ == f"{package}.{name}")
+    }
+    assert not accidents, f"{package}/__init__.py hands on more than its __all__ says"
+
+
+@pytest.mark.parametrize("package", ["sej", "shard", "textqueue", "kestrel", "hub"])
+def test_importing_loads_nothing_heavy(package: str, tmp_path: Path) -> None:
+    done = python(f"import sys, {package}; print('\\n'.join(sys.modules))", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not set(HEAVY) & set(done.stdout.split())

@@ -1,0 +1,51 @@
+"""The tree stays small, self-contained and of one mind about formats."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.house.house import ROOT, sources
+
+MAX_FILE_BYTES = 1 << 20
+# Written so that this file does not find itself.
+FOREIGN = re.compile(rb"\.\./s[h]ared|(?<![A-Za-z0-9_.])/(?:w[o]rk|f[a]rm|r[o]ot|home/[a-z]+)/")
+
+
+def tracked() -> list[Path]:
+    """Every file that git would hand to a stranger."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def test_only_format_modules_know_struct() -> None:
+    elsewhere = [
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if "struct" in imports(path) and not path.stem.endswith("format")
+    ]
+    assert not elsewhere, "one format, one file: import its structs from the package's format module"
+
+
+def test_no_large_file() -> None:
+    large = [str(path.relative_to(ROOT)) for path in tracked() if path.stat().st_size > MAX_FILE_BYTES]
+    assert not large
+
+
+def test_nothing_outside_the_tree_is_named() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in tracked()
+        if b"\0" not in (data := path.read_bytes()) and (match := FOREIGN.search(data))
+    ]
+    assert not found, "tracked files hold paths of one machine"

