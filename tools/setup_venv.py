@@ -3,7 +3,7 @@
 Run by any Python >= 3.11 with nothing installed. Each step is remembered by the content of what it depends on, so
 pulling a change refreshes what the change touched and nothing else. pip keeps its cache.
 
-    python3 tools/setup_venv.py [.venv]
+    python3 -m tools.setup_venv [.venv]
 """
 
 import fcntl
@@ -16,9 +16,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import debian
-import java
+from tools import debian, java
 
 ROOT = Path(__file__).resolve().parent.parent
 # Its own import needs packages that no longer fit; the demo reads only the CSV files inside.

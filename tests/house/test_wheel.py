@@ -14,7 +14,7 @@ ASK = "import sej.codec; print(sej.codec.IMPLEMENTATION)"
 
 def build(directory: Path, **env: str) -> Path:
     """Build sdist and wheel as `make wheel` does; returns the wheel."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT]
+    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT]
     done = run(command, directory, **env)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (wheel,) = directory.glob("*.whl")
