@@ -13,6 +13,7 @@ lock dies with the parent and not with the last child.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -23,8 +24,13 @@ from typing import Final, Self
 from sej.disk import OS, Disk, File
 from sej.errors import ClosedError, LockedError, LockLostError
 
-__all__ = ["Lock", "host_name", "process_start"]
+if sys.platform != "win32":
+    import fcntl
 
+__all__ = ["Lock", "host_name", "lease", "process_start"]
+
+# A name, so that the type checker reads both ways.
+_LINUX: Final[bool] = bool(sys.platform == "linux")
 _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
@@ -184,10 +190,12 @@ def process_start(pid: int) -> int | None:
 
     A pid alone is not a process: numbers are used again. Read from ``/proc``; on other systems 0 for every live one.
     """
-    if sys.platform == "linux":
+    if _LINUX:
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
-                return int(stat.read().rpartition(b")")[2].split()[19])
+                fields = stat.read().rpartition(b")")[2].split()
+            # A zombie only waits for its parent to notice: it holds nothing and will do nothing any more.
+            return None if fields[0] in (b"Z", b"X") else int(fields[19])
         except (FileNotFoundError, ProcessLookupError):
             return None
     try:
@@ -197,6 +205,24 @@ def process_start(pid: int) -> int | None:
     except PermissionError:
         return 0
     return 0
+
+
+def lease(file: File) -> bool:
+    """Keep every other process out of a file until it is closed; False where that is not to be had.
+
+    Linux only: a write lease is granted when nobody else has the file open, and whoever opens or truncates it
+    meanwhile, locks or none, sleeps in the kernel until the lease is given up. Hold it for microseconds.
+    """
+    if not _LINUX:
+        return False
+    fd = file.fileno()
+    try:
+        # The kernel's own choice of signal for "somebody waits" would end the process; this one is ignored.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except (OSError, ValueError):  # ValueError: a file without a descriptor
+        return False
+    return True
 
 
 def _after_fork_in_child() -> None:
