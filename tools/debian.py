@@ -6,11 +6,14 @@ import subprocess
 
 
 def install(package: str) -> bool:
-    """Install one package without questions; False where there is no apt-get, no right to it, or no such package."""
+    """Install one package without questions, and upgrade nothing that is there: the machine is not ours.
+
+    False where there is no apt-get, no right to use it, or no such package.
+    """
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         return False
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
+    for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-upgrade", "--no-install-recommends", package]):
         done = subprocess.run(
             ["apt-get", *arguments], env=quiet, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
