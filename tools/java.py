@@ -98,9 +98,10 @@ def from_pypi(venv: Path, python: Path) -> Path | None:
 
 
 def remembered(venv: Path) -> Path | None:
-    """The home that the set-up found, or None."""
+    """The home that the set-up found, or None where there was none or it has gone since."""
     path = venv / "java-home"
-    return Path(path.read_text().strip()) if path.exists() else None
+    home = Path(path.read_text().strip()) if path.exists() else None
+    return home if home and (home / "bin" / "java").exists() else None
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ def main() -> None:
     with (venv / ".setup.lck").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         python = venv / "bin" / "python"
-        stamps = Stamps(venv / "setup.json")
-        if stamps.differ("python", f"{sys.version} {sys.base_prefix}") or not works(python):
+        # One that works stays, whichever python3 comes first on PATH today.
+        if not works(python):
             say(f"a virtual environment in {venv.name}")
             make_venv(venv)
-            stamps.keep("python", f"{sys.version} {sys.base_prefix}")
+        stamps = Stamps(venv / "setup.json")
         install = content([Path("pyproject.toml"), Path("setup.py"), Path(__file__)])
         if stamps.differ("install", install):
             say("the dependencies (minutes the first time, the pip cache after that)")
@@ -50,7 +50,7 @@ def main() -> None:
             compile_codec(python)
             stamps.keep("codec", codec)
         chosen = java.choice()
-        if stamps.differ("java", chosen) or not (venv / "java-home").exists():
+        if stamps.differ("java", chosen) or java.remembered(venv) is None:
             say("a Java for Spark")
             if java.remember(venv, python):
                 stamps.keep("java", chosen)
