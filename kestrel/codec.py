@@ -1,0 +1,195 @@
+"""Operations out of bytes and back. No I/O.
+
+:func:`decode` has three outcomes: an :class:`Operation`; None, "more bytes are needed"; :class:`DamageError`, "these
+bytes are no operation". Positions in results and errors count from the start of the file that the bytes came from.
+
+Opcode 8 means CONTINUE in every released program and STATE_DUMP in the document. Bytes in a buffer cannot tell them
+apart, so the caller says which one it is; ``journal`` looks ahead in the file.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kestrel.errors import DamageError
+from kestrel.format import (
+    ADD,
+    ADDX,
+    ADDX_BLOCK,
+    ADDX_HEAD,
+    CONFIRM_REMOVE,
+    CONTINUE,
+    LAYOUTS,
+    REMOVE,
+    REMOVE_TENTATIVE_XID,
+    STATE_DUMP,
+    UNREMOVE,
+    XID_BLOCK,
+    XID_OP,
+)
+
+__all__ = ["Operation", "addx", "continue_", "decode", "decode_many", "removes", "whole_size", "xid_operation"]
+
+
+class Operation(NamedTuple):
+    """One operation of a journal. What its opcode does not have is None.
+
+    Attributes:
+        position: its first byte in the file.
+        opcode: 0 to 9.
+        xid: the transaction.
+        add_time: milliseconds since the epoch; opcode 0 has none.
+        expiry: milliseconds since the epoch; 0: never.
+        data: the item.
+        count: how many open transactions follow a STATE_DUMP.
+    """
+
+    position: int
+    opcode: int
+    xid: int | None = None
+    add_time: int | None = None
+    expiry: int | None = None
+    data: bytes | None = None
+    count: int | None = None  # type: ignore[assignment]  # a tuple's own count has no use here
+
+    @property
+    def name(self) -> str:
+        """The operation's name, as the documents write it."""
+        return (LAYOUTS[self.opcode] if self.count is None else STATE_DUMP).name
+
+    @property
+    def size(self) -> int:
+        """All its bytes in the file, the opcode included."""
+        layout = LAYOUTS[self.opcode] if self.count is None else STATE_DUMP
+        return 1 + layout.head.size + len(self.data or b"")
+
+
+def whole_size(data: bytes, at: int = 0, position: int = 0, *, dump: bool = False) -> int | None:
+    """How many bytes the operation at ``at`` takes; None while its size is not to be seen yet.
+
+    Args:
+        data: bytes of a journal.
+        at: where in them the operation begins.
+        position: where in the file that is, for errors.
+        dump: whether opcode 8 is STATE_DUMP.
+
+    Raises:
+        DamageError: the opcode is unknown, or the size too small for what it must cover.
+    """
+    if at >= len(data):
+        return None
+    layout = LAYOUTS.get(data[at])
+    if layout is None:
+        raise DamageError(
+            f"{data[at]} is no opcode (0 to 9 are); the rest of this file cannot be read: open the queue, which keeps"
+            " those bytes aside, or bring back the file from a copy",
+            position=position,
+        )
+    if layout.opcode == CONTINUE and dump:
+        layout = STATE_DUMP
+    if not layout.stamps_size:
+        return 1 + layout.head.size
+    size_at = at + (5 if "xid" in layout.fields else 1)
+    if size_at + 4 > len(data):
+        return None
+    size = int.from_bytes(data[size_at : size_at + 4], "little", signed=True)
+    if size < layout.stamps_size:
+        raise DamageError(
+            f"{layout.name} of size {size}, which must be at least {layout.stamps_size}; the rest of this file cannot"
+            " be read: open the queue, which keeps those bytes aside, or bring back the file from a copy",
+            position=position,
+        )
+    return size_at + 4 - at + size
+
+
+def decode(data: bytes, at: int = 0, position: int = 0, *, dump: bool = False) -> Operation | None:
+    """The operation at ``at``; None while it is not all there. Arguments and errors as for :func:`whole_size`."""
+    size = whole_size(data, at, position, dump=dump)
+    if size is None or at + size > len(data):
+        return None
+    layout = STATE_DUMP if dump and data[at] == CONTINUE else LAYOUTS[data[at]]
+    values = dict(zip(layout.fields, layout.head.unpack_from(data, at + 1), strict=False))
+    if layout.opcode == ADD:
+        values["expiry"] = values["expiry_s"] * 1000
+    return Operation(
+        position,
+        layout.opcode,
+        values.get("xid"),
+        values.get("add_time"),
+        values.get("expiry"),
+        data[at + 1 + layout.head.size : at + size] if layout.stamps_size else None,
+        values.get("count"),
+    )
+
+
+_PLAIN: Final = frozenset({UNREMOVE, CONFIRM_REMOVE, REMOVE_TENTATIVE_XID})
+_ADDX_SIZE: Final = ADDX_HEAD.size
+
+
+def decode_many(data: bytes, base: int = 0, *, dialect: str = "2.4") -> tuple[list[Operation], int]:
+    """All whole operations at the start of data.
+
+    Args:
+        data: bytes of a journal that begin at an operation.
+        base: where in the file they begin.
+        dialect: ``"2.4"``: 8 is CONTINUE; ``"classic"``: 8 is STATE_DUMP; ``"auto"``: stop before an 8.
+
+    Returns:
+        The operations, and where in data the next one begins: it is not all there, is damage (what stands before it
+        must be had first: :func:`decode` says what is wrong), or is an 8 that the caller decides on.
+    """
+    found: list[Operation] = []
+    append, new, unpack, size_of = found.append, tuple.__new__, ADDX_HEAD.unpack_from, _ADDX_SIZE
+    at, end = 0, len(data)
+    dump = dialect == "classic"
+    while at < end:
+        opcode = data[at]
+        if opcode == ADDX:
+            if at + size_of > end:
+                break
+            _, size, add_time, expiry = unpack(data, at)
+            stop = at + 5 + size
+            if size < ADDX_BLOCK or stop > end:
+                break
+            append(new(Operation, (base + at, ADDX, None, add_time, expiry, data[at + size_of : stop], None)))
+            at = stop
+        elif opcode == REMOVE:
+            append(new(Operation, (base + at, REMOVE, None, None, None, None, None)))
+            at += 1
+        elif opcode in _PLAIN:
+            if at + 5 > end:
+                break
+            append(new(Operation, (base + at, opcode, XID_OP.unpack_from(data, at)[1], None, None, None, None)))
+            at += 5
+        elif opcode == CONTINUE and dialect == "auto":
+            break
+        else:
+            try:
+                operation = decode(data, at, base + at, dump=dump)
+            except DamageError:
+                break
+            if operation is None:
+                break
+            append(operation)
+            at += operation.size
+    return found, at
+
+
+def addx(data: bytes, add_time: int, expiry: int = 0) -> bytes:
+    """The bytes of an ADDX."""
+    return ADDX_HEAD.pack(ADDX, ADDX_BLOCK + len(data), add_time, expiry) + data
+
+
+def continue_(xid: int, data: bytes, add_time: int, expiry: int = 0) -> bytes:
+    """The bytes of a CONTINUE: close transaction xid and add an item, as one operation."""
+    return XID_BLOCK.pack(CONTINUE, xid, ADDX_BLOCK + len(data), add_time, expiry) + data
+
+
+def xid_operation(opcode: int, xid: int) -> bytes:
+    """The bytes of an operation that has an xid and nothing else."""
+    return XID_OP.pack(opcode, xid)
+
+
+def removes(count: int) -> bytes:
+    """The bytes of count REMOVEs."""
+    return bytes((REMOVE,)) * count

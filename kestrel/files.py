@@ -1,0 +1,146 @@
+"""Which files are a queue's journal, and in which order they are read.
+
+=====================  ==============================================================================
+``cars``               the current file; missing is like empty
+``cars.1234``          rotated at 1234 ms; rotated files come first, in the order of their numbers
+``cars.1234.pack``     stands for every rotated file up to 1234, which are dead and to be deleted
+``cars~~...``          temporary; the originals delete all of them when they open the queue
+``cars~~lock``         our lock: by that rule the originals do not trip over it
+``kept/``              our folder for bytes that were cut or came from elsewhere; the originals ignore folders
+=====================  ==============================================================================
+
+Anything else, ``cars.old`` for one, belongs to somebody else. An empty ``.pack`` is no pack: the original makes the
+empty file first and renames over it, so a crash between the two leaves one, and believing it would kill every rotated
+file. Not believing it is always safe: an empty pack says that nothing was alive, and what it replaces adds up to that.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+from kestrel.errors import BadNameError, MissingError
+from sej.disk import OS, Disk
+
+__all__ = ["KEPT", "Listing", "Part", "check_name", "join", "list_parts", "lock_path", "queue_names", "stamp_of"]
+
+KEPT: Final = "kept"
+_FORBIDDEN: Final = "./~\\\0"
+
+
+class Part(NamedTuple):
+    """One file of a journal.
+
+    Attributes:
+        path: the file.
+        stamp: the number in its name; None for the current file.
+        packed: whether its name still ends with ``.pack``.
+    """
+
+    path: str
+    stamp: int | None
+    packed: bool = False
+
+
+class Listing(NamedTuple):
+    """What stands in the directory for one queue.
+
+    Attributes:
+        parts: the files of the journal, in the order of replay.
+        dead: rotated files that a pack replaces, and empty packs.
+        temporary: what a process left behind that died while writing it.
+    """
+
+    parts: list[Part]
+    dead: list[str]
+    temporary: list[str]
+
+
+def join(directory: str | os.PathLike[str], name: str) -> str:
+    """The path of a name in a directory."""
+    return os.path.join(os.fspath(directory), name)  # noqa: PTH118 - names may hold anything, a Path would tidy them
+
+
+def check_name(name: str) -> str:
+    """The name, if a queue may have it.
+
+    Raises:
+        BadNameError: it is empty or holds one of ``. / ~`` or a NUL.
+    """
+    if not name or any(mark in name for mark in _FORBIDDEN):
+        raise BadNameError(f"a queue cannot be named {name!r}: at least one character, and none of . / ~ \\ and NUL")
+    return name
+
+
+def lock_path(directory: str | os.PathLike[str], name: str) -> str:
+    """The lock file of a queue; of both formats."""
+    return join(directory, f"{name}~~lock")
+
+
+def stamp_of(text: str) -> int | None:
+    """The number in a file name; None where it is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 else None
+
+
+def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> Listing:
+    """Look which files are the journal of a queue; changes nothing.
+
+    Raises:
+        MissingError: there is no such directory.
+    """
+    check_name(name)
+    try:
+        names = disk.list(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError("there is no such directory; a queue's files stand in one", path=directory) from None
+    rotated, packs, current, dead, temporary = [], [], [], [], []
+    for file in names:
+        if file != name and not file.startswith((f"{name}.", f"{name}~~")):
+            continue
+        path = join(directory, file)
+        status = disk.status(path)
+        if status is None or status.is_dir:
+            continue
+        if file == name:
+            current.append(Part(path, None))
+        elif file.startswith(f"{name}~~"):
+            temporary.append(path)
+        elif (stamp := stamp_of(file[len(name) + 1 :])) is not None:
+            rotated.append(Part(path, stamp))
+        elif file.endswith(".pack") and (stamp := stamp_of(file[len(name) + 1 : -5])) is not None:
+            if status.size:
+                packs.append(Part(path, stamp, packed=True))
+            else:
+                dead.append(path)
+    parts = sorted(rotated, key=_order)
+    if packs:
+        pack = max(packs, key=_order)
+        dead.extend(part.path for part in [*parts, *packs] if part is not pack and _order(part) <= _order(pack))
+        parts = [pack, *(part for part in parts if _order(part) > _order(pack))]
+    temporary = [path for path in temporary if path != lock_path(directory, name)]
+    return Listing(parts + current, dead, temporary)
+
+
+def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]:
+    """The queues that have files in a directory.
+
+    Raises:
+        MissingError: there is no such directory.
+    """
+    try:
+        names = disk.list(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError("there is no such directory; a queue's files stand in one", path=directory) from None
+    found = set()
+    for file in names:
+        name, dot, rest = file.partition(".")
+        if "~" in file or not name or (dot and stamp_of(rest.removesuffix(".pack")) is None):
+            continue
+        status = disk.status(join(directory, file))
+        if status is not None and not status.is_dir:
+            found.add(name)
+    return sorted(found)
+
+
+def _order(part: Part) -> tuple[int, str]:
+    return part.stamp or 0, ""

@@ -1,0 +1,142 @@
+"""Reading one journal file, in bounded memory.
+
+The file is read in blocks; a size is believed only after it was held against the bytes that are left. Which of its two
+meanings opcode 8 has is found by looking ahead: a STATE_DUMP is followed by exactly its count of (ADD_XID,
+REMOVE_TENTATIVE) and the end of the file, and no CONTINUE looks like that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, Literal, get_args
+
+from kestrel.codec import Operation, decode, decode_many, whole_size
+from kestrel.errors import DamageError, MissingError
+from kestrel.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
+from sej.disk import OS, Disk, File
+
+__all__ = ["Dialect", "open_file", "read_journal", "read_operations"]
+
+Dialect = Literal["auto", "classic", "2.4"]
+"""What opcode 8 means: look; the document's STATE_DUMP; the CONTINUE of Kestrel 1.3 and 2.1 to 2.4.8."""
+
+_BLOCK: Final = 1 << 18
+_DUMP_HEAD: Final = 1 + STATE_DUMP.head.size
+_ADD_XID_HEAD: Final = 1 + LAYOUTS[ADD_XID].head.size
+
+
+def read_journal(
+    path: str | os.PathLike[str],
+    *,
+    dialect: Dialect = "auto",
+    start: int = 0,
+    end: int | None = None,
+    disk: Disk = OS,
+) -> Iterator[Operation]:
+    """The operations of one journal file, one after another.
+
+    Args:
+        path: the file.
+        dialect: what opcode 8 means.
+        start: the position to begin at, where an operation begins.
+        end: where to stop; None: at the end that the file has now.
+        disk: the seam.
+
+    Yields:
+        Each operation, until the end or the first damage.
+
+    Raises:
+        DamageError: what stands at its position is no operation, or the file ends inside one; everything before it was
+            yielded.
+        MissingError: there is no such file.
+    """
+    if dialect not in get_args(Dialect):
+        raise ValueError(f"dialect must be one of {', '.join(get_args(Dialect))}, not {dialect!r}")
+    file = open_file(path, disk)
+    try:
+        yield from read_operations(file, dialect=dialect, start=start, end=end)
+    finally:
+        file.close()
+
+
+def open_file(path: str | os.PathLike[str], disk: Disk = OS) -> File:
+    """A journal file, opened for reading.
+
+    Raises:
+        MissingError: there is none.
+    """
+    try:
+        return disk.open(path, "read")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise MissingError("there is no such journal file", path=path) from None
+
+
+def read_operations(
+    file: File, *, dialect: Dialect = "auto", start: int = 0, end: int | None = None
+) -> Iterator[Operation]:
+    """As :func:`read_journal`, from an open file that stays open."""
+    end = file.status().size if end is None else end
+    position, data = start, b""
+    while position < end or data:
+        data += file.read(min(_BLOCK, end - position - len(data)), position + len(data))
+        found, used = decode_many(data, position, dialect=dialect)
+        yield from found
+        position, data = position + used, data[used:]
+        if found or position == end:
+            continue
+        try:
+            dump = dialect == "classic" or (
+                dialect == "auto" and data[0] == CONTINUE and _is_dump(file, data, position, end)
+            )
+            data = _fill(file, data, position, end, dump)
+            operation = decode(data, 0, position, dump=dump)
+        except DamageError as error:
+            raise DamageError(error.reason, path=file.path, position=position) from None
+        assert operation is not None
+        yield operation
+        position, data = position + operation.size, data[operation.size :]
+
+
+def _fill(file: File, data: bytes, position: int, end: int, dump: bool) -> bytes:
+    """As many bytes as the operation at position takes, its size held against what the file has."""
+    left = end - position
+    if len(data) < min(left, _ADD_XID_HEAD):
+        data = file.read(min(left, _BLOCK), position)
+    size = whole_size(data, 0, position, dump=dump)
+    if size is None or size > left:
+        name = (STATE_DUMP if dump else LAYOUTS[data[0]]).name
+        due = "more bytes" if size is None else f"{size} bytes"
+        raise DamageError(
+            f"{name} is cut short: {due} are due, {left} are left in the file. A process died while writing it, or the"
+            " size is wrong; open the queue, which keeps the rest aside and goes on before it",
+            position=position,
+        )
+    if len(data) < size:
+        data += file.read(size - len(data), position + len(data))
+    if len(data) < size:
+        raise DamageError(
+            f"the file became shorter than {end} bytes while it was read; read it anew", position=position
+        )
+    return data
+
+
+def _is_dump(file: File, data: bytes, position: int, end: int) -> bool:
+    """Whether the opcode 8 at position begins a STATE_DUMP, of which every byte to the end of the file is part."""
+    head = file.read(_DUMP_HEAD, position) if len(data) < _DUMP_HEAD else data
+    dump = decode(head, 0, position, dump=True)
+    if dump is None or dump.count is None:
+        return False
+    at = position + _DUMP_HEAD
+    for _ in range(max(dump.count, 0)):
+        head = file.read(_ADD_XID_HEAD, at)
+        if not head or head[0] != ADD_XID:
+            return False
+        try:
+            size = whole_size(head, 0, at)
+        except DamageError:
+            return False
+        if size is None or at + size >= end or file.read(1, at + size) != bytes((REMOVE_TENTATIVE,)):
+            return False
+        at += size + 1
+    return dump.count >= 0 and at == end

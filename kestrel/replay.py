@@ -1,0 +1,214 @@
+"""What a journal adds up to: the rules of the operations, and a queue's state by them.
+
+:class:`Machine` is the one place that knows what an operation does. It is handed a store for the queue's entries: a
+plain deque here, one that leaves most of a long queue on the disk in ``backlog``, one that keeps numbers alone in
+``packing``.
+
+Where document and original disagree this follows the document: a REMOVE_TENTATIVE (3) takes the xid of its ADD_XID, or
+the next free one. See ``docs/formats/kestrel-2.md``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from kestrel.codec import Operation
+from kestrel.errors import Damage, DamageError
+from kestrel.files import Part, list_parts
+from kestrel.format import (
+    ADD_XID,
+    CONFIRM_REMOVE,
+    CONTINUE,
+    MAX_XID,
+    MIN_XID,
+    REMOVE,
+    REMOVE_TENTATIVE,
+    REMOVE_TENTATIVE_XID,
+    SAVE_XID,
+    UNREMOVE,
+)
+from kestrel.journal import Dialect, read_journal
+from sej.disk import OS, Disk
+
+__all__ = ["Entry", "Item", "Machine", "State", "Store", "next_xid", "read_part", "replay"]
+
+
+class Item(NamedTuple):
+    """One item of a queue.
+
+    Attributes:
+        data: its bytes.
+        add_time: when it was put, in ms since the epoch; None for those of opcode 0, which did not write it.
+        expiry: when it expires, in ms since the epoch; 0: never.
+    """
+
+    data: bytes
+    add_time: int | None
+    expiry: int
+
+
+class Entry(NamedTuple):
+    """An item on its way through a queue.
+
+    Attributes:
+        number: counts the items of this replay, in the order in which they were added.
+        item: None in stores that keep numbers alone.
+        xid: the transaction that an ADD_XID gave it, until it is reserved; 0: none.
+    """
+
+    number: int
+    item: Item | None
+    xid: int = 0
+
+
+class Store(Protocol):
+    """The entries that wait, head first."""
+
+    def append(self, entry: Entry, /) -> None:
+        """Add at the end."""
+
+    def appendleft(self, entry: Entry, /) -> None:
+        """Put back at the head."""
+
+    def popleft(self) -> Entry:
+        """Take the head; IndexError when there is none."""
+
+
+class Machine:
+    """Applies operations to a store of waiting entries and a table of open transactions.
+
+    Attributes:
+        waiting: the store.
+        open: the reserved entries by xid.
+        last_xid: the transaction id that was used last.
+        added: how many items were added so far, so the number of the next one.
+    """
+
+    def __init__(self, waiting: Store) -> None:
+        self.waiting = waiting
+        self.open: dict[int, Entry] = {}
+        self.last_xid = 0
+        self.added = 0
+
+    def apply(self, operation: Operation) -> None:
+        """Do what one operation says; what it finds no item or transaction for is ignored, as the original does."""
+        opcode, xid = operation.opcode, operation.xid or 0
+        if operation.data is not None:
+            if opcode == CONTINUE:
+                self.open.pop(xid, None)
+            item = Item(operation.data, operation.add_time, operation.expiry or 0)
+            self.waiting.append(Entry(self.added, item, xid if opcode == ADD_XID else 0))
+            self.added += 1
+        elif opcode == REMOVE:
+            self._take()
+        elif opcode == REMOVE_TENTATIVE_XID:
+            self.last_xid = xid
+            self._reserve(self._take(), xid)
+        elif opcode == REMOVE_TENTATIVE:
+            entry = self._take()
+            if entry is None or not entry.xid:
+                self.last_xid = next_xid(self.last_xid, self.open)
+            self._reserve(entry, entry.xid if entry is not None and entry.xid else self.last_xid)
+        elif opcode == CONFIRM_REMOVE:
+            self.open.pop(xid, None)
+        elif opcode == UNREMOVE:
+            found = self.open.pop(xid, None)
+            if found is not None:
+                self.waiting.appendleft(found)
+        elif opcode == SAVE_XID:
+            self.last_xid = xid
+
+    def _take(self) -> Entry | None:
+        try:
+            return self.waiting.popleft()
+        except IndexError:
+            return None
+
+    def _reserve(self, entry: Entry | None, xid: int) -> None:
+        if entry is not None:
+            self.open[xid] = entry._replace(xid=0)
+
+
+def next_xid(last: int, taken: dict[int, Entry]) -> int:
+    """The transaction id after last: over the top to the negative ones, never 0, never one that is open."""
+    while True:
+        last = MIN_XID if last >= MAX_XID else last + 1
+        if last and last not in taken:
+            return last
+
+
+class State(NamedTuple):
+    """What a queue holds.
+
+    Attributes:
+        items: head first.
+        open_transactions: the reserved items by xid, ascending.
+        last_xid: the transaction id that was used last.
+        damage: what was unreadable; each file counts up to there.
+        files: the files that were read, in that order.
+    """
+
+    items: list[Item]
+    open_transactions: dict[int, Item]
+    last_xid: int
+    damage: list[Damage]
+    files: list[str]
+
+    @property
+    def recovered(self) -> list[Item]:
+        """The items with the open ones put back, as opening the queue would: lowest xid at the head."""
+        return [*self.open_transactions.values(), *self.items]
+
+
+def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "auto", disk: Disk = OS) -> State:
+    """What a queue's journal adds up to; changes nothing, takes no lock and holds all of it in memory.
+
+    Args:
+        directory: where the files are.
+        name: the queue.
+        dialect: what opcode 8 means.
+        disk: the seam.
+
+    Returns:
+        The state. Damage is in it, never raised: every file counts up to its first unreadable place.
+
+    Raises:
+        MissingError: there is no such directory.
+        BadNameError: no queue can have this name.
+    """
+    entries: deque[Entry] = deque()
+    machine = Machine(entries)
+    damage: list[Damage] = []
+    parts = list_parts(directory, name, disk).parts
+    for part in parts:
+        for operation in read_part(part, damage, dialect=dialect, disk=disk):
+            machine.apply(operation)
+    return State(
+        [entry.item for entry in entries if entry.item is not None],
+        {xid: entry.item for xid, entry in sorted(machine.open.items()) if entry.item is not None},
+        machine.last_xid,
+        damage,
+        [part.path for part in parts],
+    )
+
+
+def read_part(
+    part: Part,
+    damage: list[Damage],
+    *,
+    dialect: Dialect = "auto",
+    start: int = 0,
+    end: int | None = None,
+    disk: Disk = OS,
+) -> Iterator[Operation]:
+    """The operations of one file that count: up to damage, which is noted, or to the state dump that ends it."""
+    try:
+        for operation in read_journal(part.path, dialect=dialect, start=start, end=end, disk=disk):
+            if operation.count is not None:
+                return
+            yield operation
+    except DamageError as error:
+        damage.append(Damage(part.path, error.position or 0, error.reason))

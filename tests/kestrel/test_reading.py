@@ -1,0 +1,134 @@
+"""Reading one journal file: the codec's three outcomes, both meanings of opcode 8, bounds."""
+
+import contextlib
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kestrel
+from kestrel import codec, format
+from kestrel.codec import Operation, decode, decode_many, whole_size
+from kestrel.errors import BadNameError, MissingError
+from kestrel.journal import Dialect
+
+TIMES = st.integers(0, 2**63 - 1)
+XIDS = st.integers(-(2**31), 2**31 - 1)
+WRITTEN = st.one_of(
+    st.builds(codec.addx, st.binary(max_size=60), TIMES, TIMES),
+    st.builds(codec.continue_, XIDS, st.binary(max_size=60), TIMES, TIMES),
+    st.builds(
+        codec.xid_operation,
+        st.sampled_from([format.UNREMOVE, format.CONFIRM_REMOVE, format.REMOVE_TENTATIVE_XID]),
+        XIDS,
+    ),
+    st.just(b"\x01"),
+)
+
+
+def read(path: Path, data: bytes, dialect: Dialect = "auto") -> tuple[list[Operation], kestrel.KestrelError | None]:
+    path.write_bytes(data)
+    found: list[Operation] = []
+    try:
+        for operation in kestrel.read_journal(path, dialect=dialect):
+            found.append(operation)
+    except kestrel.KestrelError as error:
+        return found, error
+    return found, None
+
+
+@given(st.lists(WRITTEN, max_size=8))
+def test_what_is_written_is_read(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    found, used = decode_many(data, 100)
+    assert used == len(data)
+    assert len(found) == len(parts)
+    at = 0
+    for operation, part in zip(found, parts, strict=True):
+        assert (operation.position, operation.size) == (100 + at, len(part))
+        assert decode(part, 0, 100 + at) == operation
+        at += len(part)
+
+
+@given(WRITTEN)
+def test_every_shorter_one_needs_more(data: bytes) -> None:
+    for size in range(len(data)):
+        assert decode(data[:size]) is None
+        assert decode_many(data[:size]) == ([], 0)
+        assert whole_size(data[:size]) in (None, len(data))
+
+
+@given(st.binary(max_size=200), st.sampled_from(["auto", "classic", "2.4"]))
+def test_anything_is_read_or_refused(data: bytes, dialect: str) -> None:
+    found, used = decode_many(data, dialect=dialect)
+    assert sum(operation.size for operation in found) == used <= len(data)
+    with contextlib.suppress(kestrel.DamageError):
+        decode(data, used)
+
+
+def test_a_block_boundary_anywhere_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = codec.addx(b"x" * 9, 1) + codec.continue_(5, b"y" * 30, 2) + b"\x01" + codec.xid_operation(6, 5) * 3
+    expected, _ = read(tmp_path / "j", data)
+    assert len(expected) == 6
+    for block in range(1, 40):
+        monkeypatch.setattr("kestrel.journal._BLOCK", block)
+        for cut in (0, 1, 7, 20):
+            found, error = read(tmp_path / "j", data[: len(data) - cut])
+            assert found == expected[: len(found)]
+            assert (error is None) == (sum(op.size for op in found) == len(data) - cut)
+
+
+def test_opcode_8_can_be_forced(tmp_path: Path) -> None:
+    dump = b"\x08" + (4).to_bytes(4, "little") + (0).to_bytes(4, "little")
+    assert [op.name for op in read(tmp_path / "j", dump)[0]] == ["STATE_DUMP"]
+    found, error = read(tmp_path / "j", dump, "2.4")
+    assert found == []
+    assert error is not None
+    assert error.position == 0
+    added = codec.continue_(7, b"item", 1475195912693)
+    assert [op.name for op in read(tmp_path / "j", added)[0]] == ["CONTINUE"]
+    assert [op.name for op in read(tmp_path / "j", added, "classic")[0]][:1] == ["STATE_DUMP"]
+
+
+def test_a_continue_that_begins_like_a_dump_is_a_continue(tmp_path: Path) -> None:
+    # Its add time begins with the byte 7, the opcode of ADD_XID.
+    added = codec.continue_(7, b"item", 1475195912693 & ~0xFF | 7)
+    assert [op.name for op in read(tmp_path / "j", added + added)[0]] == ["CONTINUE", "CONTINUE"]
+
+
+def test_unknown_dialects_files_and_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="auto, classic"):
+        list(kestrel.read_journal(tmp_path / "j", dialect="3"))  # type: ignore[arg-type]
+    with pytest.raises(MissingError):
+        list(kestrel.read_journal(tmp_path / "j"))
+    with pytest.raises(MissingError):
+        kestrel.replay(tmp_path / "none", "cars")
+    for name in ("", "a.b", "a/b", "a~b", "..", "a\0"):
+        with pytest.raises(BadNameError):
+            kestrel.replay(tmp_path, name)
+
+
+def test_a_size_is_not_believed_before_it_was_checked(tmp_path: Path) -> None:
+    data = b"\x02" + (2**31 - 1).to_bytes(4, "little") + b"\0" * 100
+    tracemalloc.start()
+    try:
+        found, error = read(tmp_path / "j", data)
+        assert found == []
+        assert error is not None
+        assert "cut short" in str(error)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_journal_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(codec.addx(b"v" * 1000, 1) * 40_000)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in kestrel.read_journal(path)) == 40_000
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
