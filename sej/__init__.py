@@ -1,1 +1,113 @@
-"""SEJ: message queues that are plain files."""
+"""SEJ, segmented journals: message queues that are plain files.
+
+Names are handed on when they are first used, so that importing ``sej`` costs next to nothing and loads no other
+package. The names and what they mean: README.md; the promises: docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sej.errors import (
+        BadOffsetFileError,
+        BatchConflictError,
+        ClosedError,
+        CorruptionError,
+        DecodeError,
+        InvalidMessageError,
+        InvalidNameError,
+        JournalNotFoundError,
+        LeaseLostError,
+        LockedError,
+        LockLostError,
+        NetworkFileSystemError,
+        NotAJournalError,
+        OffsetBeyondEndError,
+        OffsetGapError,
+        OffsetTooSmallError,
+        QueueFullError,
+        RetriesExhaustedError,
+        SejError,
+        TruncatedError,
+        WriterFailedError,
+    )
+    from sej.gaps import Gap
+    from sej.journal import Journal
+    from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
+    from sej.offset import Offset, read_offset
+    from sej.recovery import Recovery
+    from sej.scanner import Scanner
+    from sej.verify import Problem
+    from sej.writer import Writer
+
+_HOME = {
+    "sej.errors": (
+        "BadOffsetFileError", "BatchConflictError", "ClosedError", "CorruptionError", "DecodeError",
+        "InvalidMessageError", "InvalidNameError", "JournalNotFoundError", "LeaseLostError", "LockLostError",
+        "LockedError", "NetworkFileSystemError", "NotAJournalError", "OffsetBeyondEndError", "OffsetGapError",
+        "OffsetTooSmallError", "QueueFullError", "RetriesExhaustedError", "SejError", "TruncatedError",
+        "WriterFailedError",
+    ),
+    "sej.gaps": ("Gap",),
+    "sej.journal": ("Journal",),
+    "sej.message": ("FIRST", "LAST", "NO_TIMESTAMP", "Message"),
+    "sej.offset": ("Offset", "read_offset"),
+    "sej.recovery": ("Recovery",),
+    "sej.scanner": ("Scanner",),
+    "sej.verify": ("Problem",),
+    "sej.writer": ("Writer",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "FIRST",
+    "LAST",
+    "NO_TIMESTAMP",
+    "BadOffsetFileError",
+    "BatchConflictError",
+    "ClosedError",
+    "CorruptionError",
+    "DecodeError",
+    "Gap",
+    "InvalidMessageError",
+    "InvalidNameError",
+    "Journal",
+    "JournalNotFoundError",
+    "LeaseLostError",
+    "LockLostError",
+    "LockedError",
+    "Message",
+    "NetworkFileSystemError",
+    "NotAJournalError",
+    "Offset",
+    "OffsetBeyondEndError",
+    "OffsetGapError",
+    "OffsetTooSmallError",
+    "Problem",
+    "QueueFullError",
+    "Recovery",
+    "RetriesExhaustedError",
+    "Scanner",
+    "SejError",
+    "TruncatedError",
+    "Writer",
+    "WriterFailedError",
+    "read_offset",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Fetch a public name from its module at its first use."""
+    import importlib
+
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'sej' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -98,6 +98,18 @@ cdef inline int64_t whole(const unsigned char *p, int64_t room) noexcept nogil:
     return size
 
 
+cdef inline int64_t claimed(const unsigned char *p, int64_t room) noexcept nogil:
+    """The size that the message at p claims to have, or 0 where its lengths are not all there or cannot be."""
+    cdef int64_t key, size
+    if room < HEAD:
+        return 0
+    key = <signed char> p[17]
+    if key < 0 or room < HEAD + key + 4:
+        return 0
+    size = <int32_t> sej_get32(p + HEAD + key)
+    return 0 if size < 0 or size + OVERHEAD + key > MAX_SIZE else size + OVERHEAD + key
+
+
 cdef class _View:
     """A buffer held for the length of a call, with its bounds checked once."""
     cdef Py_buffer raw
@@ -316,17 +328,21 @@ def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit):
     return Columns(count, p - view.data, timestamps, types, key_ends, key_data, value_ends, value_data)
 
 
-def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t damage):
-    """The first whole message from position on that could follow damage."""
+def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t damage, int64_t file_end):
+    """The first message from position on that could follow damage."""
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *start = view.data
     cdef int64_t at = position, size = 0
-    cdef uint64_t offset, low = <uint64_t> due
+    cdef uint64_t offset = 0, low = <uint64_t> due
     with nogil:
         while at <= end - OVERHEAD:
             offset = sej_get64(start + at)
             if offset > low and offset - low <= <uint64_t> ((at - damage) // OVERHEAD):
-                size = whole(start + at, end - at)
+                size = claimed(start + at, end - at)
+                if size and size <= end - at:
+                    size = whole(start + at, end - at)
+                elif size > file_end - at:
+                    size = 0
                 if size:
                     break
             at += 1
@@ -408,11 +424,12 @@ cdef class Buffer:
 
     cdef int _run_drain(self) except -1:
         """With the lock held: let the writer take what is pending."""
+        cdef bint was_busy = self._busy
         self._busy = True
         try:
             self._drain()
         finally:
-            self._busy = self._refuse is not None
+            self._busy = was_busy or self._refuse is not None
         return 0
 
     def append(self, value, key=b"", type=0, timestamp=None):
@@ -517,12 +534,36 @@ cdef class Buffer:
                     self._put(value_list[index], key, kind, time)
                     if self._used - self._drained >= self.batch_limit:
                         self._run_drain()
-                        self._busy = True
                 if self._used - self._drained >= self.limit:
                     self._run_drain()
             finally:
                 self._busy = self._refuse is not None
         return range(first, first + count)
+
+    def extend(self, data, run, int64_t start):
+        """Take encoded messages as they stand: data[start:run.position], which measure found good."""
+        cdef int64_t end = run.position
+        cdef _View view = _View(data, start, end)
+        cdef int64_t newest = run.newest_timestamp
+        self._reserve(end - start)
+        if self._used == 0:
+            self.first_timestamp = self.newest_timestamp = run.first_timestamp
+        memcpy(self._data + self._used, view.data + start, end - start)
+        self._used += end - start
+        self.last_timestamp = run.last_timestamp
+        if newest > self.newest_timestamp:
+            self.newest_timestamp = newest
+        self.offset += run.messages
+        if self._used - self._drained >= self.batch_limit:
+            self._run_drain()
+
+    def freeze(self):
+        """Let no append in until thaw; with the lock held by the caller, who keeps it until then."""
+        self._busy = True
+
+    def thaw(self):
+        """Let appends in again."""
+        self._busy = self._refuse is not None
 
     def pending(self):
         """What was encoded and not drained; valid until the next call."""

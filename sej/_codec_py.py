@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
-from typing import Final, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from sej.errors import DecodeError, InvalidMessageError
 from sej.format import (
@@ -50,9 +50,9 @@ BytesLike = bytes | bytearray | memoryview
 
 
 class Run(NamedTuple):
-    """A run of good messages: how many, where it ends, and its times (ns; meaningless when count is 0)."""
+    """A run of good messages: how many, where it ends, and its times (ns; meaningless when there are none)."""
 
-    count: int
+    messages: int
     position: int
     first_timestamp: int
     last_timestamp: int
@@ -71,17 +71,17 @@ class Columns(NamedTuple):
     """Messages as columns, in the machine's byte order, ready for Arrow.
 
     Attributes:
-        count: messages in it.
+        messages: how many are in it.
         position: where the next one starts.
         timestamps: int64 each.
         types: int32 each.
-        key_ends: count + 1 int32, from 0; message i has key_data[key_ends[i]:key_ends[i + 1]].
+        key_ends: messages + 1 int32, from 0; message i has key_data[key_ends[i]:key_ends[i + 1]].
         key_data: all keys, one after the other.
         value_ends: as key_ends.
         value_data: as key_data.
     """
 
-    count: int
+    messages: int
     position: int
     timestamps: bytes
     types: bytes
@@ -91,7 +91,7 @@ class Columns(NamedTuple):
     value_data: bytes
 
 
-def encode(offset: int, timestamp: int, type: int, key: BytesLike, value: BytesLike) -> bytes:  # noqa: A002
+def encode(offset: int, timestamp: int, type: int, key: BytesLike, value: BytesLike) -> bytes:
     """One message as it stands in a segment.
 
     Raises:
@@ -143,7 +143,7 @@ def decode(data: BytesLike, position: int, end: int) -> tuple[Message, int] | No
     size = message_size(data, position, end)
     if size is None or end - position < size:
         return None
-    offset, timestamp, type, key_size = HEAD.unpack_from(data, position)  # noqa: A001
+    offset, timestamp, type, key_size = HEAD.unpack_from(data, position)
     trailer = INT32.unpack_from(data, position + size - INT32_SIZE)[0]
     if trailer != size:
         raise DecodeError(f"size field {trailer} at the message's end: expected {size}", position=position)
@@ -166,7 +166,7 @@ def decode_many(data: BytesLike, position: int, end: int, due: int, limit: int) 
     add = messages.append
     head, int32, make = HEAD.unpack_from, INT32.unpack_from, Message._make
     while len(messages) < limit and end - position >= OVERHEAD_SIZE:
-        offset, timestamp, type, key_size = head(data, position)  # noqa: A001
+        offset, timestamp, type, key_size = head(data, position)
         key_end = position + HEAD_SIZE + key_size
         if key_size < 0 or key_end > end - 8:
             break
@@ -240,8 +240,10 @@ def walk(
     limit = min(len(offsets), len(timestamps), len(sizes))
     count = 0
     while count < limit:
-        run = measure(data, position, end, due + count, 1) if count == 0 else _next_run(data, position, end, due + count)
-        if not run.count:
+        run = (
+            measure(data, position, end, due + count, 1) if count == 0 else _next_run(data, position, end, due + count)
+        )
+        if not run.messages:
             break
         offsets[count] = due + count
         timestamps[count] = run.first_timestamp
@@ -275,8 +277,8 @@ def columns(data: BytesLike, position: int, end: int, due: int, limit: int) -> C
     )
 
 
-def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: int) -> Candidate | None:
-    """The first whole message from position on that could follow damage: recovery's question.
+def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: int, file_end: int) -> Candidate | None:
+    """The first message from position on that could follow damage: recovery's question.
 
     Args:
         data: the bytes.
@@ -284,9 +286,11 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
         end: where the bytes end.
         due: the offset that was due where the damage starts.
         damage: the byte where the damage starts; negative where it lies before these bytes.
+        file_end: where the file ends, at or behind end.
 
     Returns:
         The first well-formed message whose offset is above due and reachable: at most one for each 26 bytes passed.
+        One that ends behind these bytes but inside the file is returned too: its trailing size is still to be checked.
     """
     reach = (end - damage) // OVERHEAD_SIZE
     low, high = OFFSET.pack(due + 1), OFFSET.pack(due + reach)
@@ -299,7 +303,7 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
         if not offset and prefix and not prefix.strip(b"\0"):
             at = _skip_zeros(text, at)  # a zero-filled stretch matches everywhere
         elif due < offset <= due + (position + at - damage) // OVERHEAD_SIZE:
-            found = _whole(text, at)
+            found = _whole(text, at, file_end - position)
             if found is not None:
                 return Candidate(position + at, position + found, offset)
         at = text.find(prefix, at + 1)
@@ -315,12 +319,17 @@ def _skip_zeros(text: bytes, at: int) -> int:
     return max(at + zeros - 8, 0)
 
 
-def _whole(data: bytes, position: int) -> int | None:
+def _whole(data: bytes, position: int, file_end: int) -> int | None:
+    """Where the message at position ends; None if it is none. Its trailing size is checked where it is at hand."""
     try:
-        found = decode(data, position, len(data))
+        size = message_size(data, position, len(data))
+        if size is None or position + size > file_end:
+            return None
+        if position + size <= len(data):
+            decode(data, position, len(data))
     except DecodeError:
         return None
-    return None if found is None else found[1]
+    return position + size
 
 
 def _next_run(data: BytesLike, position: int, end: int, due: int) -> Run:
@@ -356,7 +365,7 @@ def _as_bytes(value: object, name: str) -> bytes:
     raise TypeError(f"{name} must be bytes, not {type_(value).__name__}{hint}")
 
 
-def _check(key: bytes, value: bytes, type: int, timestamp: int) -> None:  # noqa: A002
+def _check(key: bytes, value: bytes, type: int, timestamp: int) -> None:
     if not isinstance(type, int):
         raise TypeError(f"type must be an int from 0 to {MAX_TYPE}, not {type_(type).__name__}")
     if not isinstance(timestamp, int):
@@ -422,19 +431,15 @@ class Buffer:
         self._data = bytearray()
         self.clear()
 
-    def append(
-        self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None  # noqa: A002
-    ) -> int:
+    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
         """Encode one message; drain if that is due. Returns its offset."""
-        value = _as_bytes(value, "value")
-        key = _as_bytes(key, "key")
-        if timestamp is None:
-            timestamp = time.time_ns()
-        _check(key, value, type, timestamp)
+        payload = _as_bytes(value, "value")
+        label = _as_bytes(key, "key")
+        _check(label, payload, type, 0 if timestamp is None else timestamp)
         with self._lock:
             if self._refuse is not None:
                 self._refuse()
-            offset = self._put(value, key, type, timestamp)
+            offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
             if len(self._data) - self._drained >= self.limit:
                 self._drain()
             return offset
@@ -443,33 +448,54 @@ class Buffer:
         self,
         values: Iterable[BytesLike],
         keys: Iterable[BytesLike] | None = None,
-        type: int | Sequence[int] = 0,  # noqa: A002
+        type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
         """Encode many messages; nothing if one of them is invalid. Returns their offsets."""
-        values = [_as_bytes(value, "value") for value in values]
-        count = len(values)
-        keys = [b""] * count if keys is None else [_as_bytes(key, "key") for key in keys]
+        payloads = [_as_bytes(value, "value") for value in values]
+        count = len(payloads)
+        labels = [b""] * count if keys is None else [_as_bytes(key, "key") for key in keys]
         types = [type] * count if isinstance(type, int) else list(type)
         if timestamp is None:
             timestamp = time.time_ns()
         timestamps = [timestamp] * count if isinstance(timestamp, int) else list(timestamp)
-        for name, column in (("keys", keys), ("type", types), ("timestamp", timestamps)):
-            if len(column) != count:
-                raise ValueError(f"{name} has {len(column)} entries for {count} values")
+        for name, size in (("keys", len(labels)), ("type", len(types)), ("timestamp", len(timestamps))):
+            if size != count:
+                raise ValueError(f"{name} has {size} entries for {count} values")
         for index in range(count):
-            _check(keys[index], values[index], types[index], timestamps[index])
+            _check(labels[index], payloads[index], types[index], timestamps[index])
         with self._lock:
             if self._refuse is not None:
                 self._refuse()
             first = self.offset
             for index in range(count):
-                self._put(values[index], keys[index], types[index], timestamps[index])
+                self._put(payloads[index], labels[index], types[index], timestamps[index])
                 if len(self._data) - self._drained >= self.batch_limit:
                     self._drain()
             if len(self._data) - self._drained >= self.limit:
                 self._drain()
             return range(first, first + count)
+
+    def extend(self, data: BytesLike, run: Run, start: int) -> None:
+        """Take encoded messages as they stand: data[start:run.position], which :func:`measure` found good.
+
+        For a caller that holds the lock and has frozen the buffer. Drains at ``batch_limit``.
+        """
+        if not len(self._data):
+            self.first_timestamp = self.newest_timestamp = run.first_timestamp
+        with memoryview(data) as view:
+            self._data += view[start : run.position]
+        self.last_timestamp = run.last_timestamp
+        self.newest_timestamp = max(self.newest_timestamp, run.newest_timestamp)
+        self.offset += run.messages
+        if len(self._data) - self._drained >= self.batch_limit:
+            self._drain()
+
+    def freeze(self) -> None:
+        """Let no append in until :meth:`thaw`; with the lock held by the caller, who keeps it until then."""
+
+    def thaw(self) -> None:
+        """Let appends in again."""
 
     def pending(self) -> memoryview:
         """What was encoded and not drained; valid until the next call."""
@@ -502,7 +528,7 @@ class Buffer:
         """Bytes since the last clear."""
         return len(self._data)
 
-    def _put(self, value: bytes, key: bytes, type: int, timestamp: int) -> int:  # noqa: A002
+    def _put(self, value: bytes, key: bytes, type: int, timestamp: int) -> int:
         offset = self.offset
         data = self._data
         if not data:

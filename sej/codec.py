@@ -7,7 +7,7 @@ the compiled one. The same tests run on both.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sej._codec_py import Candidate, Columns, Run
 
@@ -40,11 +40,10 @@ __all__ = [
     "walk",
 ]
 
-IMPLEMENTATION: Final[Literal["c", "python"]]
-
 _wish = os.environ.get("SEJ_CODEC", "")
 if _wish not in ("", "c", "python"):
     raise ImportError(f"SEJ_CODEC={_wish!r}: expected 'c', 'python' or nothing")
+IMPLEMENTATION: Literal["c", "python"]
 if not TYPE_CHECKING:
     try:
         if _wish == "python":

@@ -335,9 +335,7 @@ OS: Final = OsDisk()
 """The real disk; it has no state."""
 
 
-def replace_file(
-    disk: Disk, temporary: str | os.PathLike[str], path: str | os.PathLike[str], data: bytes
-) -> None:
+def replace_file(disk: Disk, temporary: str | os.PathLike[str], path: str | os.PathLike[str], data: bytes) -> None:
     """Make path hold exactly data, or leave it as it is: by temporary file, sync and rename."""
     file = disk.open(temporary, "temp")
     try:
@@ -385,7 +383,12 @@ def _progress(count: int, path: str) -> int:
 
 def _status(found: os.stat_result) -> Status:
     return Status(
-        found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_nlink, (found.st_mode & 0o170000) == 0o040000
+        found.st_size,
+        found.st_dev,
+        found.st_ino,
+        found.st_mtime_ns,
+        found.st_nlink,
+        (found.st_mode & 0o170000) == 0o040000,
     )
 
 

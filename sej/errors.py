@@ -137,7 +137,12 @@ class OffsetTooSmallError(SejError):
     """
 
     def __init__(
-        self, reason: str, *, first_available: int, path: str | os.PathLike[str] | None = None, offset: int | None = None
+        self,
+        reason: str,
+        *,
+        first_available: int,
+        path: str | os.PathLike[str] | None = None,
+        offset: int | None = None,
     ) -> None:
         """Keep the first offset that can be read."""
         super().__init__(reason, path=path, offset=offset)
@@ -175,9 +180,7 @@ class LockedError(SejError):
         holder: what the lock file says of its holder (pid, host, start time), or None where it says nothing.
     """
 
-    def __init__(
-        self, reason: str, *, path: str | os.PathLike[str] | None = None, holder: str | None = None
-    ) -> None:
+    def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, holder: str | None = None) -> None:
         """Keep what is known of the holder."""
         super().__init__(reason, path=path)
         self.holder = holder

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import weakref
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Final, Self
 
 from sej.disk import OS, Disk, File
@@ -177,7 +177,7 @@ def _read_holder(file: File) -> str | None:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def host_name() -> str:

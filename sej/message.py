@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ from sej.format import NO_TIMESTAMP
 
 __all__ = ["FIRST", "LAST", "NO_TIMESTAMP", "Message", "Start"]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Message(NamedTuple):

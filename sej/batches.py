@@ -1,0 +1,261 @@
+"""``append_once``: batches that are in the journal exactly once, whatever crashes.
+
+The steps, each durable before the next:
+
+1. The rows are staged in ``tmp/``, encoded as they will stand in the journal, with their final timestamps.
+2. An intent is kept in ``txn/NAME.intent``: number, staged file, first offset, count, checksum. From here on the batch
+   will be there: whichever writer comes next rolls it forward before its first append.
+3. The rows are appended and synced.
+4. The batch is put into ``txn/NAME.done`` (the newest :data:`KEPT_BATCHES` of this name), the intent and the staged
+   rows are removed.
+
+Rolling forward compares what stands in the journal from the intent's first offset on with the staged rows: the equal
+prefix is kept, the rest is appended behind the journal's end. Where a foreign writer's messages came between, the
+batch has two spans, and ``done`` says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sej.checksum import crc32c
+from sej.codec import encode
+from sej.directory import Directory, check_name, containing
+from sej.disk import replace_file
+from sej.errors import BatchConflictError, CorruptionError
+from sej.message import Message
+from sej.segment import SegmentReader
+
+if TYPE_CHECKING:
+    from sej.writer import Writer
+
+__all__ = ["KEPT_BATCHES", "Batches"]
+
+KEPT_BATCHES: Final = 256
+"""So many batches of a name are remembered; an older number is refused, not appended again."""
+_CHUNK_MESSAGES: Final = 4096
+BytesLike = bytes | bytearray | memoryview
+
+
+class _Done(NamedTuple):
+    """A batch that is in the journal.
+
+    Attributes:
+        number: the caller's.
+        messages: how many are in it.
+        digest: CRC32C of its keys, values and types: timestamps differ when a caller leaves them to the writer.
+        spans: where it stands: (first offset, count) each; more than one where foreign messages came between.
+    """
+
+    number: int
+    messages: int
+    digest: int
+    spans: list[tuple[int, int]]
+
+    @property
+    def range(self) -> range:
+        return range(self.spans[0][0], self.spans[-1][0] + self.spans[-1][1])
+
+
+class Batches:
+    """The batches of one journal; used by a writer that lets nobody else append meanwhile."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Name the journal; nothing is looked at."""
+        self._directory = directory
+        self._disk = directory.disk
+        self._done: dict[str, list[_Done]] = {}
+
+    def append(
+        self,
+        writer: Writer,
+        name: str,
+        number: int,
+        values: Iterable[BytesLike],
+        keys: Iterable[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        """Append batch number of name, unless it is there."""
+        check_name(name, "a batch name")
+        if number < 0:
+            raise ValueError(f"batch number {number}: 0 or more is due")
+        values = list(values)
+        keys = None if keys is None else list(keys)
+        writer._sync_alone()
+        staged = self._directory.at("tmp", f"{name}.rows")
+        first = writer.offset
+        span = writer._stage(staged, first, values, keys, type, timestamp)
+        digest = self._digest(staged, first) if span else 0
+        found = self._find(name, number, len(span), digest)
+        if found is not None:
+            self._disk.unlink(staged)
+            return found.range
+        if not span:
+            self._close(name, _Done(number, 0, 0, [(first, 0)]))
+            return span
+        intent = {"name": name, "number": number, "first_offset": first, "count": len(span), "digest": digest}
+        intent["crc32c"] = self._crc(staged)
+        self._replace(f"{name}.intent", intent)
+        with writer._poisoning():
+            return self._finish(writer, intent).range
+
+    def roll_forward(self, writer: Writer) -> None:
+        """Finish what a dead writer had promised."""
+        if self._disk.status(self._directory.at("txn")) is None:
+            return
+        for entry in self._disk.list(self._directory.at("txn")):
+            if entry.endswith(".intent"):
+                self._finish(writer, self._read(entry))
+
+    def _finish(self, writer: Writer, intent: dict[str, Any]) -> _Done:
+        """Steps 3 and 4, from wherever they stopped."""
+        name, number, first, count = (intent[key] for key in ("name", "number", "first_offset", "count"))
+        staged = self._directory.at("tmp", f"{name}.rows")
+        done = next((done for done in self._load(name) if done.number == number), None)
+        if done is None:
+            if self._disk.status(staged) is None or self._crc(staged) != intent["crc32c"]:
+                raise CorruptionError(
+                    f"the staged rows of batch {number} of {name!r} are missing or changed; what is in the journal stays:"
+                    f" look at {self._directory.at('txn', name + '.intent')} and remove it to give the batch up",
+                    path=staged,
+                )
+            there = self._equal_prefix(staged, first, count, writer.offset)
+            spans = [(first, there)] if there else []
+            if there < count:
+                rest = self._append_rest(writer, staged, first, there)
+                if spans and rest[0] == first + there:
+                    spans = [(first, count)]
+                else:
+                    spans.append(rest)
+            writer._sync_alone()
+            done = _Done(number, count, intent["digest"], spans)
+        self._close(name, done)
+        self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
+        self._disk.unlink(staged)
+        return done
+
+    def _append_rest(self, writer: Writer, staged: str, first: int, there: int) -> tuple[int, int]:
+        start = count = 0
+        for messages in self._rows(staged, first):
+            rest = messages[max(there - (messages[0].offset - first), 0) :]
+            if rest:
+                start = writer.offset if not count else start
+                at = range(writer.offset, writer.offset + len(rest))
+                writer._append_encoded(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
+                count += len(rest)
+        return start, count
+
+    def _equal_prefix(self, staged: str, first: int, count: int, end: int) -> int:
+        """How many of the staged rows stand in the journal where they were promised."""
+        there = 0
+        segments = self._directory.segments()
+        offset = first
+        stop = min(end, first + count)
+        rows = (message for messages in self._rows(staged, first) for message in messages)
+        while offset < stop:
+            at = containing(segments, offset)
+            if at < 0:
+                break
+            reader = SegmentReader(self._disk, segments[at].path, 0, segments[at].first_offset)
+            try:
+                while offset < stop and (found := reader.read(_CHUNK_MESSAGES)):
+                    for message in found:
+                        if message.offset == offset < stop:
+                            if message != next(rows):
+                                return there
+                            offset += 1
+                            there += 1
+            finally:
+                reader.close()
+            if at + 1 >= len(segments) or segments[at + 1].first_offset != offset:
+                break
+        return there
+
+    def _rows(self, staged: str, first: int) -> Iterable[list[Message]]:
+        reader = SegmentReader(self._disk, staged, 0, first)
+        try:
+            while messages := reader.read(_CHUNK_MESSAGES):
+                yield messages
+        finally:
+            reader.close()
+
+    def _digest(self, staged: str, first: int) -> int:
+        crc = 0
+        for messages in self._rows(staged, first):
+            for message in messages:
+                sizes = len(message.key).to_bytes(1, "big") + len(message.value).to_bytes(4, "big")
+                crc = crc32c(message.value, crc32c(message.key, crc32c(sizes + bytes([message.type]), crc)))
+        return crc
+
+    def _crc(self, path: str) -> int:
+        file = self._disk.open(path, "read")
+        try:
+            crc = position = 0
+            while data := file.read(1 << 20, position):
+                crc = crc32c(data, crc)
+                position += len(data)
+            return crc
+        finally:
+            file.close()
+
+    # --- what is kept in txn/
+
+    def _find(self, name: str, number: int, count: int, digest: int) -> _Done | None:
+        known = self._load(name)
+        for done in known:
+            if done.number == number:
+                if (done.messages, done.digest) != (count, digest):
+                    raise BatchConflictError(
+                        f"batch {number} of {name!r} is in the journal with {done.messages} messages, and is not the same as"
+                        f" this one of {count}: a new batch needs a new number",
+                        path=self._directory.path,
+                        offset=done.spans[0][0],
+                    )
+                return done
+        if known and number < known[-1].number:
+            raise BatchConflictError(
+                f"batch {number} of {name!r} comes after batch {known[-1].number} and is not among the newest"
+                f" {KEPT_BATCHES}: whether it is in the journal is not known any more",
+                path=self._directory.path,
+            )
+        return None
+
+    def _load(self, name: str) -> list[_Done]:
+        if name not in self._done:
+            entry = f"{name}.done"
+            there = self._disk.status(self._directory.at("txn", entry))
+            rows = [] if there is None else self._read(entry)["batches"]
+            self._done[name] = [
+                _Done(number, count, digest, [(first, size) for first, size in spans])
+                for number, count, digest, spans in rows
+            ]
+        return self._done[name]
+
+    def _close(self, name: str, done: _Done) -> None:
+        known = [batch for batch in self._load(name) if batch.number != done.number]
+        known = [*known, done][-KEPT_BATCHES:]
+        self._replace(f"{name}.done", {"batches": known})
+        self._done[name] = known
+
+    def _replace(self, entry: str, content: dict[str, Any]) -> None:
+        body = json.dumps(content, separators=(",", ":")).encode()
+        for directory in ("txn", "tmp"):
+            self._disk.mkdir(self._directory.at(directory))
+        data = b"%08x %s\n" % (crc32c(body), body)
+        replace_file(self._disk, self._directory.at("tmp", entry), self._directory.at("txn", entry), data)
+
+    def _read(self, entry: str) -> dict[str, Any]:
+        path = self._directory.at("txn", entry)
+        file = self._disk.open(path, "read")
+        try:
+            data = file.read(file.status().size, 0)
+        finally:
+            file.close()
+        check, _, body = data.rstrip(b"\n").partition(b" ")
+        if check != b"%08x" % crc32c(body):
+            raise CorruptionError("the checksum of this file is wrong: move it away to go on without it", path=path)
+        content: dict[str, Any] = json.loads(body)
+        return content

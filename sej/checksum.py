@@ -1,0 +1,17 @@
+"""CRC32C (Castagnoli), as the package ``crc32c`` computes it: by the processor's instruction where it has one."""
+
+from __future__ import annotations
+
+import crc32c as _library
+
+__all__ = ["crc32c"]
+
+
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """The checksum of what crc stands for, followed by data.
+
+    Example:
+        >>> hex(crc32c(b"123456789"))
+        '0xe3069283'
+    """
+    return _library.crc32c(data, crc)

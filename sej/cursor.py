@@ -1,0 +1,300 @@
+"""A place in a journal that moves forward over segments: what scanners, merges and Spark readers share.
+
+It does not wait. :meth:`Cursor.read` returns what is there, and an empty list at the end. What it promises: no message
+twice, none left out without an error or a recorded gap, whatever writers, retention and merges do meanwhile. At the end
+of a segment it looks for the segment that *contains* the due offset, comparing (device, inode): names alone may mean
+another file by now.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sej.codec import Columns
+from sej.directory import Directory, Segment, containing
+from sej.disk import Disk
+from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError
+from sej.gaps import Gap, read_gaps
+from sej.index import Block, IndexFile, verify_block
+from sej.message import Message
+from sej.recovery import find_damage
+from sej.segment import SegmentReader
+
+__all__ = ["Cursor", "Skipped"]
+
+Skipped = Gap
+"""What ``on_corruption="skip"`` passed over: a gap that nobody had recorded."""
+
+
+class Cursor:
+    """Reads a journal from an offset on.
+
+    Attributes:
+        due: the offset of the next message.
+        gaps: the recorded gaps that were passed, and with ``on_corruption="skip"`` the damage that was skipped.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        offset: int | None,
+        *,
+        on_corruption: Literal["raise", "skip"] = "raise",
+        verify: bool = False,
+    ) -> None:
+        """Start at an offset (None: the first one that is there). Nothing is opened before the first read."""
+        self._directory = directory
+        self._disk: Disk = directory.disk
+        self._on_corruption = on_corruption
+        self._verify = verify
+        self._reader: SegmentReader | None = None
+        self._segment: Segment | None = None
+        self._blocks: list[Block] = []
+        self._judged: tuple[int, int] | None = None
+        self._asked = offset
+        self.due = 0 if offset is None else offset
+        self.gaps: list[Gap] = []
+
+    def read(self, limit: int) -> list[Message]:
+        """Up to limit messages; an empty list at the end of what is there.
+
+        Raises:
+            OffsetTooSmallError: the due message was deleted.
+            OffsetGapError: messages are missing between two segments.
+            CorruptionError: wrong bytes that are no torn tail.
+            TruncatedError: a segment is shorter than what was read from it.
+        """
+        while True:
+            reader = self._reader or self._open()
+            if reader is None:
+                return []
+            if self._verify:
+                self._verify_ahead(reader)
+            try:
+                messages = reader.read(limit)
+            except CorruptionError as error:
+                if not self._pass_damage(error):
+                    return []
+                continue
+            if messages:
+                if messages[0].offset < self.due:  # came from a place before the one that was asked for
+                    messages = messages[self.due - messages[0].offset :]
+                    if not messages:
+                        continue
+                self.due = reader.due
+                return messages
+            if not self._advance(reader):
+                return []
+
+    def read_columns(self, limit: int) -> Columns | None:
+        """Up to limit messages as columns, from :attr:`due` on; None at the end of what is there.
+
+        Raises:
+            SejError: as :meth:`read`.
+        """
+        while True:
+            reader = self._reader or self._open()
+            if reader is None:
+                return None
+            if self._verify:
+                self._verify_ahead(reader)
+            try:
+                if reader.due < self.due:
+                    if not reader.read(min(limit, self.due - reader.due)) and not self._advance(reader):
+                        return None
+                    continue
+                found = reader.read_columns(limit)
+            except CorruptionError as error:
+                if not self._pass_damage(error):
+                    return None
+                continue
+            if found is not None:
+                self.due = reader.due
+                return found
+            if not self._advance(reader):
+                return None
+
+    def check_available(self) -> None:
+        """Make sure that the due offset was not deleted.
+
+        Raises:
+            OffsetTooSmallError: it was.
+        """
+        segments = self._directory.segments()
+        if segments and self.due < segments[0].first_offset:
+            self._too_small(segments[0].first_offset)
+
+    def judge(self) -> bool:
+        """At the end, when nothing has come for a while: is what stands there a torn tail, or corruption?
+
+        An incomplete message may be in flight, may be what a dead writer left, or may hide good messages behind it.
+
+        Returns:
+            Whether there is more to read (with ``on_corruption="skip"``).
+
+        Raises:
+            CorruptionError: messages follow that could belong: this is no torn tail.
+        """
+        reader = self._reader
+        if reader is None or (rest := reader.rest()) <= 0 or self._judged == (reader.position, rest):
+            return False
+        self._judged = (reader.position, rest)
+        damage = find_damage(reader.file, reader.position, reader.due)
+        if damage is None or damage.follower is None or self._disk.status(reader.path) is None:
+            return False
+        return self._pass_damage(damage.error(reader.path))
+
+    def close(self) -> None:
+        """Close the open segment."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    # --- finding the segment
+
+    def _open(self) -> SegmentReader | None:
+        """Open the segment that contains the due offset, at or before it; None where there is none yet."""
+        for _ in range(100):  # a segment that goes away between listing and opening is looked for anew
+            segments = self._directory.segments()
+            if not segments:
+                return None
+            if self._asked is None and self.due < segments[0].first_offset:
+                self.due = segments[0].first_offset
+            at = containing(segments, self.due)
+            if at < 0:
+                self._too_small(segments[0].first_offset)
+            try:
+                reader = SegmentReader(self._disk, segments[at].path, 0, segments[at].first_offset)
+            except FileNotFoundError:
+                continue
+            self._enter(segments[at], reader)
+            return reader
+        raise CorruptionError("segments keep vanishing while they are opened", path=self._directory.jnl)
+
+    def _enter(self, segment: Segment, reader: SegmentReader) -> None:
+        self._segment, self._reader = segment, reader
+        self._asked = self.due
+        self._blocks = []
+        self._judged = None
+        if self._verify or self.due > segment.first_offset:
+            index = IndexFile(self._directory, segment).load(reader.file, segment.first_offset)
+            if self.due > segment.first_offset:
+                if not index.blocks or index.due < self.due:
+                    index.extend(reader.file)
+                reader.skip(*index.before_offset(self.due))
+            if self._verify:
+                self._blocks = [block for block in index.blocks if block.end > reader.position]
+
+    def _too_small(self, first_available: int) -> None:
+        raise OffsetTooSmallError(
+            f"message {self.due} was deleted; the first one that is there is {first_available}:"
+            " go on from there, or give the reader a kept offset so that retention waits for it",
+            first_available=first_available,
+            path=self._directory.path,
+            offset=self.due,
+        )
+
+    def _advance(self, reader: SegmentReader) -> bool:
+        """At the end of a segment: whether there is more to read, here or in another one.
+
+        Raises:
+            CorruptionError: a segment that is not the last ends inside a message.
+            OffsetGapError: the next segment starts behind the due offset.
+        """
+        assert self._segment is not None
+        due = reader.due
+        segments = self._directory.segments()
+        at = containing(segments, due)
+        if at >= 0:
+            there = self._disk.status(segments[at].path)
+            if there is None:
+                return self._reopen()
+            if there.identity != reader.status().identity:
+                # Another file holds the due offset: the next segment, or one that a merge put in place.
+                return self._reopen()
+        if at + 1 >= len(segments):
+            if at < 0 and segments:
+                self._too_small(segments[0].first_offset)
+            return False  # the tail of the journal; see judge()
+        if reader.rest() > 0 and (self._judged is None or self._judged[0] != reader.position):
+            self._judged = (reader.position, -1)  # once more: what came between the last read and the listing
+            return True
+        return self._between(reader, segments[at + 1].first_offset, at >= 0)
+
+    def _reopen(self) -> bool:
+        self.close()
+        return True
+
+    def _between(self, reader: SegmentReader, following: int, contained: bool) -> bool:
+        """The due offset is neither in this segment nor in the next one."""
+        gap = next((gap for gap in read_gaps(self._directory) if gap.start <= reader.due < gap.stop), None)
+        if gap is not None and gap.stop <= following:
+            return self._pass_gap(gap)
+        if not contained:
+            self._too_small(following)
+        if reader.rest() > 0:
+            damage = find_damage(reader.file, reader.position, reader.due)
+            error: CorruptionError = CorruptionError(
+                f"{damage.reason if damage else 'no message'}, and this is not the last segment: the next one starts with"
+                f" {following}; nothing was cut: see `sej verify` and `sej repair`",
+                path=reader.path,
+                position=reader.position,
+                offset=reader.due,
+            )
+        else:
+            error = OffsetGapError(
+                f"messages {reader.due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the next"
+                f" one starts with {following}; `sej repair` records the gap",
+                path=reader.path,
+                position=reader.position,
+                offset=reader.due,
+            )
+        if self._on_corruption == "raise":
+            raise error
+        return self._pass_gap(Gap(reader.due, following, str(error)))
+
+    def _pass_gap(self, gap: Gap) -> bool:
+        self.gaps.append(gap)
+        self.due = max(self.due, gap.stop)
+        return self._reopen()
+
+    # --- damage inside a segment
+
+    def _pass_damage(self, error: CorruptionError) -> bool:
+        """Judge bytes that are no message: a torn tail ends reading (False); corruption raises or is skipped."""
+        reader = self._reader
+        assert reader is not None and self._segment is not None
+        foreign = isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None
+        if foreign and self._on_corruption == "raise":
+            raise error
+        segments = self._directory.segments()
+        at = containing(segments, reader.due)
+        following = segments[at + 1].first_offset if at + 1 < len(segments) else None
+        damage = find_damage(reader.file, reader.position, reader.due)
+        if damage is None:
+            return False
+        if damage.follower is None:
+            if following is None:
+                return False
+            if self._on_corruption == "raise":
+                raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
+            return self._pass_gap(Gap(reader.due, following, str(error)))
+        if self._on_corruption == "raise":
+            raise damage.error(reader.path) from error
+        self.gaps.append(Gap(reader.due, max(damage.follower.offset, reader.due), str(error)))
+        if damage.follower.offset < reader.due:  # an older message once more: pass over it
+            reader.skip(damage.follower.end, reader.due)
+        else:
+            reader.skip(damage.follower.position, damage.follower.offset)
+        self.due = max(self.due, reader.due)
+        return True
+
+    # --- checksums
+
+    def _verify_ahead(self, reader: SegmentReader) -> None:
+        """Check the block that reading is about to enter."""
+        while self._blocks and self._blocks[0].end <= reader.position:
+            self._blocks.pop(0)
+        if self._blocks and self._blocks[0].position <= reader.position:
+            block = self._blocks.pop(0)
+            verify_block(reader.file, block)

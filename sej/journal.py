@@ -1,0 +1,237 @@
+"""A journal as it stands: its segments, offsets and times. Looks, and creates nothing.
+
+Reading forwards is the cursor's business; here are the questions that need no reading of everything: where it begins
+and ends, where a time is, what the last messages are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from sej.codec import decode
+from sej.directory import Directory, Segment
+from sej.disk import OS, Disk, File
+from sej.errors import CorruptionError, DecodeError
+from sej.format import INT32, INT32_SIZE, OVERHEAD_SIZE
+from sej.index import IndexFile
+from sej.message import Message
+from sej.recovery import good_end
+from sej.segment import SegmentReader
+from sej.verify import Problem, verify
+
+__all__ = ["Journal", "SegmentInfo", "Tail"]
+
+_BACK_BYTES: Final = 1 << 16
+_SCAN_MESSAGES: Final = 4096
+
+
+class SegmentInfo(NamedTuple):
+    """One segment as it is now: first offset, path, size in bytes, time of its last change in ns."""
+
+    first_offset: int
+    path: str
+    size: int
+    mtime_ns: int
+
+    @property
+    def name(self) -> str:
+        """The file's name without its directory."""
+        return os.path.basename(self.path)
+
+
+class Tail:
+    """Where a journal ends, again and again: each look walks only what is new since the last one.
+
+    For whoever asks often: kept offsets, the hub, Spark's streams.
+    """
+
+    __slots__ = ("_directory", "_due", "_identity", "_position")
+
+    def __init__(self, directory: Directory) -> None:
+        """Nothing is looked at yet."""
+        self._directory = directory
+        self._identity: tuple[int, int] | None = None
+        self._position = self._due = 0
+
+    def end_offset(self) -> int:
+        """The offset that the next message gets."""
+        while segments := self._directory.segments():
+            try:
+                file = self._directory.disk.open(segments[-1].path, "read")
+            except FileNotFoundError:
+                continue  # a merge or a rotation came between: look again
+            try:
+                status = file.status()
+                if status.identity != self._identity or status.size < self._position:
+                    index_file = IndexFile(self._directory, segments[-1])
+                    _, index = index_file.load_end(file, segments[-1].first_offset)
+                    self._identity, self._position, self._due = status.identity, index.position, index.due
+                self._position, self._due = good_end(file, self._position, self._due)
+                return self._due
+            finally:
+                file.close()
+        return 0
+
+
+class Journal:
+    """Looks at a SEJ directory.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b", b"c"])
+        >>> j = Journal(path)
+        >>> j.first_offset, j.end_offset, [m.value for m in j.tail(2)]
+        (0, 3, [b'b', b'c'])
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, disk: Disk = OS) -> None:
+        """Look whether there is a journal.
+
+        Raises:
+            JournalNotFoundError: there is nothing at path.
+            NotAJournalError: what is there is no SEJ directory.
+        """
+        self._directory = Directory(path, disk)
+        self._directory.require()
+        self._disk = disk
+        self.path = self._directory.path
+
+    @property
+    def segments(self) -> list[SegmentInfo]:
+        """The segments by first offset."""
+        found = []
+        for segment in self._directory.segments():
+            status = self._disk.status(segment.path)
+            if status is not None:
+                found.append(SegmentInfo(segment.first_offset, segment.path, status.size, status.mtime_ns))
+        return found
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first message that is there; of the next one, where there is none."""
+        segments = self._directory.segments()
+        return segments[0].first_offset if segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next message gets: behind the last whole message, torn tail or not."""
+        return Tail(self._directory).end_offset()
+
+    @property
+    def id(self) -> bytes | None:
+        """The journal's identity, 16 random bytes; None where the original made it."""
+        from sej.opening import journal_id
+
+        return journal_id(self._directory)
+
+    def offsets(self) -> dict[str, int | None]:
+        """The kept offsets by reader's name; None: never committed."""
+        from sej.offset import kept_offsets
+
+        return kept_offsets(self._directory)
+
+    def find_time(self, timestamp: int) -> int:
+        """The first offset whose message is as new as timestamp (ns since the epoch); the end where there is none.
+
+        Clocks need not be sorted: it is the first in the order of offsets.
+        """
+        for segment in self._directory.segments():
+            try:
+                file = self._disk.open(segment.path, "read")
+            except FileNotFoundError:
+                continue
+            try:
+                index = IndexFile(self._directory, segment).load(file, segment.first_offset)
+                index.extend(file)
+                reader = SegmentReader(self._disk, segment.path, *index.before_time(timestamp))
+            finally:
+                file.close()
+            try:
+                # The first block that is new enough holds the message; without one it can only be in the short rest.
+                while messages := reader.read(_SCAN_MESSAGES):
+                    for message in messages:
+                        if message.timestamp >= timestamp:
+                            return message.offset
+            finally:
+                reader.close()
+        return self.end_offset
+
+    def tail(self, count: int = 10) -> list[Message]:
+        """The last messages, oldest first. Costs what it returns, not the segment."""
+        return list(islice(self.reversed(), count))[::-1]
+
+    def reversed(self) -> Iterator[Message]:
+        """The messages from the last one backwards, by the size that stands at the end of each.
+
+        Raises:
+            CorruptionError: a message cannot be found from its end.
+        """
+        segments = self._directory.segments()
+        for at in range(len(segments) - 1, -1, -1):
+            segment = segments[at]
+            try:
+                file = self._disk.open(segment.path, "read")
+            except FileNotFoundError:
+                continue
+            try:
+                if at == len(segments) - 1:
+                    end, due = self._good_end(segment, file)
+                else:
+                    end, due = file.status().size, segments[at + 1].first_offset
+                yield from _backwards(file, segment, end, due)
+            finally:
+                file.close()
+
+    def verify(self) -> list[Problem]:
+        """Read everything and compare it with the format, the offsets and the checksums; an empty list: all is well."""
+        return verify(self._directory)
+
+    def __repr__(self) -> str:
+        """The path."""
+        return f"<sej.Journal {self.path!r}>"
+
+    def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
+        _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)
+        return good_end(file, index.position, index.due)
+
+
+def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Message]:
+    """The messages of one segment before end, where due would be the next, from the last one on."""
+    while end > 0:
+        start = max(end - _BACK_BYTES, 0)
+        data = file.read(end - start, start)
+        at = len(data)
+        while at >= OVERHEAD_SIZE:
+            size = INT32.unpack_from(data, at - INT32_SIZE)[0]
+            if size < OVERHEAD_SIZE or size > start + at:
+                raise _broken(file, start + at, due, f"the size field before it says {size}")
+            if size > at:
+                if start == 0 or at < len(data):
+                    break
+                data, start = file.read(size, start + at - size), start + at - size  # one message larger than the chunk
+                at = len(data)
+            try:
+                found = decode(data, at - size, at)
+            except DecodeError as error:
+                raise _broken(file, start + at, due, error.reason) from error
+            if found is None or found[1] != at or found[0].offset != due - 1:
+                raise _broken(file, start + at, due, "the message before it is not the one that is due")
+            due -= 1
+            at -= size
+            yield found[0]
+        if start + at == end:
+            raise _broken(file, end, due, "too few bytes for a message stand before it")
+        end = start + at
+    if due != segment.first_offset:
+        raise _broken(file, 0, due, f"the segment's name says that it starts with {segment.first_offset}")
+
+
+def _broken(file: File, position: int, due: int, reason: str) -> CorruptionError:
+    return CorruptionError(
+        f"reading backwards from here: {reason}; see `sej verify`", path=file.path, position=position, offset=due - 1
+    )

@@ -1,0 +1,246 @@
+"""Kept offsets: where a reader goes on after it died.
+
+``ofs/NAME.ofs`` holds 8 bytes, big endian: the next offset to read (source: the SEJ document, "Offset"). It is replaced
+by temporary file, sync and rename, so it is always old or new. Zero bytes: the reader never committed, and its default
+applies; one to seven bytes are an error. ``ofs/NAME.lck`` lets one process at a time be the reader of that name.
+
+Before an offset is made durable the journal is synced up to it: a kept offset must not outlive its messages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import Final, Self
+
+from sej.directory import Directory, check_name, containing
+from sej.disk import OS, Disk, replace_file
+from sej.errors import BadOffsetFileError, ClosedError, OffsetBeyondEndError
+from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
+from sej.journal import Journal, Tail
+from sej.locks import Lock
+from sej.message import FIRST, LAST, Start
+
+__all__ = ["Offset", "kept_offsets", "read_offset", "sync_up_to"]
+
+_OFS: Final = re.compile(r"(.+)\.ofs")
+
+
+class Offset:
+    """A reader's kept offset, held by one process at a time.
+
+    Attributes:
+        path: the SEJ directory.
+        name: the reader's.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b", b"c"])
+        >>> with Offset(path, "reader1") as o:
+        ...     o.commit(2)
+        >>> read_offset(path, "reader1")
+        2
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        default: int | Start = FIRST,
+        *,
+        beyond_end: str = "raise",
+        disk: Disk = OS,
+    ) -> None:
+        """Take the reader's lock and read its offset.
+
+        Args:
+            path: the SEJ directory.
+            name: letters, digits, ``_``, ``-`` and ``.`` (not first).
+            default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening,
+                so that it means the end of the first opening and not of the next one.
+            beyond_end: ``"raise"``, or ``"rewind"`` to go back to the end where the kept offset lies behind it.
+            disk: the seam.
+
+        Raises:
+            LockedError: another process is this reader.
+            BadOffsetFileError: the file has one to seven bytes.
+            OffsetBeyondEndError: the kept offset lies behind the journal's end.
+            InvalidNameError: the name could leave ``ofs/``.
+            JournalNotFoundError: there is no journal.
+        """
+        if beyond_end not in ("raise", "rewind"):
+            raise ValueError(f"beyond_end {beyond_end!r}: expected 'raise' or 'rewind'")
+        self.name = check_name(name, "a reader's name")
+        self._directory = Directory(path, disk)
+        self._directory.require()
+        self.path = self._directory.path
+        self._disk = disk
+        disk.mkdir(self._directory.at("ofs"))
+        self._file_path = self._directory.at("ofs", f"{name}.ofs")
+        self._guard = threading.Lock()
+        self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk).acquire()
+        self._closed = False
+        self._beyond_end = beyond_end
+        self._tail = Tail(self._directory)
+        try:
+            self._value = self._open(default)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def value(self) -> int:
+        """The next offset to read."""
+        return self._value
+
+    def commit(self, offset: int) -> None:
+        """Keep an offset, durably; one at or below the kept one changes nothing.
+
+        Raises:
+            OffsetBeyondEndError: the journal ends before it.
+            ClosedError: the offset was closed.
+        """
+        with self._guard:
+            self._check(offset)
+            if offset > self._value:
+                self._keep(offset)
+
+    def reset(self, offset: int) -> None:
+        """Keep an offset, durably, backwards too.
+
+        Raises:
+            OffsetBeyondEndError: the journal ends before it.
+        """
+        with self._guard:
+            self._check(offset)
+            if offset != self._value:
+                self._keep(offset)
+
+    def close(self) -> None:
+        """Let go of the reader's lock."""
+        self._closed = True
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path, name and value."""
+        return f"<sej.Offset {self.path!r} {self.name!r} value={self._value}>"
+
+    def _open(self, default: int | Start) -> int:
+        kept = _read(self._disk, self._file_path)
+        if kept is None:
+            self._disk.open(self._file_path, "append").close()  # retention counts this reader from now on
+            if default is LAST:
+                end = self._tail.end_offset()
+                self._keep(end)  # the end of today, for good: not the end of the next opening
+                return end
+            return Journal(self.path, disk=self._disk).first_offset if isinstance(default, Start) else default
+        end = self._tail.end_offset()
+        if kept > end:
+            if self._beyond_end == "raise":
+                raise OffsetBeyondEndError(
+                    f"reader {self.name!r} stands at {kept}, but the journal ends at {end}: it lost messages or was"
+                    " replaced; reset the reader, or open it with beyond_end='rewind'",
+                    path=self._file_path,
+                    offset=kept,
+                )
+            self._keep(end)
+            return end
+        return kept
+
+    def _check(self, offset: int) -> None:
+        if self._closed or not self._lock.held:
+            raise ClosedError(f"reader {self.name!r} is closed", path=self._file_path)
+        if not isinstance(offset, int):
+            raise TypeError(f"an offset must be an int, not {type(offset).__name__}")
+        if not 0 <= offset <= MAX_OFFSET:
+            raise ValueError(f"offset {offset}: 0 to {MAX_OFFSET} is due")
+
+    def _keep(self, offset: int) -> None:
+        self._lock.check()
+        sync_up_to(self._directory, offset, self._tail)
+        temporary = self._directory.at("tmp", f"{self.name}.ofs")
+        if self._disk.status(self._directory.at("tmp")) is None:
+            self._disk.mkdir(self._directory.at("tmp"))
+        replace_file(self._disk, temporary, self._file_path, OFFSET.pack(offset))
+        self._value = offset
+
+
+def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:
+    """Make every message below offset durable; any process may sync a file.
+
+    Only the last segment can hold bytes that are not synced: the others were sealed. The bytes that are there are
+    synced, whoever wrote them.
+
+    Raises:
+        OffsetBeyondEndError: the journal ends before offset.
+    """
+    segments = directory.segments()
+    at = containing(segments, offset - 1)
+    end = (tail or Tail(directory)).end_offset()
+    if offset > end:
+        raise OffsetBeyondEndError(
+            f"offset {offset} cannot be kept: the journal ends at {end}", path=directory.path, offset=offset
+        )
+    if at == len(segments) - 1 and at >= 0 and offset > segments[at].first_offset:
+        file = directory.disk.open(segments[at].path, "edit")
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+
+def _read(disk: Disk, path: str) -> int | None:
+    try:
+        file = disk.open(path, "read")
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(OFFSET_SIZE + 1, 0)
+    finally:
+        file.close()
+    if not data:
+        return None
+    if len(data) != OFFSET_SIZE:
+        raise BadOffsetFileError(
+            f"a kept offset has {OFFSET_SIZE} bytes, this file has {len(data)}{'+' if len(data) > OFFSET_SIZE else ''}:"
+            " write the right offset with `sej reset`, or remove the file so that the reader starts at its default",
+            path=path,
+        )
+    value: int = OFFSET.unpack(data)[0]
+    return value
+
+
+def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> int | None:
+    """A reader's kept offset, without its lock; None: it never committed.
+
+    Raises:
+        BadOffsetFileError: the file has one to seven bytes.
+        InvalidNameError: the name could leave ``ofs/``.
+        JournalNotFoundError: there is no journal.
+    """
+    directory = Directory(path, disk)
+    directory.require()
+    return _read(disk, directory.at("ofs", f"{check_name(name, 'a reader name')}.ofs"))
+
+
+def kept_offsets(directory: Directory) -> dict[str, int | None]:
+    """The kept offsets of all readers, by name."""
+    if directory.disk.status(directory.at("ofs")) is None:
+        return {}
+    found = {}
+    for entry in directory.disk.list(directory.at("ofs")):
+        match = _OFS.fullmatch(entry)
+        if match:
+            found[match[1]] = _read(directory.disk, directory.at("ofs", entry))
+    return found

@@ -1,0 +1,151 @@
+"""Opening the end of a journal for writing: find it, judge it, cut a torn tail.
+
+Everything here runs under the writer's lock. The cost is that of the unindexed tail of the last segment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final, NamedTuple
+
+from sej.directory import Directory, Segment
+from sej.disk import File, network_file_system
+from sej.errors import JournalNotFoundError, NetworkFileSystemError, NotAJournalError
+from sej.format import NO_TIMESTAMP
+from sej.index import Block, IndexFile, read_blocks
+from sej.index_format import BLOCK_BYTES
+from sej.recovery import Recovery, find_damage, keep
+
+__all__ = ["End", "journal_id", "open_end", "prepare", "start_segment"]
+
+_ID_BYTES: Final = 16
+
+
+class End(NamedTuple):
+    """The end of a journal, ready for appending.
+
+    Attributes:
+        segment: the last one.
+        file: open for appending.
+        position: its size; every byte of it is good.
+        offset: what the next message gets.
+        newest_timestamp: the newest in its full blocks, ns.
+        index_file: the sidecar.
+        known: how many blocks the sidecar has.
+        blocks: full blocks that it lacks.
+        partial: the messages behind the last full block, or None.
+        recovery: what was cut, or None.
+    """
+
+    segment: Segment
+    file: File
+    position: int
+    offset: int
+    newest_timestamp: int
+    index_file: IndexFile
+    known: int
+    blocks: list[Block]
+    partial: Block | None
+    recovery: Recovery | None
+
+
+def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True) -> None:
+    """Make the directories of a journal; nothing else is touched.
+
+    Raises:
+        NotAJournalError: the path is a file, or a directory that holds something else.
+        JournalNotFoundError: it is missing and create is False.
+        NetworkFileSystemError: locks and syncs cannot be trusted there.
+    """
+    disk = directory.disk
+    there = disk.status(directory.path)
+    if there is not None and not there.is_dir:
+        raise NotAJournalError("this is a file; a directory is due", path=directory.path)
+    if there is None and not create:
+        raise JournalNotFoundError("there is no journal here", path=directory.path)
+    if not allow_network_fs:
+        kind = network_file_system(directory.path)
+        if kind is not None:
+            raise NetworkFileSystemError(
+                f"this is on {kind}: locks and syncs cannot be trusted there; use a local disk,"
+                " or pass allow_network_fs=True and take the risk",
+                path=directory.path,
+            )
+    for name in ("jnl", "ofs"):
+        if disk.status(directory.at(name)) is None:
+            disk.mkdir(directory.at(name))
+
+
+def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
+    """The journal's identity, 16 random bytes; None where it has none and create is False."""
+    from sej.disk import replace_file
+
+    disk = directory.disk
+    there = disk.status(directory.at("id"))
+    if there is not None and there.size == _ID_BYTES:
+        file = disk.open(directory.at("id"), "read")
+        try:
+            return file.read(_ID_BYTES, 0)
+        finally:
+            file.close()
+    if not create:
+        return None
+    fresh = os.urandom(_ID_BYTES)
+    disk.mkdir(directory.at("tmp"))
+    replace_file(disk, directory.at("tmp", "id"), directory.at("id"), fresh)
+    return fresh
+
+
+def open_end(directory: Directory, *, first_offset: int = 0) -> End:
+    """Open the last segment for appending; a torn tail is kept aside and cut.
+
+    Args:
+        directory: the journal, locked by the caller.
+        first_offset: where a journal without segments starts.
+
+    Raises:
+        CorruptionError: there is damage that is no torn tail; nothing was cut.
+    """
+    segments = directory.segments()
+    segment = segments[-1] if segments else directory.segment(first_offset)
+    file = directory.disk.open(segment.path, "append")
+    try:
+        return _open_end(directory, segment, file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open_end(directory: Directory, segment: Segment, file: File) -> End:
+    index_file = IndexFile(directory, segment)
+    known, index = index_file.load_end(file, segment.first_offset)
+    fresh: list[Block] = []
+    partial = None
+    position, due = index.position, index.due
+    for block in read_blocks(file, position, due):
+        position, due = block.end, block.next_offset
+        if block.end - block.position >= BLOCK_BYTES:
+            fresh.append(index.add(block))
+        else:
+            partial = block
+    damage = find_damage(file, position, due)
+    recovery = None
+    if damage is not None:
+        if damage.follower is not None:
+            raise damage.error(segment.path)
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        kept = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
+        file.truncate(position)
+        recovery = Recovery(segment.path, position, due, damage.size, kept, damage.reason)
+    if partial is not None or recovery is not None or fresh:
+        file.sync()  # what an earlier writer left to the kernel is durable from here on, and so is the cut
+    newest = index.newest_timestamp
+    return End(segment, file, position, due, newest, index_file, known, fresh, partial, recovery)
+
+
+def start_segment(directory: Directory, offset: int) -> End:
+    """Make the next segment; its predecessor was synced by the caller."""
+    segment = directory.segment(offset)
+    file = directory.disk.open(segment.path, "new")
+    return End(segment, file, 0, offset, NO_TIMESTAMP, IndexFile(directory, segment), 0, [], None, None)

@@ -1,0 +1,204 @@
+"""What the end of a segment means: all good, a torn tail, or corruption.
+
+The rules (docs/guarantees): at the byte where the next message is due, a well-formed message with the due offset is
+good; a well-formed one with another offset is corruption; anything else is damage. Damage is a torn tail unless a
+message that could belong follows: well formed, its offset above the due one and reachable (at most one message for
+each 26 bytes passed over). Where the due header is sound and its length runs past the end of the file, the ordinary
+torn write, only a chain of at least two such messages, consecutive and reaching the end of the file, counts: a value
+may hold whole messages.
+
+Reads with bounded memory; changes nothing. :func:`keep` moves bytes aside before a writer cuts them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+from sej.codec import Candidate, find_candidate, measure, message_size
+from sej.directory import Directory
+from sej.disk import File
+from sej.errors import CorruptionError, DecodeError
+from sej.format import HEAD_SIZE, INT32, INT32_SIZE, MAX_KEY_SIZE, OFFSET, OVERHEAD_SIZE
+
+__all__ = ["Damage", "Recovery", "find_damage", "good_end", "keep", "last_message_start"]
+
+_WINDOW_BYTES: Final = 1 << 22
+_HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
+
+
+class Recovery(NamedTuple):
+    """What a writer cut when it opened: a torn tail.
+
+    Attributes:
+        path: the segment.
+        position: where it was cut, in bytes.
+        offset: the offset that the cut bytes would have had, and the next message now gets.
+        size: how many bytes were cut.
+        kept: the file that holds them.
+        reason: what was wrong with them.
+    """
+
+    path: str
+    position: int
+    offset: int
+    size: int
+    kept: str
+    reason: str
+
+
+class Damage(NamedTuple):
+    """Bytes at the end of the good messages that are no message.
+
+    Attributes:
+        position: where they start.
+        offset: the offset that is due there.
+        size: bytes up to the end of the file.
+        reason: what was found.
+        follower: a good message behind them: then this is corruption; None: a torn tail.
+    """
+
+    position: int
+    offset: int
+    size: int
+    reason: str
+    follower: Candidate | None
+
+    def error(self, path: str) -> CorruptionError:
+        """The damage as the error it is where it is no torn tail."""
+        behind = ""
+        if self.follower is not None:
+            behind = f"; message {self.follower.offset} stands behind it at position {self.follower.position}"
+        return CorruptionError(
+            f"{self.reason}{behind}; nothing was cut: see `sej verify` and `sej repair`",
+            path=path,
+            position=self.position,
+            offset=self.offset,
+        )
+
+
+def good_end(file: File, position: int, due: int) -> tuple[int, int]:
+    """Where the good messages from position on end: (position, offset due there)."""
+    size = file.status().size
+    window = _WINDOW_BYTES
+    while position < size:
+        data = file.read(min(window, size - position), position)
+        try:
+            run = measure(data, 0, len(data), due, len(data))
+        except DecodeError:
+            break
+        if run.messages == 0:
+            try:
+                claimed = message_size(data, 0, len(data))
+            except DecodeError:
+                break
+            if claimed is None or claimed > size - position or claimed <= window:
+                break
+            window = claimed  # one message that is larger than the window
+            continue
+        position += run.position
+        due += run.messages
+        window = _WINDOW_BYTES
+    return position, due
+
+
+def find_damage(file: File, position: int, due: int) -> Damage | None:
+    """Judge what stands at position, where no good message with the due offset starts; None at the end of the file."""
+    size = file.status().size
+    if position >= size:
+        return None
+    head = file.read(min(_HEADS_BYTES, size - position), position)
+    chained = False
+    try:
+        claimed = message_size(head, 0, len(head))
+    except DecodeError as error:
+        reason = error.reason
+    else:
+        offset = OFFSET.unpack_from(head)[0] if len(head) >= OFFSET.size else None
+        if claimed is None:
+            reason = f"{size - position} bytes: too few for a message"
+        elif claimed > size - position:
+            reason = f"a message of {claimed} bytes begins, of which the file holds {size - position}"
+            chained = offset == due
+        else:
+            trailer = INT32.unpack(file.read(INT32_SIZE, position + claimed - INT32_SIZE))[0]
+            if trailer == claimed:
+                reason = f"a message with offset {offset} stands where {due} is due"
+                return Damage(
+                    position, due, size - position, reason, Candidate(position, position + claimed, offset or 0)
+                )
+            reason = f"size field {trailer} at the message's end: expected {claimed}"
+    start = position + 1
+    while True:
+        follower = _next_candidate(file, start, size, due, position)
+        if follower is None or not chained or _reaches_end(file, follower, size):
+            return Damage(position, due, size - position, reason, follower)
+        start = follower.position + 1
+
+
+def _next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:
+    """The first message from start on that could follow the damage."""
+    while start <= size - OVERHEAD_SIZE:
+        data = file.read(min(_WINDOW_BYTES, size - start), start)
+        last = start + len(data) >= size
+        found = find_candidate(data, 0, len(data), due, damage - start, size - start)
+        if found is None:
+            if last:
+                return None
+            start += len(data) - _HEADS_BYTES
+            continue
+        whole = Candidate(start + found.position, start + found.end, found.offset)
+        if found.end <= len(data) or _trailer_is(file, whole):
+            return whole
+        start = whole.position + 1
+    return None
+
+
+def _trailer_is(file: File, found: Candidate) -> bool:
+    size = found.end - found.position
+    trailer: int = INT32.unpack(file.read(INT32_SIZE, found.end - INT32_SIZE))[0]
+    return trailer == size
+
+
+def _reaches_end(file: File, found: Candidate, size: int) -> bool:
+    end, due = good_end(file, found.position, found.offset)
+    return end == size and due - found.offset >= 2
+
+
+def last_message_start(file: File, end: int) -> int | None:
+    """Where the message that ends at end starts, by its trailing size; None where no sound message does.
+
+    Reading backwards, which is what the trailing size is for. The header it leads to is checked.
+    """
+    if end < OVERHEAD_SIZE:
+        return None
+    size = INT32.unpack(file.read(INT32_SIZE, end - INT32_SIZE))[0]
+    if not OVERHEAD_SIZE <= size <= end:
+        return None
+    head = file.read(min(_HEADS_BYTES, size), end - size)
+    try:
+        claimed = message_size(head, 0, len(head))
+    except DecodeError:
+        return None
+    return end - size if claimed == size else None
+
+
+def keep(directory: Directory, file: File, position: int, size: int, name: str) -> str:
+    """Copy bytes of a file into ``kept/`` and sync them; returns the path of the copy."""
+    directory.disk.mkdir(directory.at("kept"))
+    number = 0
+    while directory.disk.status(path := directory.at("kept", name + (f".{number}" if number else ""))) is not None:
+        number += 1
+    copy = directory.disk.open(path, "new")
+    try:
+        end = position + size
+        while position < end:
+            data = file.read(min(_WINDOW_BYTES, end - position), position)
+            if not data:
+                break
+            copy.write(data)
+            position += len(data)
+        copy.sync()
+    finally:
+        copy.close()
+    return os.fspath(path)

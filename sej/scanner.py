@@ -1,0 +1,246 @@
+"""The scanner: follows a journal from an offset on.
+
+A :class:`~sej.cursor.Cursor` reads, a :class:`~sej.watch.Watch` waits; this module joins them: time-outs, iteration,
+seeking, closing from another thread. Memory is bounded by one chunk, one batch and the largest message.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, Literal, Self
+
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.disk import OS, Disk
+from sej.errors import ClosedError
+from sej.format import MAX_OFFSET
+from sej.gaps import Gap
+from sej.journal import Journal
+from sej.message import FIRST, Message, Start
+from sej.watch import Watch
+
+__all__ = ["Scanner"]
+
+_BATCH: Final = 1024
+_JUDGE_AFTER_S: Final = 1.0
+
+
+class Scanner:
+    """Reads the messages of a journal in order, and waits for more.
+
+    It keeps nothing on disk; see :class:`sej.Offset` for a place that outlives the process. Use it from one thread;
+    :meth:`close` may be called from any.
+
+    Attributes:
+        path: the SEJ directory.
+        timeout: seconds to wait for a message; None follows for ever.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b"])
+        >>> with Scanner(path) as s:
+        ...     [message.value for message in s]
+        [b'a', b'b']
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        offset: int | Start = FIRST,
+        timeout: float | None = 0.0,
+        *,
+        on_corruption: Literal["raise", "skip"] = "raise",
+        verify: bool = False,
+        disk: Disk = OS,
+    ) -> None:
+        """Open a journal for reading; nothing is created.
+
+        Args:
+            path: the SEJ directory.
+            offset: the first one to read: a number (one beyond the end is waited for), FIRST or LAST.
+            timeout: seconds without a message after which reading ends; 0 reads what is there, None follows for ever.
+            on_corruption: ``"skip"`` passes damaged places and reports them in :attr:`gaps`.
+            verify: compare every block with its checksum before its messages are given out.
+            disk: the seam.
+
+        Raises:
+            JournalNotFoundError: there is nothing at path.
+            NotAJournalError: what is there is no SEJ directory.
+            OffsetTooSmallError: the offset was deleted.
+        """
+        if on_corruption not in ("raise", "skip"):
+            raise ValueError(f"on_corruption {on_corruption!r}: expected 'raise' or 'skip'")
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"timeout {timeout}: seconds from 0 on, or None, are due")
+        self._directory = Directory(path, disk)
+        self._directory.require()
+        self.path = self._directory.path
+        self.timeout = timeout
+        self._on_corruption: Literal["raise", "skip"] = on_corruption
+        self._verify = verify
+        self._using = threading.Lock()
+        self._closed = False
+        self._watch: Watch | None = None
+        self._passed: list[Gap] = []
+        self._ready: Iterator[Message] = iter(())
+        self._cursor = self._start(offset)
+        self._offset = self._cursor.due
+
+    # --- reading
+
+    def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
+        """A batch, as soon as there is one message.
+
+        Args:
+            max_messages: at most so many.
+            timeout: seconds to wait for the first; not given: the scanner's own.
+
+        Returns:
+            The messages; an empty list after the time-out, or when the scanner was closed meanwhile.
+
+        Raises:
+            SejError: as the cursor: OffsetTooSmallError, OffsetGapError, CorruptionError, TruncatedError.
+            ClosedError: the scanner was closed before.
+        """
+        if max_messages < 1:
+            raise ValueError(f"max_messages {max_messages}: at least 1 is due")
+        self._require_open()
+        wait = self.timeout if isinstance(timeout, Start) else timeout
+        with self._using:
+            batch = list(islice(self._ready, max_messages)) or self._next_batch(max_messages, wait)
+            if batch:
+                self._offset = batch[-1].offset + 1
+            return batch
+
+    def __iter__(self) -> Iterator[Message]:
+        """Message after message; ends after the time-out. Iterating again goes on where it ended."""
+        self._require_open()
+        while True:
+            ready = self._ready
+            for message in ready:
+                self._offset = message.offset + 1
+                yield message
+                if self._ready is not ready:
+                    break  # a seek came between
+            else:
+                with self._using:
+                    batch = self._next_batch(_BATCH, self.timeout)
+                    if not batch:
+                        return
+                    self._ready = iter(batch)
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next message."""
+        return self._offset
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Lost messages that were passed: gaps that a repair recorded, and what ``on_corruption="skip"`` skipped."""
+        return [*self._passed, *self._cursor.gaps]
+
+    # --- moving
+
+    def seek(self, offset: int | Start) -> None:
+        """Go on at another offset.
+
+        Raises:
+            OffsetTooSmallError: it was deleted; the scanner stays where it was.
+        """
+        self._require_open()
+        with self._using:
+            cursor = self._start(offset)
+            self._passed += self._cursor.gaps
+            self._cursor.close()
+            self._cursor = cursor
+            self._ready = iter(())
+            self._offset = cursor.due
+
+    def seek_time(self, timestamp: int) -> None:
+        """Go on at the first message that is as new as timestamp (ns since the epoch), or at the end.
+
+        Clocks need not be sorted: it is the first in the order of offsets.
+        """
+        self.seek(Journal(self.path, disk=self._directory.disk).find_time(timestamp))
+
+    def close(self) -> None:
+        """Stop; a read that waits in another thread returns."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.wake()
+        with self._using:
+            self._cursor.close()
+            if self._watch is not None:
+                self._watch.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path and offset."""
+        return f"<sej.Scanner {self.path!r} offset={self._offset}>"
+
+    # --- below
+
+    def _start(self, offset: int | Start) -> Cursor:
+        cursor_at: int | None
+        if isinstance(offset, Start):
+            journal = Journal(self.path, disk=self._directory.disk)
+            cursor_at = journal.first_offset if offset is FIRST else journal.end_offset
+        elif isinstance(offset, int):
+            if not 0 <= offset <= MAX_OFFSET:
+                raise ValueError(f"offset {offset}: 0 to {MAX_OFFSET} is due")
+            cursor_at = offset
+        else:
+            raise TypeError(f"offset must be an int, sej.FIRST or sej.LAST, not {type(offset).__name__}")
+        cursor = Cursor(self._directory, cursor_at, on_corruption=self._on_corruption, verify=self._verify)
+        cursor.check_available()
+        return cursor
+
+    def _next_batch(self, limit: int, timeout: float | None) -> list[Message]:
+        if self._closed:
+            return []
+        batch = self._cursor.read(limit)
+        if batch:
+            return batch
+        if timeout == 0.0:
+            return self._cursor.read(limit) if self._cursor.judge() else []
+        return self._wait(limit, timeout)
+
+    def _wait(self, limit: int, timeout: float | None) -> list[Message]:
+        if self._watch is None:
+            self._watch = Watch(self._directory.jnl)
+        start = time.monotonic()
+        while True:
+            # The watch was there before this read: what comes after it wakes the wait.
+            batch = self._cursor.read(limit)
+            if batch or self._closed:
+                self._watch.busy()
+                return [] if self._closed else batch
+            now = time.monotonic()
+            left = None if timeout is None else start + timeout - now
+            if left is not None and left <= 0:
+                return self._cursor.read(limit) if self._cursor.judge() else []
+            if now - start >= _JUDGE_AFTER_S:
+                self._cursor.judge()
+            self._watch.wait(left)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the scanner is closed", path=self.path)

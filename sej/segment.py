@@ -1,0 +1,148 @@
+"""Reading one segment forwards, with bounded memory.
+
+A segment may grow while it is read. Nothing that was read of an incomplete message is kept: it is read again from its
+start next time, because another writer may have cut the tail and written anew. No length is believed before the file
+is that long, so memory is bounded by the chunk and by the largest message that is really there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from sej.codec import Columns, columns, decode_many, message_size
+from sej.disk import Disk, File, Status
+from sej.errors import CorruptionError, DecodeError, TruncatedError
+from sej.message import Message
+
+__all__ = ["CHUNK_BYTES", "SegmentReader"]
+
+CHUNK_BYTES: Final = 1 << 18
+
+
+class SegmentReader:
+    """Reads messages from a position of a segment on.
+
+    Attributes:
+        path: the file.
+        position: the byte where the next message starts.
+        due: the offset of the next message.
+    """
+
+    __slots__ = ("_chunk", "_chunk_at", "_file", "_stop", "due", "path", "position")
+
+    def __init__(self, disk: Disk, path: str | os.PathLike[str], position: int, due: int) -> None:
+        """Open the file.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        self.path = os.fspath(path)
+        self._file: File = disk.open(self.path, "read")
+        self.position = position
+        self.due = due
+        self._chunk = b""
+        self._chunk_at = position
+        self._stop: int | None = None
+
+    def read(self, limit: int) -> list[Message]:
+        """Up to limit messages; an empty list where no whole message follows now.
+
+        Raises:
+            CorruptionError: what stands here is no message, or not the one that is due (then ``__cause__.found``).
+            TruncatedError: the file is shorter than what was read from it.
+        """
+        while True:
+            at = self.position - self._chunk_at
+            if at < len(self._chunk):
+                try:
+                    messages, end = decode_many(self._chunk, at, len(self._chunk), self.due, limit)
+                except DecodeError as error:
+                    raise self._corruption(error) from error
+                if messages:
+                    self.position = self._chunk_at + end
+                    self.due += len(messages)
+                    return messages
+            if not self._refill():
+                return []
+
+    def read_columns(self, limit: int) -> Columns | None:
+        """Up to limit messages as columns; None where no whole message follows now.
+
+        Raises:
+            CorruptionError: as :meth:`read`.
+            TruncatedError: as :meth:`read`.
+        """
+        while True:
+            at = self.position - self._chunk_at
+            if at < len(self._chunk):
+                try:
+                    found = columns(self._chunk, at, len(self._chunk), self.due, limit)
+                except DecodeError as error:
+                    raise self._corruption(error) from error
+                if found.messages:
+                    self.position = self._chunk_at + found.position
+                    self.due += found.messages
+                    return found
+            if not self._refill():
+                return None
+
+    def skip(self, position: int, due: int) -> None:
+        """Go on at another message of this segment."""
+        self.position = self._chunk_at = position
+        self.due = due
+        self._chunk = b""
+
+    def rest(self) -> int:
+        """Bytes of the file behind the last whole message that was read."""
+        return self._file.status().size - self.position
+
+    def status(self) -> Status:
+        """The file as it is now."""
+        return self._file.status()
+
+    @property
+    def file(self) -> File:
+        """The open file."""
+        return self._file
+
+    def close(self) -> None:
+        """Close the file."""
+        self._chunk = b""
+        self._file.close()
+
+    def _refill(self) -> bool:
+        """Read a chunk from the next message on; whether there is more to decode than before."""
+        size = self._file.status().size
+        there = size - self.position
+        had = len(self._chunk) - (self.position - self._chunk_at)
+        if there < 0:
+            raise TruncatedError(
+                f"the file has {size} bytes, but messages up to byte {self.position} were read from it:"
+                " it was cut or replaced; start a new scanner at this offset",
+                path=self.path,
+                position=size,
+                offset=self.due,
+            )
+        if there <= max(had, 0):
+            self._chunk = b""  # drop the incomplete message: it is read again
+            self._chunk_at = self.position
+            return False
+        want = min(there, CHUNK_BYTES)
+        if had == want == CHUNK_BYTES:  # a whole chunk held no message: how long is it?
+            try:
+                claimed = message_size(self._chunk, self.position - self._chunk_at, len(self._chunk))
+            except DecodeError as error:
+                raise self._corruption(error) from error
+            if claimed is None or claimed > there:
+                self._chunk = b""
+                self._chunk_at = self.position
+                return False
+            want = claimed
+        self._chunk = self._file.read(want, self.position)
+        self._chunk_at = self.position
+        return len(self._chunk) > had
+
+    def _corruption(self, error: DecodeError) -> CorruptionError:
+        position = self._chunk_at + (error.position or 0)
+        return CorruptionError(error.reason, path=self.path, position=position, offset=self.due)

@@ -1,0 +1,137 @@
+"""Sharing syncs between threads, and syncing in the background.
+
+Group commit: of the threads that wait for durability one is the leader. It syncs once for everybody who had written
+before it began; who came later elects the next leader. A failed sync is final: whoever waits gets the error, and
+nobody syncs again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from sej.errors import SejError, WriterFailedError
+
+__all__ = ["Syncer"]
+
+
+class Syncer:
+    """Keeps the durable offset of one writer.
+
+    Attributes:
+        durable_offset: every message below it survives power loss.
+    """
+
+    def __init__(
+        self,
+        sync: Callable[[], int],
+        fail: Callable[[BaseException], None],
+        written: Callable[[], int],
+        offset: int,
+        *,
+        interval_s: float | None = None,
+    ) -> None:
+        """Start with everything below offset durable.
+
+        Args:
+            sync: forces what was written so far to the disk; returns the offset up to which.
+            fail: told of the error when a sync fails.
+            written: the offset behind what was appended so far.
+            offset: what is durable already.
+            interval_s: sync in the background this often, in seconds; None: only when asked.
+        """
+        self._sync = sync
+        self._fail = fail
+        self._written = written
+        self.durable_offset = offset
+        self._condition = threading.Condition(threading.Lock())
+        self._leading = False
+        self._error: BaseException | None = None
+        self._interval_s = interval_s
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        if interval_s is not None:
+            if interval_s <= 0:
+                raise ValueError(f"sync_interval_s {interval_s}: more than 0 is due")
+            self._start()
+
+    def commit(self, offset: int) -> None:
+        """Return once every message below offset is durable.
+
+        Raises:
+            WriterFailedError: a sync failed.
+        """
+        with self._condition:
+            while self.durable_offset < offset:
+                if self._error is not None:
+                    raise self._failure(self._error)
+                if not self._leading:
+                    self._leading = True
+                    break
+                self._condition.wait()
+            else:
+                return
+        reached = 0
+        try:
+            reached = self._sync()
+        except BaseException as error:
+            self._fail(error)
+            self.fail(error)
+            if isinstance(error, OSError):
+                raise self._failure(error) from error
+            raise
+        finally:
+            with self._condition:
+                self._leading = False
+                self.durable_offset = max(self.durable_offset, reached)
+                self._condition.notify_all()
+
+    def advance(self, offset: int) -> None:
+        """Take note that the writer itself synced up to offset."""
+        if offset > self.durable_offset:
+            with self._condition:
+                self.durable_offset = max(self.durable_offset, offset)
+                self._condition.notify_all()
+
+    def request(self) -> None:
+        """Sync in the background, soon."""
+        if self._thread is None:
+            self._start()
+        self._wake.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Let everybody who waits have the error."""
+        with self._condition:
+            if self._error is None:
+                self._error = error
+            self._condition.notify_all()
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop the background thread."""
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="sej-sync", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
+            if self._closing or self._error is not None:
+                return
+            try:
+                self.commit(self._written())
+            except (OSError, SejError):
+                return  # the writer is poisoned and says so at its next call
+
+    @staticmethod
+    def _failure(error: BaseException) -> WriterFailedError:
+        if isinstance(error, WriterFailedError):
+            return error
+        return WriterFailedError(f"a sync failed: {error}; open the writer anew, which finds what is on disk")
