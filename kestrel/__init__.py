@@ -1,5 +1,6 @@
 """Kestrel's two journals: read what the originals left, run queues that they could read."""
 
+from kestrel import segmented
 from kestrel.codec import Operation
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.journal import read_journal
@@ -14,4 +15,5 @@ __all__ = [
     "State",
     "read_journal",
     "replay",
+    "segmented",
 ]

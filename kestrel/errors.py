@@ -95,4 +95,4 @@ class Damage(NamedTuple):
     @property
     def file(self) -> str:
         """The file's name without its directory."""
-        return os.path.basename(self.path)  # noqa: PTH119 - names may hold anything, a Path would tidy them
+        return os.path.basename(self.path)

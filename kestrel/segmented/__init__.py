@@ -1,0 +1,7 @@
+"""libkestrel's (Kestrel 3) files: writer files that hold every item, reader files that say who has seen what."""
+
+from kestrel.segmented.codec import Item
+from kestrel.segmented.files import Bookmark, read_reader_file, read_writer_file
+from kestrel.segmented.state import State, load
+
+__all__ = ["Bookmark", "Item", "State", "load", "read_reader_file", "read_writer_file"]

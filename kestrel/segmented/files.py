@@ -1,0 +1,253 @@
+"""Reading libkestrel's files one by one, in bounded memory, and which of them belong to a queue.
+
+=========================  ============================================================
+``jobs.1321401903634``     a writer file; the order is by the first id in each
+``jobs.read.indexer``      the reader file of ``indexer``; ``jobs.read.`` of the default reader
+``...~~...``               temporary; the originals delete all of them, of every queue, at opening
+``archive~jobs.1321...``   a retired writer file
+=========================  ============================================================
+
+A zero command byte ends a file: originals preallocate their files with zeros. A record behind it is not there for them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kestrel.errors import DamageError, MissingError
+from kestrel.files import check_name, join, stamp_of
+from kestrel.journal import open_file
+from kestrel.segmented.codec import Item, Record, decode, decode_items, done_of, head_of, item_of, whole_size
+from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
+from sej.disk import OS, Disk, File
+
+__all__ = [
+    "Bookmark",
+    "Listing",
+    "Reading",
+    "check_magic",
+    "list_files",
+    "read_bookmark",
+    "read_reader_file",
+    "read_writer_file",
+]
+
+_BLOCK: Final = 1 << 18
+
+
+class Bookmark(NamedTuple):
+    """Where a reader stands.
+
+    Attributes:
+        head: every id up to it is confirmed.
+        done: the confirmed ids above it.
+    """
+
+    head: int = 0
+    done: frozenset[int] = frozenset()
+
+
+class Listing(NamedTuple):
+    """A queue's files: writer files by their numbers, reader files by their names, what is temporary."""
+
+    writers: list[tuple[int, str]]
+    readers: dict[str, str]
+    temporary: list[str]
+
+
+class Reading:
+    """One pass over the records of an open file; ``position`` stands behind the last good one.
+
+    Attributes:
+        position: where the next record begins; behind a whole pass: where the records end.
+        ended: whether a zero command byte ended the file there.
+    """
+
+    def __init__(self, file: File, *, start: int = MAGIC_SIZE, end: int | None = None) -> None:
+        self.file = file
+        self.position = start
+        self.ended = False
+        self._end = file.status().size if end is None else end
+
+    def items(self) -> Iterator[Item]:
+        """The items, those of other records left out.
+
+        Raises:
+            DamageError: what stands at its position is no record.
+        """
+        # position runs ahead of what a consumer has taken, by the items of one block.
+        while (data := self._block()) and not self.ended:
+            found, used = decode_items(data)
+            if not found:
+                record = self._one()
+                if record is not None and record.command == PUT:
+                    yield self._checked(record)
+                if record is not None:
+                    self.position += record.size
+                continue
+            self.position += used
+            yield from found
+
+    def records(self) -> Iterator[Record]:
+        """All records. Raises as :meth:`items`."""
+        while (record := self._one()) is not None:
+            yield record
+            self.position += record.size
+
+    def _block(self) -> bytes:
+        return self.file.read(max(min(_BLOCK, self._end - self.position), 0), self.position)
+
+    def _one(self) -> Record | None:
+        left = self._end - self.position
+        if left <= 0 or self.ended:
+            return None
+        data = self.file.read(min(left, 64), self.position)
+        if not data or data[0] == END_BYTE:
+            self.ended = True
+            return None
+        try:
+            size = whole_size(data, 0, self.position)
+            record = None
+            if size is not None and size <= left:
+                record = decode(self.file.read(size, self.position), 0, self.position)
+        except DamageError as error:
+            raise self._damage(error.reason) from None
+        if record is None:
+            due = "more bytes" if size is None else f"{size} bytes"
+            raise self._damage(f"a record is cut short: {due} are due, {left} are left in the file")
+        return record
+
+    def _checked(self, record: Record) -> Item:
+        try:
+            return item_of(record)
+        except DamageError as error:
+            raise self._damage(error.reason) from None
+
+    def _damage(self, reason: str) -> DamageError:
+        way_out = "; open the queue, which keeps the rest aside and goes on before it"
+        return DamageError(reason + way_out, path=self.file.path, position=self.position)
+
+
+def check_magic(file: File, magic: bytes) -> None:
+    """Make sure that a file begins as it must.
+
+    Raises:
+        DamageError: it does not.
+    """
+    found = file.read(MAGIC_SIZE, 0)
+    if found != magic:
+        kind = "writer" if magic == WRITER_MAGIC else "reader"
+        raise DamageError(
+            f"a {kind} file begins with {magic.hex(' ')}, this one with {found.hex(' ') or 'nothing'}; it is left as"
+            " it is: move it away if it belongs to somebody else, or bring it back from a copy",
+            path=file.path,
+            position=0,
+        )
+
+
+def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False, disk: Disk = OS) -> Iterator[Item]:
+    """The items of one writer file, one after another.
+
+    Args:
+        path: the file.
+        beyond_zeros: a zero byte ends a file, but an original that crashed and was opened with a larger file size goes
+            on behind the zeros, and loses those items; this finds them again.
+        disk: the seam.
+
+    Raises:
+        DamageError: what stands at its position is no record; everything before it was yielded.
+        MissingError: there is no such file.
+    """
+    file = open_file(path, disk)
+    try:
+        check_magic(file, WRITER_MAGIC)
+        reading = Reading(file)
+        yield from reading.items()
+        while beyond_zeros and reading.ended:
+            reading = Reading(file, start=_behind_zeros(file, reading.position))
+            yield from reading.items()
+    finally:
+        file.close()
+
+
+def _behind_zeros(file: File, position: int) -> int:
+    """The first byte from position on that is not zero, or the end."""
+    while block := file.read(_BLOCK, position):
+        rest = block.lstrip(b"\0")
+        position += len(block) - len(rest)
+        if rest:
+            break
+    return position
+
+
+def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
+    """What a reader file says, as far as it is good: the last head, all done ids; None where it is no reader file."""
+    try:
+        check_magic(file, READER_MAGIC)
+    except DamageError as error:
+        return None, error
+    head, done = 0, set[int]()
+    damage = None
+    reading = Reading(file)
+    try:
+        for record in reading.records():
+            try:
+                if record.command == READ_HEAD:
+                    head = head_of(record)
+                elif record.command == READ_DONE:
+                    done.update(done_of(record))
+            except DamageError as error:
+                raise DamageError(error.reason, path=file.path, position=record.position) from None
+    except DamageError as error:
+        damage = error
+    return Bookmark(head, frozenset(done)), damage
+
+
+def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookmark:
+    """Where a reader stands, by its file.
+
+    Raises:
+        DamageError: it is no reader file, or damaged; :func:`load` takes what is good of it.
+        MissingError: there is no such file.
+    """
+    file = open_file(path, disk)
+    try:
+        bookmark, damage = read_bookmark(file)
+    finally:
+        file.close()
+    if damage is not None or bookmark is None:
+        raise damage or MissingError("there is no such journal file", path=path)
+    return bookmark
+
+
+def list_files(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> Listing:
+    """Look which files belong to a queue; changes nothing.
+
+    Raises:
+        MissingError: there is no such directory.
+        BadNameError: no queue can have this name.
+    """
+    check_name(name)
+    try:
+        names = disk.list(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError("there is no such directory; a queue's files stand in one", path=directory) from None
+    writers, readers, temporary = [], {}, []
+    for file in names:
+        if not file.startswith((f"{name}.", f"{name}~~")):
+            continue
+        path = join(directory, file)
+        status = disk.status(path)
+        if status is None or status.is_dir:
+            continue
+        rest = file[len(name) + 1 :]
+        if "~" in file:
+            if "~~" in file and not file.endswith("~~lock"):
+                temporary.append(path)
+        elif rest.startswith("read."):
+            readers[rest[5:]] = path
+        elif (stamp := stamp_of(rest)) is not None:
+            writers.append((stamp, path))
+    return Listing(sorted(writers), readers, temporary)
