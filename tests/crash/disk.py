@@ -1,0 +1,534 @@
+"""Disks for tests: one that forgets what was never synced, and one that fails on request.
+
+:class:`CrashDisk` keeps files in memory and records every operation. :meth:`CrashDisk.crash_states` replays each prefix
+of what happened and yields the disks that a power loss at that moment may leave behind:
+
+- of the bytes written to a file since its last sync: none, all, each number of whole writes, the next write torn (after
+  its first byte, before its last, at every 512 bytes), or its bytes as zeros because only the size reached the disk;
+- of the names changed in a directory since its last sync: each number of the changes, in their order. A rename is
+  there or not; where it crosses directories the old name may be there too, the file is never lost.
+
+What it leaves out, and docs/guarantees.md says so: a file system that keeps a later page of one file and fills an
+earlier one with zeros.
+
+:class:`FaultyDisk` passes calls on to another disk and fails the k-th one.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+from sej.disk import Disk, File, Mode, Status
+
+__all__ = ["Crash", "CrashDisk", "Fault", "FaultyDisk"]
+
+_STATES_MAX = 4000
+SECTOR = 512
+
+
+class Crash(NamedTuple):
+    """A disk as a power loss left it, and what the workload had said by then."""
+
+    disk: CrashDisk
+    marks: list[Any]
+    step: int
+
+
+class _Node:
+    """A file: what is seen, what is durable, and the writes between the two."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seen = bytearray()
+        self.durable = b""
+        self.writes: list[tuple[int, bytes] | int] = []
+        self.holders: dict[object, bool] = {}
+        self.mtime = 0
+
+    def apply(self, data: bytearray, write: tuple[int, bytes] | int) -> None:
+        if isinstance(write, int):
+            del data[write:]
+            data.extend(bytes(write - len(data)))
+        else:
+            at, what = write
+            if len(data) < at:
+                data.extend(bytes(at - len(data)))
+            data[at : at + len(what)] = what
+
+    def write(self, at: int, what: bytes) -> None:
+        self.writes.append((at, what))
+        self.apply(self.seen, self.writes[-1])
+
+    def truncate(self, size: int) -> None:
+        self.writes.append(size)
+        self.apply(self.seen, size)
+
+    def sync(self) -> None:
+        self.durable = bytes(self.seen)
+        self.writes = []
+
+    def lose(self) -> None:
+        """What a failed sync does: the pages are clean and will never be written."""
+        self.writes = []
+
+    def contents(self) -> list[bytes]:
+        """What may be found after a crash, the two extremes first."""
+        found = [bytes(self.seen), self.durable] if self.writes else [self.durable]
+        data = bytearray(self.durable)
+        for write in self.writes:
+            if not isinstance(write, int):
+                at, what = write
+                for cut in {1, len(what) - 1, *range(SECTOR, len(what), SECTOR)} - {0, len(what)}:
+                    torn = bytearray(data)
+                    self.apply(torn, (at, what[:cut]))
+                    found.append(bytes(torn))
+                zeros = bytearray(data)
+                self.apply(zeros, (at, what[: len(what) // 2] + bytes(len(what) - len(what) // 2)))
+                found.append(bytes(zeros))
+                hole = bytearray(data)
+                self.apply(hole, (at, bytes(len(what))))
+                found.append(bytes(hole))
+            self.apply(data, write)
+            found.append(bytes(data))
+        return list(dict.fromkeys(found))
+
+
+Change = tuple[str, int | None]
+"""A name in a directory, and the node that it stands for from now on; None: the name is gone."""
+
+
+class _Dir:
+    """A directory: the names that are seen, the durable ones, and the changes between the two."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+        self.durable: dict[str, int] = {}
+        self.changes: list[Change] = []
+
+    def change(self, name: str, node: int | None) -> None:
+        self.changes.append((name, node))
+        if node is None:
+            self.seen.pop(name, None)
+        else:
+            self.seen[name] = node
+
+    def sync(self) -> None:
+        self.durable = dict(self.seen)
+        self.changes = []
+
+    def prefixes(self) -> list[dict[str, int]]:
+        names = dict(self.durable)
+        found = [dict(names)]
+        for name, node in self.changes:
+            if node is None:
+                names.pop(name, None)
+            else:
+                names[name] = node
+            found.append(dict(names))
+        return found
+
+
+class CrashDisk:
+    """A disk in memory. Use it as the ``disk=`` of anything."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, _Node] = {}
+        self.dirs: dict[str, _Dir] = {"/": _Dir()}
+        self.trace: list[tuple[str, tuple[Any, ...]]] = []
+        self.free = 1 << 40
+        self._numbers = itertools.count(1)
+
+    # --- the Disk verbs
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> _OpenFile:
+        name = _clean(path)
+        parent, base = os.path.split(name)
+        if name in self.dirs:
+            raise IsADirectoryError(errno.EISDIR, "is a directory", name)
+        if parent not in self.dirs:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", name)
+        number = self.dirs[parent].seen.get(base)
+        if number is None:
+            if mode in ("read", "edit"):
+                raise FileNotFoundError(errno.ENOENT, "no such file", name)
+            number = next(self._numbers)
+            self._do("create", parent, base, number)
+            if mode != "temp":
+                self._do("sync_dir", parent)
+        elif mode == "new":
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        elif mode == "temp":
+            self._do("truncate", number, 0)
+        return _OpenFile(self, number, name, mode)
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        name = _clean(path)
+        if name in self.dirs:
+            return Status(0, 1, hash(name) & 0xFFFFFF, 0, 2, True)
+        parent, base = os.path.split(name)
+        number = self.dirs[parent].seen.get(base) if parent in self.dirs else None
+        return None if number is None else self._status(number)
+
+    def list(self, path: str | os.PathLike[str]) -> list[str]:
+        name = _clean(path)
+        if name not in self.dirs:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", name)
+        prefix = name.rstrip("/") + "/"
+        below = {other[len(prefix) :] for other in self.dirs if other.startswith(prefix) and other != name}
+        return sorted(set(self.dirs[name].seen) | {other for other in below if "/" not in other})
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        name = _clean(path)
+        missing = []
+        while name not in self.dirs:
+            missing.append(name)
+            name = os.path.dirname(name)
+        for step in reversed(missing):
+            self._do("mkdir", step)  # synced with its parent at once: an empty directory decides nothing
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        old, new = _clean(source), _clean(target)
+        parent, base = os.path.split(old)
+        if base not in self.dirs.get(parent, _Dir()).seen:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        self._do("rename", old, new)
+        self._do("sync_dir", os.path.dirname(new))
+        if os.path.dirname(new) != parent:
+            self._do("sync_dir", parent)
+
+    def unlink(self, path: str | os.PathLike[str]) -> None:
+        name = _clean(path)
+        parent, base = os.path.split(name)
+        if base in self.dirs.get(parent, _Dir()).seen:
+            self._do("unlink", parent, base)
+            self._do("sync_dir", parent)
+
+    def rmdir(self, path: str | os.PathLike[str]) -> None:
+        name = _clean(path)
+        if self.list(name):
+            raise OSError(errno.ENOTEMPTY, "not empty", name)
+        self._do("rmdir", name)
+
+    def free_bytes(self, path: str | os.PathLike[str]) -> int:
+        return self.free
+
+    # --- what tests use
+
+    def mark(self, what: Any) -> None:
+        """Say something that is true from here on: an acknowledgement. Crash states carry what was said before."""
+        self.trace.append(("mark", (what,)))
+
+    def crash_states(self) -> Iterator[Crash]:
+        """Every disk that a crash at any moment may leave, without repeats."""
+        seen: set[object] = set()
+        replay = CrashDisk()
+        marks: list[Any] = []
+        for step, (what, arguments) in enumerate([*self.trace, ("end", ())]):
+            for state in replay._states():
+                key = (tuple(sorted(state.files().items())), len(marks))
+                if key not in seen:
+                    seen.add(key)
+                    yield Crash(state, list(marks), step)
+            if what == "mark":
+                marks.append(arguments[0])
+            elif what != "end":
+                replay._do(what, *arguments)
+
+    def crash(self, *, keep: bool = False) -> CrashDisk:
+        """The disk after one crash: with only what is durable, or (keep) with everything that was seen."""
+        states = list(self._states())
+        return states[0] if keep else states[-1]
+
+    def files(self) -> dict[str, bytes]:
+        """Every file and its bytes, as they are seen."""
+        return {
+            os.path.join(name, base): bytes(self.nodes[number].seen)
+            for name, entries in self.dirs.items()
+            for base, number in entries.seen.items()
+        }
+
+    # --- below
+
+    def _do(self, what: str, *arguments: Any) -> None:
+        """One operation: recorded, and done."""
+        self.trace.append((what, arguments))
+        _OPERATIONS[what](self, *arguments)
+
+    def _create(self, parent: str, base: str, number: int) -> None:
+        self.nodes[number] = _Node(number)
+        self.dirs[parent].change(base, number)
+
+    def _rename(self, old: str, new: str) -> None:
+        (from_dir, from_base), (to_dir, to_base) = os.path.split(old), os.path.split(new)
+        number = self.dirs[from_dir].seen[from_base]
+        self.dirs[to_dir].change(to_base, number)
+        self.dirs[from_dir].change(from_base, None)
+
+    def _mkdir(self, name: str) -> None:
+        self.dirs[name] = _Dir()
+
+    def _rmdir(self, name: str) -> None:
+        del self.dirs[name]
+
+    def _status(self, number: int) -> Status:
+        node = self.nodes[number]
+        links = sum(number in entries.seen.values() for entries in self.dirs.values())
+        return Status(len(node.seen), 1, number, node.mtime, links, False)
+
+    def _states(self) -> Iterator[CrashDisk]:
+        """The disks that a crash now may leave; first the one that keeps everything, last the one that keeps least."""
+        changed = [name for name, entries in self.dirs.items() if entries.changes]
+        name_choices = [self.dirs[name].prefixes()[::-1] for name in changed]
+        dirty = [number for number, node in self.nodes.items() if node.writes]
+        data_choices = [self.nodes[number].contents() for number in dirty]
+        pairs = itertools.product(itertools.product(*name_choices), itertools.product(*_sparse(data_choices)))
+        for names, data in itertools.islice(pairs, _STATES_MAX):
+            yield self._after(dict(zip(changed, names, strict=True)), dict(zip(dirty, data, strict=True)))
+        least = {name: self.dirs[name].durable for name in changed}
+        yield self._after(least, {number: self.nodes[number].durable for number in dirty})
+
+    def _after(self, names: dict[str, dict[str, int]], data: dict[int, bytes]) -> CrashDisk:
+        disk = CrashDisk()
+        disk._numbers = itertools.count(max(self.nodes, default=0) + 1)
+        for name, entries in self.dirs.items():
+            copy = disk.dirs[name] = _Dir()
+            copy.durable = dict(names.get(name, entries.seen))
+        # A rename that crosses directories never loses the file: where neither name is there, the old one is.
+        alive = {number for entries in disk.dirs.values() for number in entries.durable.values()}
+        for entries, copy in zip(self.dirs.values(), disk.dirs.values(), strict=True):
+            for name, number in entries.durable.items():
+                moved = any(number in other.seen.values() for other in self.dirs.values())
+                if number not in alive and moved and name not in copy.durable:
+                    copy.durable[name] = number
+        for number, node in self.nodes.items():
+            twin = disk.nodes[number] = _Node(number)
+            twin.seen = bytearray(data.get(number, node.durable if node.writes else bytes(node.seen)))
+            twin.durable = bytes(twin.seen) if node.writes or bytes(node.seen) == node.durable else node.durable
+            if not node.writes and bytes(node.seen) != node.durable:  # a failed sync lost them
+                twin.seen = bytearray(node.durable)
+        for entries in disk.dirs.values():
+            entries.seen = dict(entries.durable)
+        return disk
+
+
+def _sparse(choices: list[list[bytes]]) -> list[list[bytes]]:
+    """All choices where one file is dirty; where several are, the torn ones of the largest only."""
+    if len(choices) < 2:
+        return choices
+    most = max(range(len(choices)), key=lambda at: len(choices[at]))
+    return [found if at == most else found[:2] for at, found in enumerate(choices)]
+
+
+_OPERATIONS: dict[str, Callable[..., None]] = {
+    "create": CrashDisk._create,
+    "rename": CrashDisk._rename,
+    "mkdir": CrashDisk._mkdir,
+    "rmdir": CrashDisk._rmdir,
+    "unlink": lambda disk, parent, base: disk.dirs[parent].change(base, None),
+    "sync_dir": lambda disk, name: disk.dirs[name].sync(),
+    "write": lambda disk, number, at, data: disk.nodes[number].write(at, data),
+    "truncate": lambda disk, number, size: disk.nodes[number].truncate(size),
+    "sync": lambda disk, number: disk.nodes[number].sync(),
+    "lose": lambda disk, number: disk.nodes[number].lose(),
+}
+
+
+class _OpenFile:
+    """An open file of a :class:`CrashDisk`."""
+
+    def __init__(self, disk: CrashDisk, number: int, path: str, mode: Mode) -> None:
+        self._disk = disk
+        self._number = number
+        self._path = path
+        self._appends = mode in ("append", "new")
+        self._writes = mode != "read"
+        self._at = 0
+        self._open = True
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def _node(self) -> _Node:
+        if not self._open:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        return self._disk.nodes[self._number]
+
+    def read(self, size: int, position: int) -> bytes:
+        return bytes(self._node.seen[position : position + size])
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        data = self.read(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        at = len(self._node.seen) if self._appends else self._at
+        self.write_at(data, at)
+        self._at = at + len(data)
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        assert self._writes, f"{self._path} was opened for reading"
+        if len(data):
+            self._node.mtime += 1
+            self._disk._do("write", self._number, position, bytes(data))
+
+    def sync(self) -> None:
+        if self._node.writes:
+            self._disk._do("sync", self._number)
+
+    def truncate(self, size: int) -> None:
+        if size != len(self._node.seen):
+            self._disk._do("truncate", self._number, size)
+
+    def lose(self) -> None:
+        """A sync that fails takes the unsynced bytes with it."""
+        self._disk._do("lose", self._number)
+
+    def status(self) -> Status:
+        assert self._open
+        return self._disk._status(self._number)
+
+    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
+        others = [kind for owner, kind in self._node.holders.items() if owner is not self]
+        if any(others) or (exclusive and others):
+            assert not wait, "a wait for a lock on this disk would never end"
+            return False
+        self._node.holders[self] = exclusive
+        return True
+
+    def unlock(self) -> None:
+        self._node.holders.pop(self, None)
+
+    def fileno(self) -> int:
+        raise OSError(errno.EBADF, "no descriptor", self._path)
+
+    def close(self) -> None:
+        if self._open:
+            self.unlock()
+            self._open = False
+
+
+Fault = Literal["eio", "enospc", "short", "sync-loses"]
+_CHANGING = ("open", "mkdir", "rename", "unlink", "rmdir", "write", "write_at", "sync", "truncate")
+
+
+class FaultyDisk:
+    """Passes everything on and fails the k-th call that changes something.
+
+    Attributes:
+        calls: how many there were.
+        failed: the verb that failed, or None so far.
+    """
+
+    def __init__(self, inner: Disk, fail_at: int, fault: Fault = "eio", *, sticky: bool = False) -> None:
+        self.inner = inner
+        self.fail_at = fail_at
+        self.fault: Fault = fault
+        self.sticky = sticky
+        self.calls = 0
+        self.failed: str | None = None
+
+    def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
+        """Count a call, and fail it if it is the one."""
+        self.calls += 1
+        if self.calls != self.fail_at and not (self.sticky and self.failed and self.calls > self.fail_at):
+            return
+        if self.fault == "sync-loses" and verb != "sync":
+            return
+        self.failed = verb
+        if file is not None and data and self.fault == "short":
+            file.write(data[: len(data) // 2])
+        if verb == "sync" and isinstance(file, _OpenFile):
+            file.lose()
+        number = errno.ENOSPC if self.fault in ("enospc", "short") else errno.EIO
+        raise OSError(number, f"{os.strerror(number)} (injected)", verb)
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> _FaultyFile:
+        if mode not in ("read", "edit"):
+            self.before("open")
+        return _FaultyFile(self, self.inner.open(path, mode))
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        return self.inner.status(path)
+
+    def list(self, path: str | os.PathLike[str]) -> list[str]:
+        return self.inner.list(path)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        if self.inner.status(path) is None:
+            self.before("mkdir")
+        self.inner.mkdir(path)
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        self.before("rename")
+        self.inner.rename(source, target)
+
+    def unlink(self, path: str | os.PathLike[str]) -> None:
+        self.before("unlink")
+        self.inner.unlink(path)
+
+    def rmdir(self, path: str | os.PathLike[str]) -> None:
+        self.before("rmdir")
+        self.inner.rmdir(path)
+
+    def free_bytes(self, path: str | os.PathLike[str]) -> int:
+        return self.inner.free_bytes(path)
+
+
+class _FaultyFile:
+    """A file of a :class:`FaultyDisk`."""
+
+    def __init__(self, disk: FaultyDisk, inner: File) -> None:
+        self._disk = disk
+        self._inner = inner
+
+    @property
+    def path(self) -> str:
+        return self._inner.path
+
+    def read(self, size: int, position: int) -> bytes:
+        return self._inner.read(size, position)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        return self._inner.read_into(buffer, position)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._disk.before("write", self._inner, bytes(data))
+        self._inner.write(data)
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._disk.before("write_at")
+        self._inner.write_at(data, position)
+
+    def sync(self) -> None:
+        self._disk.before("sync", self._inner)
+        self._inner.sync()
+
+    def truncate(self, size: int) -> None:
+        self._disk.before("truncate")
+        self._inner.truncate(size)
+
+    def status(self) -> Status:
+        return self._inner.status()
+
+    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
+        return self._inner.lock(exclusive=exclusive, wait=wait, brief=brief)
+
+    def unlock(self) -> None:
+        self._inner.unlock()
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _clean(path: str | os.PathLike[str]) -> str:
+    return os.path.normpath(os.path.join("/", os.fspath(path)))
