@@ -1,0 +1,61 @@
+"""The golden files read as their manifests say: by the parser, and through a queue."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from textqueue import MessageStatus, TextQueue
+from textqueue.parser import Entry, NeedMore, decode, parse
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "textqueue"
+CASES = sorted(path.stem for path in GOLDEN.glob("*.tq"))
+
+
+def manifest(case: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GOLDEN / f"{case}.json").read_text("utf-8"))
+    return found
+
+
+def test_there_are_golden_files() -> None:
+    assert len(CASES) > 15
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_parser_reads_them_and_loses_nothing(case: str) -> None:
+    data = (GOLDEN / f"{case}.tq").read_bytes()
+    expected = manifest(case)
+    assert len(data) == expected["size"]
+    found = list(parse(data))
+    entries = [
+        {
+            "status": entry.status.name,
+            "position": entry.position,
+            "value": decode(entry.value),
+            "variables": [decode(variable) for variable in entry.variables],
+        }
+        for entry in found
+        if isinstance(entry, Entry)
+    ]
+    assert entries == expected["entries"]
+    assert b"".join(part.raw for part in found if not isinstance(part, NeedMore)) == data
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_queue_reads_them_and_changes_nothing(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "copy.tq"
+    shutil.copyfile(GOLDEN / f"{case}.tq", path)
+    expected = manifest(case)["entries"]
+    with TextQueue(path, settle_s=0) as q:
+        found = [
+            (m.status.name, m.position, m.value, list(m.get_variables())) for m in q.messages(set(MessageStatus))
+        ]
+        given = []
+        while (message := q.get_next()) is not None:
+            given.append(message.value)
+    assert found == [(e["status"], e["position"], e["value"], e["variables"]) for e in expected]
+    assert given == [e["value"] for e in expected if e["status"] == "queued"]
+    assert path.read_bytes() == (GOLDEN / f"{case}.tq").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy.tq"]

@@ -1,0 +1,170 @@
+"""Append, read, mark: what a program does with a queue that nobody else touches."""
+
+from pathlib import Path
+
+import pytest
+
+import textqueue
+from textqueue import MessageStatus, TextQueue
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.tq"
+
+
+def drain(q: TextQueue) -> list[str]:
+    found = []
+    while (message := q.get_next()) is not None:
+        found.append(message.value)
+    return found
+
+
+def test_what_is_appended_is_given_out_once_and_in_order(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("one")
+        q.append("two\nlines\n", variables=["retries=3 ", "mutex=          "])
+        q.append_many([b"three", "ünï"])
+        assert drain(q) == ["one", "two\nlines\n", "three", "ünï"]
+        assert q.get_next() is None
+        q.append("later")
+        assert drain(q) == ["later"]
+    assert path.read_bytes() == (
+        b"-one\n-two\n lines\n \n\\retries=3 \n\\mutex=          \n-three\n" + "-ünï\n-later\n".encode()
+    )
+
+
+def test_a_mark_changes_one_byte(path: Path) -> None:
+    path.write_bytes(b"#c\n-a\n-b\n\\v=1\n-c\n")
+    with TextQueue(path) as q:
+        a, b, c = q.messages()
+        a.mark_as_cleared()
+        b.mark_as_critical_error()
+        assert (a.status, b.status, c.status) == (
+            MessageStatus.cleared,
+            MessageStatus.critical,
+            MessageStatus.queued,
+        )
+        assert drain(q) == ["c"]
+    assert path.read_bytes() == b"#c\n=a\n!b\n\\v=1\n-c\n"
+
+
+def test_marking_while_reading_gives_each_message_once(path: Path) -> None:
+    path.write_bytes(b"".join(b"-%d\n" % n for n in range(5000)))
+    found = []
+    with TextQueue(path) as q:
+        while (message := q.get_next()) is not None:
+            found.append(int(message.value))
+            message.mark_as_cleared()
+    assert found == list(range(5000))
+    assert path.read_bytes() == b"".join(b"=%d\n" % n for n in range(5000))
+
+
+def test_mark_many_marks_all_under_one_lock(path: Path) -> None:
+    path.write_bytes(b"-a\n-a\n#n\n-b\n")
+    with TextQueue(path) as q:
+        q.mark_many(q.messages(), MessageStatus.cleared)
+    assert path.read_bytes() == b"=a\n=a\n#n\n=b\n"
+
+
+def test_a_variable_is_written_in_its_room(path: Path) -> None:
+    with TextQueue(path) as q:
+        m = q.append("job", variables=["retries=10", "note=été    "])
+        m.set_variable(0, "retries=9")
+        assert m.get_variables() == ("retries=9 ", "note=été    ")
+        m["note"] = "ça"
+        assert m["note"] == "ça"
+        assert m["retries"] == "9"
+        assert m.get("none") is None
+        with pytest.raises(textqueue.VariableTooLongError, match="room for 14 bytes and the new value takes 15"):
+            m.set_variable(1, "note=éé123456")
+        with pytest.raises(textqueue.NoSuchVariableError, match="none of number 2"):
+            m.set_variable(2, "x")
+        with pytest.raises(textqueue.NoSuchVariableError, match="'retries=9 '"):
+            m["mutex"] = "1"
+        with pytest.raises(textqueue.InvalidTextError):
+            m.set_variable(0, "a\nb")
+    assert path.read_bytes() == "-job\n\\retries=9 \n\\note=ça      \n".encode()
+
+
+def test_a_variable_is_measured_in_bytes_not_characters(path: Path) -> None:
+    path.write_bytes(b"-a\n\\v=12\n-next\n")
+    with TextQueue(path) as q:
+        (m, _) = q.messages()
+        with pytest.raises(ValueError, match="takes 6"):
+            m.set_variable(0, "v=éé")
+    assert path.read_bytes() == b"-a\n\\v=12\n-next\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b"-new\n"),
+        (b"-old", b"-old\n-new\n"),
+        (b"-old\n", b"-old\n-new\n"),
+        (b"-old\r\n", b"-old\r\n-new\r\n"),
+        (b"\xef\xbb\xbf", b"\xef\xbb\xbf-new\n"),
+        (b"# only a comment\n\\v", b"# only a comment\n\\v\n-new\n"),
+    ],
+)
+def test_append_mends_the_end_and_keeps_the_line_ends(path: Path, before: bytes, after: bytes) -> None:
+    path.write_bytes(before)
+    with TextQueue(path) as q:
+        m = q.append("new")
+        assert path.read_bytes() == after
+        assert after[m.position :].startswith(b"-new")
+        m.mark_as_cleared()
+    assert path.read_bytes() == after.replace(b"-new", b"=new")
+
+
+@pytest.mark.parametrize("text", ["a\r", "a\r\nb", "\r"])
+def test_a_text_that_would_not_come_back_is_refused(path: Path, text: str) -> None:
+    with TextQueue(path) as q, pytest.raises(textqueue.InvalidTextError, match="carriage return"):
+        q.append(text)
+    assert not path.exists()
+
+
+def test_append_many_writes_all_or_nothing(path: Path) -> None:
+    with TextQueue(path) as q:
+        with pytest.raises(textqueue.TextQueueError):
+            q.append_many(["fine", "not\r"])
+        with pytest.raises(TypeError):
+            q.append_many(["fine", 3])  # type: ignore[list-item]
+    assert not path.exists()
+
+
+def test_an_unterminated_line_waits_until_the_file_is_quiet(path: Path) -> None:
+    path.write_bytes(b"-whole\n-hal")
+    with TextQueue(path, settle_s=3600) as patient, TextQueue(path, settle_s=0) as hasty:
+        assert drain(patient) == ["whole"]
+        assert drain(hasty) == ["whole", "hal"]
+        with path.open("ab") as file:
+            file.write(b"f\n")
+        assert drain(patient) == ["half"]
+        assert drain(hasty) == ["half"], "what was given out was another message"
+
+
+def test_bad_input_is_named(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        TextQueue().add_input(str(path))
+    with pytest.raises(ValueError, match="on_revert"):
+        TextQueue(path, on_revert="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="settle_s"):
+        TextQueue(path, settle_s=-1)
+    with TextQueue(path) as q:
+        with pytest.raises(TypeError, match="int"):
+            q.append(5)  # type: ignore[arg-type]
+        with pytest.raises(textqueue.InvalidTextError, match="variable 1 contains a newline"):
+            q.append("a", variables=["fine", "not\nfine"])
+        with pytest.raises(TypeError, match="MessageStatus"):
+            list(q.messages({"queued"}))  # type: ignore[arg-type]
+        assert q.get_next() is None
+    with pytest.raises(ValueError, match="closed"):
+        q.get_next()
+    with pytest.raises(textqueue.TextQueueError, match="no file to append to"):
+        TextQueue().append("a")
+
+
+def test_all_is_exact() -> None:
+    assert sorted(textqueue.__all__) == list(textqueue.__all__)
+    assert {name for name in vars(textqueue) if name[0].isupper()} == {n for n in textqueue.__all__ if n[0].isupper()}

@@ -1,0 +1,31 @@
+"""TextQueue: message queues in plain text files that people edit while programs work on them."""
+
+from textqueue.errors import (
+    FileInUseError,
+    InvalidTextError,
+    MessageMovedError,
+    NoSuchVariableError,
+    TextQueueError,
+    VariableTooLongError,
+)
+from textqueue.grammar import MessageStatus
+from textqueue.message import Message
+from textqueue.queue import TextQueue
+from textqueue.reconcile import Conflict
+
+QueueItem = Message
+"""The published package's name for a message."""
+
+__all__ = [
+    "Conflict",
+    "FileInUseError",
+    "InvalidTextError",
+    "Message",
+    "MessageMovedError",
+    "MessageStatus",
+    "NoSuchVariableError",
+    "QueueItem",
+    "TextQueue",
+    "TextQueueError",
+    "VariableTooLongError",
+]

@@ -1,0 +1,256 @@
+"""A reader's place in a queue file, kept while a person edits above and below it.
+
+Both readers here read a window at a time and look at the file again at least every ``FRESH_S``. Changes by our own
+programs move nothing, and the ledger tells them apart from others.
+
+- :func:`walk` goes through the messages once. When lines move under it, it finds its place by the bytes before.
+- :class:`Cursor` gives each queued message out once, and ``None`` only when the whole file was seen as it is now. After
+  a foreign change it walks from the start again, past what it gave out already; while there is more to give out below,
+  that may wait for ``BACK_S``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Iterator
+from typing import Final
+
+from sej.disk import File
+from textqueue.grammar import CONTROL_OF, MessageStatus
+from textqueue.message import Message
+from textqueue.parser import chunks
+from textqueue.reader import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
+from textqueue.source import Source
+
+__all__ = ["Cursor", "walk"]
+
+FRESH_S: Final = 0.05
+BACK_S: Final = 1.0
+_TICK_NS: Final = 20_000_000
+"""A change this shortly before or after a look may hide behind the same time of change."""
+_REMEMBERED: Final = 1 << 18
+"""Messages given out and not yet marked that are remembered; older ones may come again after a foreign change."""
+_ANCHOR_BYTES: Final = 64
+_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
+
+
+class _Reader:
+    """A position between two chunks, and windows read from there."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.position = 0
+        self.anchor = b""  # the bytes before the position
+        self.token: Token | None = None  # the file at the last look
+        self.epoch = -1
+        self.moved = False  # lines moved: the position means nothing any more
+        self.foreign = False  # somebody else changed something, maybe above
+        self._size = FIRST_WINDOW
+
+    def load(self) -> Window | None:
+        """Read on; None when there is nothing more, or when ``moved``."""
+        try:
+            file = self.source.disk.open(self.source.path, "read")
+        except FileNotFoundError:
+            return None
+        try:
+            status = file.status()
+            token, epoch = token_of(status), self.source.epoch_of(status)
+            if self.token is not None and token != self.token and (epoch < 0 or epoch != self.epoch):
+                self.foreign = True
+                if not self._anchored(file):
+                    self.moved = True
+                    return None
+            self.token, self.epoch = token, epoch
+            window = read_window(file, self.position, self._size, settled=self.source.settled)
+            self._size = min(self._size * 2, WINDOW)
+            if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
+                self.moved = True  # the last line had no end when it was given out, and was written on
+                return None
+            return window if window.data else None
+        finally:
+            file.close()
+
+    def at(self, window: Window, position: int) -> None:
+        """Stand behind what was handled of a window."""
+        end = position - window.position
+        if end:
+            self.position = position
+            self.anchor = window.data[max(end - _ANCHOR_BYTES, 0) : end]
+
+    def stale(self) -> bool:
+        """Whether the file has changed since the window was read; then less is read ahead."""
+        status = self.source.disk.status(self.source.path)
+        if status is not None and token_of(status) == self.token:
+            return False
+        self._size = FIRST_WINDOW
+        return True
+
+    def _anchored(self, file: File) -> bool:
+        anchor = self.anchor
+        return file.read(len(anchor), self.position - len(anchor)) == anchor
+
+    def find_again(self) -> None:
+        """In a file whose lines moved, stand behind the nearest place that looks alike, or at the next entry."""
+        try:
+            file = self.source.disk.open(self.source.path, "read")
+        except FileNotFoundError:
+            return
+        last = self.anchor[self.anchor.rfind(b"\n", 0, -1) + 1 :]
+        alike: list[int] = []
+        behind: list[int] = []
+        try:
+            for window in scan(file):
+                position = window.position
+                for raw in chunks(window.data):
+                    position += len(raw)
+                    if raw.endswith(last):
+                        alike.append(position)
+                    elif position >= self.position and not behind:
+                        behind.append(position)
+            end = file.status().size
+        finally:
+            file.close()
+        self.position = min(alike or behind or [end], key=lambda position: abs(position - self.position))
+        self.moved, self.token, self.anchor = False, None, b""
+
+
+def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Message]:
+    """All messages of some statuses, in order, as they are when they are reached."""
+    controls = frozenset(CONTROL_OF[status][0] for status in statuses)
+    reader = _Reader(source)
+    clock = time.monotonic
+    while True:
+        window = reader.load()
+        if window is None:
+            if not reader.moved:
+                return
+            reader.find_again()
+            continue
+        position, epoch = window.position, reader.epoch
+        fresh_until = clock() + FRESH_S
+        for raw in chunks(window.data):
+            if raw[0] in controls:
+                yield Message(source, raw, position, epoch)
+                if clock() > fresh_until:
+                    if reader.stale():
+                        reader.at(window, position + len(raw))
+                        break
+                    fresh_until = clock() + FRESH_S
+            position += len(raw)
+        else:
+            reader.at(window, position)
+            if window.at_end:
+                return
+
+
+class Cursor:
+    """Gives out the queued messages of one file, each once."""
+
+    def __init__(self, source: Source) -> None:
+        """Start before the first message."""
+        self._source = source
+        self._clean: Token | None = None  # the file when a walk from the start to the end had nothing to give
+        self._reset()
+        self._walk: Iterator[Message] = self._walking()
+
+    def next(self) -> Message | None:
+        """The next queued message; None when the file holds no other now."""
+        for message in self._walk:
+            return message
+        for _ in range(3):
+            if self._is_clean():
+                break
+            self._begin()
+            for message in self._walk:
+                return message
+        self._walk = self._walking()  # what is appended from now on
+        return None
+
+    def _begin(self) -> None:
+        """Walk from the start, past what was given out already and is still queued."""
+        self._reset()
+        self._walk = self._walking()
+
+    def _reset(self) -> None:
+        self._reader = _Reader(self._source)
+        self._again = dict(self._source.given)
+        self._source.given_back()
+        self._began_ns = time.time_ns()
+        self._first: tuple[Token | None, int] | None = None
+        self._foreign_since: float | None = None
+
+    def _is_clean(self) -> bool:
+        """Whether nobody changed anything above since this walk began."""
+        status = self._source.disk.status(self._source.path)
+        if status is None:
+            return True
+        token = token_of(status)
+        if token == self._clean:
+            return True
+        now = time.time_ns()
+        token_first, epoch = self._first or (None, -1)
+        if token == token_first:
+            quiet = self._began_ns - status.mtime_ns > _TICK_NS
+        else:
+            ours = epoch > 0 and self._source.epoch_of(status) == epoch and not self._source.given_back()
+            quiet = ours and now - status.mtime_ns > _TICK_NS
+        if quiet:
+            self._clean = token
+        return quiet
+
+    def _walking(self) -> Iterator[Message]:
+        while True:
+            window = self._reader.load()
+            if self._first is None:
+                self._first = self._reader.token, self._reader.epoch
+            if self._reader.moved or self._must_go_back():
+                self._reset()
+                continue
+            if window is None:
+                break
+            if window.data.startswith(b"-") or b"\n-" in window.data:
+                whole = yield from self._window(window)
+            else:
+                whole = True
+                self._reader.at(window, window.position + len(window.data))
+            if whole and window.at_end:
+                break
+        # The whole file was seen: what was given out and not met again is not in the queue any more.
+        for name, count in self._again.items():
+            self._source.forget(name, count)
+        self._again = {}
+
+    def _window(self, window: Window) -> Generator[Message, None, bool]:
+        """Give out what a window holds; False when it has become stale before its end."""
+        source, reader = self._source, self._reader
+        given, again = source.given, self._again
+        position, epoch = window.position, reader.epoch
+        clock = time.monotonic
+        fresh_until = clock() + FRESH_S
+        for raw in chunks(window.data):
+            if raw[0] == _QUEUED:
+                name = hash(raw)
+                if again and again.get(name):
+                    again[name] -= 1
+                else:
+                    given[name] = given.get(name, 0) + 1
+                    yield Message(source, raw, position, epoch)
+                    if clock() > fresh_until:
+                        if reader.stale():
+                            reader.at(window, position + len(raw))
+                            return False
+                        fresh_until = clock() + FRESH_S
+            position += len(raw)
+        reader.at(window, position)
+        while len(given) > _REMEMBERED:
+            del given[next(iter(given))]
+        return True
+
+    def _must_go_back(self) -> bool:
+        if not self._reader.foreign:
+            return False
+        now = time.monotonic()
+        if self._foreign_since is None:
+            self._foreign_since = now
+        return now - self._foreign_since > BACK_S

@@ -1,0 +1,198 @@
+"""The ledger beside a text queue, ``jobs.tq.log``: what our programs changed, so that other changes can be told apart.
+
+One line for each edit, appended under the queue's lock after the edit::
+
+    KIND POSITION ESSENCE INODE SIZE MTIME_NS OWNER CRC32
+
+- KIND: ``=`` ``!`` ``#`` a mark, ``-`` given back to the queue, ``c`` claimed beside the file, ``m`` claimed in the
+  message's mutex variable, ``v`` a variable set, ``a`` appended, ``r`` the state after a foreign change.
+- ESSENCE: 96 bits of BLAKE2b over the message's text and variables (``parser.essence``); ``-`` where there is none.
+- INODE, SIZE, MTIME_NS: the file as this edit left it. If it looks otherwise, somebody else was there.
+- OWNER: who claimed, else ``-``. CRC32: of the line before it.
+
+It relies on the lock. It promises: a line that is torn or was tampered with counts for nothing; losing the whole file
+costs only that marks taken back by a stale buffer are not recognised and that claims beside the file are forgotten. It
+stays small: the last ``MARKS_KEPT`` marks and the claims that are alive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from sej.disk import Disk, File, replace_file
+from textqueue.reader import Token
+
+__all__ = [
+    "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "SET", "Ledger", "Record",
+    "digest",
+]  # fmt: skip
+
+MARKS: Final = frozenset(b"=!#")
+CLAIMS: Final = frozenset(b"cm")
+MARKS_KEPT: Final = 1 << 18
+"""A stale buffer that takes back a mark older than this many is not recognised."""
+GIVEN_BACK: Final = ord("-")
+SET: Final = ord("v")
+APPENDED: Final = ord("a")
+BESIDE: Final = ord("c")
+IN_MUTEX: Final = ord("m")
+_STATE: Final = ord("r")
+EMPTY: Final = b"-"
+_READ_BYTES: Final = 1 << 16
+
+
+class Record(NamedTuple):
+    """One line."""
+
+    kind: int
+    position: int
+    digest: bytes
+    token: Token
+    owner: bytes
+
+    def line(self) -> bytes:
+        """As it stands in the file."""
+        text = b"%c %d %s %d %d %d %s" % (self.kind, self.position, self.digest, *self.token, self.owner)
+        return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def digest(essence: bytes) -> bytes:
+    """96 bits of a message, as hexadecimal digits."""
+    return hashlib.blake2b(essence, digest_size=12).hexdigest().encode()
+
+
+class Ledger:
+    """What is known of our own edits. Not safe between threads: the source that owns it holds its lock."""
+
+    def __init__(self, path: str, *, disk: Disk) -> None:
+        """Name the file; it is made by the first edit."""
+        self.path = path
+        self._disk = disk
+        self._file: File | None = None
+        self._inode = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._read_to = 0  # lines up to here were taken in
+        self._torn = 0  # bytes of a line that its writer did not finish
+        self._replaced = False  # somebody was about to put a new file in this one's place
+        self.token: Token | None = None  # the file as the last edit left it
+        self.last: Record | None = None  # the last edit that stands at a place
+        self.claims: dict[int, Record] = {}  # by position
+        self.given_back: int | None = None  # the lowest position that was given back since somebody asked
+        self.epoch = 0  # changes with every foreign change: positions of other epochs mean nothing; 0: no ledger
+        self.lines = 0
+
+    def refresh(self, *, look: bool = False) -> None:
+        """Take in what was written since.
+
+        Args:
+            look: see also whether the file at the path is still the one that is open.
+        """
+        if self._file is None or look or self._replaced:
+            there = self._disk.status(self.path)
+            if self._file is not None and (there is None or there.inode != self._inode):
+                self.close()
+            if there is None:
+                return None
+            if self._file is None:
+                self._open()
+        file = self._file
+        while file is not None and (data := file.read(_READ_BYTES, self._read_to)):
+            end = data.rfind(b"\n") + 1
+            self._torn = len(data) - end
+            self._read_to += end
+            for record in _records(data[:end]):
+                self._apply(record)
+            if b"\n>\n" in b"\n" + data and not self._replaced:
+                self._replaced = True
+                return self.refresh()
+            if len(data) < _READ_BYTES:
+                break
+        return None
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write lines; the lock is held and the ledger is fresh."""
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        if not self.epoch:
+            records = [Record(_STATE, time.time_ns(), EMPTY, records[0].token, EMPTY), *records]
+        data = b"".join([record.line() for record in records])
+        if self._torn:
+            data = b"\n" + data
+        self._file.write(data)
+        self._read_to += self._torn + len(data)
+        self._torn = 0
+        for record in records:
+            self._apply(record)
+
+    def marks(self) -> list[Record]:
+        """The marks that may still stand in the file, oldest first, the last MARKS_KEPT; one for each place."""
+        if self._file is None:
+            return []
+        found: dict[tuple[int, bytes], Record] = {}
+        for record in _records(self._file.read(self._read_to, 0)):
+            place = record.position, record.digest
+            if record.kind in MARKS:
+                found.pop(place, None)
+                found[place] = record
+            elif record.kind == GIVEN_BACK:
+                found.pop(place, None)
+        return list(found.values())[-MARKS_KEPT:]
+
+    def rewrite(self, records: Iterable[Record], *, token: Token, epoch: int | None = None) -> None:
+        """Replace everything; the lock is held. Others notice by the last line of the old file, or by its inode.
+
+        Args:
+            records: what is still worth knowing, where it stands now.
+            token: the file as it is now.
+            epoch: None: positions have not moved, the epoch stays.
+        """
+        kept = [record._replace(token=token) for record in records]
+        kept.insert(0, Record(_STATE, epoch or self.epoch or time.time_ns(), EMPTY, token, EMPTY))
+        if self._file is not None:
+            self._file.write(b"\n>\n")
+        replace_file(self._disk, self.path + ".tmp", self.path, b"".join(record.line() for record in kept))
+        self.refresh(look=True)
+
+    def close(self) -> None:
+        """Give the descriptor back and forget what was read."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._forget()
+
+    def _open(self) -> None:
+        self._forget()
+        self._file = self._disk.open(self.path, "append")
+        self._inode = self._file.status().inode
+
+    def _apply(self, record: Record) -> None:
+        self.lines += 1
+        self.token = record.token
+        if record.kind == _STATE:
+            self.epoch = record.position
+            return
+        self.last = record
+        if record.kind in CLAIMS:
+            self.claims[record.position] = record
+        elif record.kind in MARKS or record.kind == GIVEN_BACK:
+            self.claims.pop(record.position, None)
+            if record.kind == GIVEN_BACK and (self.given_back is None or record.position < self.given_back):
+                self.given_back = record.position
+
+
+def _records(data: bytes) -> Iterator[Record]:
+    for line in data.split(b"\n"):
+        text, _, crc = line.rpartition(b" ")
+        if not text or b"%08x" % zlib.crc32(text) != crc:
+            continue
+        fields = text.split(b" ")
+        if len(fields) == 7:
+            token = int(fields[3]), int(fields[4]), int(fields[5])
+            yield Record(fields[0][0], int(fields[1]), fields[2], token, fields[6])

@@ -1,0 +1,93 @@
+"""Who works on a message: the text of a claim, and its room in the message's ``mutex`` variable. No I/O.
+
+A claim is written ``mutex=pid@host/start``; start is when that process started (``sej.locks.process_start``), because
+a pid alone may be used again. What does not fit is cut from the host's name, and the cut is marked by ``~`` and a few
+digits of a hash over the whole name, so that two hosts are not taken for one. With less than ``ROOM`` bytes behind
+``mutex=`` a claim does not go into the message but into the ledger beside the file.
+
+Anything else that stands there was written by somebody who meant it: such a message is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from sej.locks import host_name, process_start
+from textqueue.grammar import MUTEX
+from textqueue.parser import name_of, variables_of
+
+__all__ = ["ROOM", "MutexRoom", "is_alive", "mutex_of", "owner_text"]
+
+ROOM: Final = 24
+_HASH_DIGITS: Final = 5
+_OWNER: Final = re.compile(rb"(\d+)@([^/ ]+)/(\d+)")
+
+
+class MutexRoom(NamedTuple):
+    """The text behind ``mutex=``: its position within the message's bytes, and what stands there, with its padding."""
+
+    position: int
+    data: bytes
+
+    @property
+    def holder(self) -> bytes:
+        """Who is written there; empty where it is free."""
+        return self.data.strip()
+
+    def fits(self, owner: bytes) -> bool:
+        """Whether a claim may be written here."""
+        return len(owner) <= len(self.data)
+
+    def filled(self, owner: bytes) -> bytes:
+        """The bytes to write: the owner, padded; blanks when there is none."""
+        return owner.ljust(len(self.data))
+
+
+def mutex_of(raw: bytes) -> MutexRoom | None:
+    """The room of a message's ``mutex`` variable, in any case of letters; None where it has none."""
+    if b"\\" not in raw:
+        return None
+    for position, data in variables_of(raw):
+        name = name_of(data)
+        if name is not None and name.lower() == MUTEX:
+            start = data.find(b"=") + 1
+            return MutexRoom(position + start, data[start:]) if start else MutexRoom(position + len(data), b"")
+    return None
+
+
+def owner_text(room: int = 255) -> bytes:
+    """This process, as it is written into a claim, in at most room bytes."""
+    pid = os.getpid()
+    head, tail = b"%d@" % pid, b"/%d" % (process_start(pid) or 0)
+    return head + _cut(_host(), room - len(head) - len(tail)) + tail
+
+
+def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
+    """Whether a claim still holds: its process lives, or nobody here can know.
+
+    Args:
+        owner: as it stands in the claim.
+        dead_hosts: hosts whose processes are known to be gone; others' claims are never doubted.
+    """
+    match = _OWNER.fullmatch(owner)
+    if match is None:
+        return True
+    pid, host, start = match.groups()
+    if host == _cut(_host(), len(host)):
+        return process_start(int(pid)) == int(start)
+    return not any(host == _cut(name.encode(), len(host)) for name in dead_hosts)
+
+
+def _host() -> bytes:
+    return re.sub(r"[/ ~\s]", "_", host_name()).encode("utf-8", "replace")
+
+
+def _cut(host: bytes, room: int) -> bytes:
+    if len(host) <= room:
+        return host
+    mark = b"~" + hashlib.blake2b(host, digest_size=8).hexdigest().encode()[:_HASH_DIGITS]
+    return (host[: max(room - len(mark), 0)] + mark)[: max(room, 1)]

@@ -1,0 +1,182 @@
+"""After a foreign change: where everything stands now, and what a stale buffer took back.
+
+A person opens the file, a worker marks a message, the person saves: the mark is gone, though nobody wished that. It
+cannot be told from a wish to have the message handled again, so ``on_revert`` decides, and both are reported.
+
+Equal messages are interchangeable: what counts is how many of them are done and how many are claimed. A mark whose
+message is not in the file any more is forgotten, so a text that is deleted and later written anew is a new message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from typing import Literal, NamedTuple
+
+from sej.disk import File
+from textqueue.errors import MessageMovedError
+from textqueue.grammar import STATUS_OF
+from textqueue.ledger import BESIDE, IN_MUTEX, Ledger, Record, digest
+from textqueue.mutex import mutex_of
+from textqueue.parser import chunks, essence, value_of
+from textqueue.reader import scan, token_of
+
+__all__ = ["Conflict", "OnRevert", "Place", "find_again", "reconcile"]
+
+OnRevert = Literal["reapply", "deliver"]
+_QUEUED = ord("-")
+
+
+class Conflict(NamedTuple):
+    """Something that a person should know.
+
+    Attributes:
+        path: the file.
+        position: where the message stands.
+        text: the message.
+        kind: ``"reverted"``: a mark of ours was taken back by a rewrite; ``"claim"``: a claim was; ``"collision"``: the
+            file was rewritten in the moment of an edit; ``"changed"``: a claimed message was changed or deleted while
+            it was worked on.
+        action: what was done about it.
+    """
+
+    path: str
+    position: int
+    text: str
+    kind: str
+    action: str
+
+
+class Place(NamedTuple):
+    """A message as it was read: where, its bytes, and in which epoch of the ledger (-1: unknown)."""
+
+    position: int
+    raw: bytes
+    epoch: int
+
+
+class _Seen(NamedTuple):
+    position: int
+    raw: bytes
+
+
+def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> list[Conflict]:
+    """Bring the ledger in line with a file that somebody else changed, and marks with the ledger.
+
+    Args:
+        ledger: fresh, under the lock.
+        file: the queue file, open for editing, under the lock.
+        path: of the queue file, for reports.
+        on_revert: what to do about a mark of ours that was taken back.
+
+    Returns:
+        What a person should know.
+    """
+    conflicts: list[Conflict] = []
+    marks: dict[bytes, list[Record]] = defaultdict(list)
+    claims: dict[bytes, list[Record]] = defaultdict(list)
+    for record in ledger.marks():
+        marks[record.digest].append(record)
+    for record in ledger.claims.values():
+        claims[record.digest].append(record)
+    seen: dict[bytes, list[_Seen]] = defaultdict(list)
+    if marks or claims:
+        for window in scan(file):
+            position = window.position
+            for raw in chunks(window.data):
+                if raw[0] in STATUS_OF:
+                    name = digest(essence(raw))
+                    if name in marks or name in claims:
+                        # Only what may be edited is needed in full.
+                        seen[name].append(_Seen(position, raw if raw[0] == _QUEUED else raw[:1]))
+                position += len(raw)
+    kept: list[Record] = []
+    for name, places in seen.items():
+        free = [place for place in places if place.raw[0] == _QUEUED]
+        done = [place for place in places if place.raw[0] != _QUEUED]
+        mine = marks.get(name, [])
+        kept += [record._replace(position=place.position) for record, place in zip(mine, done, strict=False)]
+        for record in mine[len(done) : len(done) + len(free)]:
+            place = free.pop(0)
+            text = value_of(place.raw).decode("utf-8", "replace")
+            if on_revert == "deliver":
+                conflicts.append(Conflict(path, place.position, text, "reverted", "delivered again"))
+                continue
+            if _write(file, place, 0, bytes([record.kind])):
+                action = f"marked again as {STATUS_OF[record.kind].name}"
+                conflicts.append(Conflict(path, place.position, text, "reverted", action))
+            kept.append(record._replace(position=place.position))
+        # A claim that still stands in its message's mutex belongs to that message, any other to the first that is free.
+        for record in sorted(claims.get(name, []), key=lambda one: not any(one.owner in place.raw for place in free)):
+            if free:
+                place = next((place for place in free if record.owner in place.raw), free[0])
+                free.remove(place)
+                record = record._replace(position=place.position)
+                if record.kind == IN_MUTEX and record.owner not in place.raw:
+                    # A stale buffer blanked it, and its owner is still at work.
+                    room = mutex_of(place.raw)
+                    if room is None or not room.fits(record.owner):
+                        record = record._replace(kind=BESIDE)
+                    elif _write(file, place, room.position, room.filled(record.owner)):
+                        text = value_of(place.raw).decode("utf-8", "replace")
+                        conflicts.append(Conflict(path, place.position, text, "claim", "claimed again for its owner"))
+                kept.append(record)
+    ledger.rewrite(kept, token=token_of(file.status()), epoch=time.time_ns())
+    return conflicts
+
+
+def _write(file: File, place: _Seen, relative: int, data: bytes) -> bool:
+    """Write into a message that still stands where it was seen; otherwise the next look finds it again."""
+    if file.read(len(place.raw), place.position) != place.raw:
+        return False
+    file.write_at(data, place.position + relative)
+    return True
+
+
+def find_again(
+    path: str, file: File, places: Sequence[Place], taken: Container[int], what: str
+) -> list[tuple[int, bytes]]:
+    """Search the whole file, once, for messages that are not where they were read.
+
+    Args:
+        path: for the error.
+        file: the file as it is now.
+        places: the messages as they were read.
+        taken: positions of messages that were found where they were read.
+        what: for the error.
+
+    Returns:
+        Position and bytes of each, none twice.
+
+    Raises:
+        MessageMovedError: one is not there as it was read.
+    """
+    wanted: dict[bytes, list[_Seen]] = {essence(place.raw): [] for place in places}
+    texts = {value_of(place.raw): -1 for place in places}
+    for window in scan(file):
+        position = window.position
+        for raw in chunks(window.data):
+            if raw[0] in STATUS_OF and (text := value_of(raw)) in texts:
+                texts[text] = position
+                seen = wanted.get(essence(raw))
+                if seen is not None and position not in taken:
+                    seen.append(_Seen(position, raw))
+            position += len(raw)
+    found = []
+    for place in places:
+        seen = wanted[essence(place.raw)]
+        if not seen:
+            similar = texts[value_of(place.raw)]
+            hint = "" if similar < 0 else f" (the same text with other variables stands at position {similar})"
+            raise MessageMovedError(
+                f"cannot {what}: it is not in the file any more as it was read, somebody deleted or changed it{hint};"
+                " nothing was written; read the queue anew",
+                path=path,
+                position=place.position,
+            )
+        # Equal ones are interchangeable: one that still has the status it was read with, and of these the nearest.
+        best = min(seen, key=lambda one: (one.raw[0] != place.raw[0], abs(one.position - place.position)))
+        seen.remove(best)
+        found.append((best.position, best.raw))
+    return found

@@ -1,0 +1,392 @@
+"""One queue file and the edits in place that are proven before they are made.
+
+A person with an editor is a writer who never takes the lock. So an edit goes like this, under the lock of ours:
+
+1. Open the file that is at the path now, and ask the kernel for a lease: while it is held, a program that opens or
+   truncates the file waits. Programs that keep the file open all the time make that impossible; then the edit is
+   verified by reading it back, and the few microseconds between proof and write are the one window left.
+2. If the file is not as our last edit left it, somebody else was there: ``textqueue.reconcile`` finds out what moved
+   and which marks of ours a stale buffer took back.
+3. Prove that the message stands where it was read: a line begins there and its bytes are the message's. Otherwise
+   search the whole file for it. Not there as it was read: ``MessageMovedError``, and nothing is written.
+4. Write: one control byte, or a variable in its own room. The length of the file never changes.
+5. Look at the path again: if an editor has put another file there meanwhile, do it all again on that one.
+6. Write a line into the ledger, which says how the file looks now.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from sej.disk import Disk, File, Status
+from sej.locks import lease
+from textqueue.errors import MessageMovedError, TextQueueError
+from textqueue.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
+from textqueue.guard import Guard
+from textqueue.ledger import APPENDED, IN_MUTEX, MARKS_KEPT, Ledger, Record, digest
+from textqueue.parser import essence, value_of
+from textqueue.reader import Token, settled, token_of
+from textqueue.reconcile import Conflict, OnRevert, Place, find_again, reconcile
+
+__all__ = ["Change", "Session", "Source"]
+
+_LEASE_WAIT_S: Final = 0.02
+"""How long an edit waits for somebody who has the file open right now."""
+_LEASE_FUTILE_S: Final = 1.0
+"""After waiting in vain: how long edits do not wait again."""
+_PAUSE_S: Final = 0.000_2
+_LOOK_S: Final = 0.1
+_TRIES: Final = 16
+_NEWLINE: Final = 10
+
+
+class Change(NamedTuple):
+    """Bytes to write over others of the same length, counted from the control byte, and the kind of ledger line."""
+
+    writes: Sequence[tuple[int, bytes]]
+    kind: int
+    owner: bytes = b"-"
+
+
+class Session(NamedTuple):
+    """The file while the lock is held: its state when the lock was taken, and whether it is ours alone."""
+
+    file: File
+    status: Status
+    alone: bool
+
+
+class Source:
+    """One ``.tq`` file."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        disk: Disk,
+        settle_s: float,
+        on_revert: OnRevert,
+        conflicts: list[Conflict],
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Name the file; nothing is opened."""
+        self.path = path
+        self.disk = disk
+        self.settle_s = settle_s
+        self.on_revert: OnRevert = on_revert
+        self.conflicts = conflicts
+        self.guard = Guard(path + ".lck", disk=disk)
+        self.ledger = Ledger(path + ".log", disk=disk)
+        self.threads = threading.RLock()
+        self.given: dict[int, int] = {}  # how many messages of these bytes (by hash) were given out and not yet marked
+        self._clock_ns = clock_ns
+        self._futile_until = 0.0
+        self._looked = 0.0
+        self._pid = os.getpid()
+        self._mine: tuple[int, bytes] | None = None  # the last edit of this object: what stands where since
+
+    # Reading
+
+    def settled(self) -> bool:
+        """Whether an unterminated last line is meant: the file has been quiet for ``settle_s``."""
+        return settled(self.disk, self.path, settle_s=self.settle_s, now_ns=self._clock_ns())
+
+    def epoch_of(self, status: Status) -> int:
+        """The epoch of what is read from a file in this state; -1 when somebody else may have changed it."""
+        with self.threads:
+            self._refresh()
+            return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
+
+    def friendly(self, status: Status) -> bool:
+        """Whether the file is as our last edit left it."""
+        return self.epoch_of(status) >= 0
+
+    def forget(self, name: int, count: int = 1) -> bool:
+        """Take messages off those that were given out; False when they were not among them."""
+        left = self.given.get(name, 0) - count
+        if left > 0:
+            self.given[name] = left
+            return True
+        return self.given.pop(name, None) is not None
+
+    def given_back(self) -> bool:
+        """Whether a message was put back into the queue since this was asked last."""
+        with self.threads:
+            found, self.ledger.given_back = self.ledger.given_back is not None, None
+            return found
+
+    def claims_by_position(self) -> dict[int, Record]:
+        """The claims that the ledger knows, alive or dead."""
+        with self.threads:
+            return dict(self.ledger.claims)
+
+    # Editing
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Hold the lock over the file; what others did meanwhile has been looked into.
+
+        Raises:
+            FileNotFoundError: there is no file.
+        """
+        with self.guard, self.threads:
+            self._refresh()
+            file = self.disk.open(self.path, "edit")
+            try:
+                alone = self._alone(file)
+                status = file.status()
+                if not self._ours(file, status):
+                    self._reconcile(file)
+                    status = file.status()
+                yield Session(file, status, alone)
+            finally:
+                file.close()
+
+    def edit(self, place: Place, change: Callable[[bytes], Change | None], what: str) -> Place:
+        """Change a message in place.
+
+        Args:
+            place: the message as it was read.
+            change: given its bytes as they are now, says what to write, or None when nothing is to be done.
+            what: for the error message, as in "mark it as cleared".
+
+        Returns:
+            The message as it is now.
+
+        Raises:
+            MessageMovedError: it is not there any more, or not to be told from others.
+        """
+        return self.edit_many([place], [change], what)[0]
+
+    def edit_many(
+        self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
+    ) -> list[Place]:
+        """As ``edit``, for many messages under one lock; all are found before the first is changed."""
+        for _ in range(_TRIES):
+            try:
+                with self.session() as session:
+                    done, current = self._write(session, places, changes, what)
+            except FileNotFoundError:
+                raise MessageMovedError(
+                    f"cannot {what}: the file is gone; put it back, or read the queue anew",
+                    path=self.path,
+                    position=places[0].position,
+                ) from None
+            if current:
+                return done
+        raise TextQueueError(
+            f"cannot {what}: another program replaces the file faster than it can be edited", path=self.path
+        )
+
+    def _write(
+        self,
+        session: Session,
+        places: Sequence[Place],
+        changes: Sequence[Callable[[bytes], Change | None]],
+        what: str,
+    ) -> tuple[list[Place], bool]:
+        """Find all, change all, and say whether the file is still the one at the path."""
+        file = session.file
+        found = self._find(file, places, what)
+        todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]
+        records: list[tuple[int, int, bytes, bytes]] = []
+        for number, (place, change) in enumerate(zip(found, todo, strict=True)):
+            if change is None:
+                continue
+            raw = bytearray(place.raw)
+            for relative, data in change.writes:
+                file.write_at(data, place.position + relative)
+                raw[relative : relative + len(data)] = data
+            new = bytes(raw)
+            if not session.alone and file.read(len(new), place.position) != new:
+                self._report(place.position, new, "collision", "the file was rewritten while this message was edited")
+            found[number] = place._replace(raw=new)
+            records.append((change.kind, place.position, new, change.owner))
+        if not records:
+            return found, True
+        there = self.disk.status(self.path)
+        if there is None or there.identity != session.status.identity:
+            return found, False
+        self.record(token_of(there), records)
+        return [place._replace(epoch=self.ledger.epoch) for place in found], True
+
+    def record(self, token: Token, records: Sequence[tuple[int, int, bytes, bytes]]) -> None:
+        """Write the ledger's lines for edits that were made: kind, position, bytes, owner; within a session."""
+        lines = [Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in records]
+        self.ledger.append(lines)
+        self._mine = records[-1][1], records[-1][2]
+        if self.ledger.lines > 2 * MARKS_KEPT:
+            self.ledger.rewrite([*self.ledger.marks(), *self.ledger.claims.values()], token=token)
+
+    def append(self, build: Callable[[File, Status], tuple[bytes, list[bytes]]]) -> list[Place]:
+        """Write entries at the end, as one write under the lock; the file is made when it is missing.
+
+        Args:
+            build: given the file as it is, says what mends its end (nothing, or a newline), and the entries.
+        """
+        with self.guard, self.threads:
+            for _ in range(_TRIES):
+                self._refresh()
+                file = self.disk.open(self.path, "append")
+                try:
+                    self._alone(file)
+                    status = file.status()
+                    if not self._ours(file, status):
+                        self._reconcile(file)
+                        status = file.status()
+                    mend, entries = build(file, status)
+                    position = self._write_end(file, status.size, mend + b"".join(entries))
+                    there = self.disk.status(self.path)
+                finally:
+                    file.close()
+                if position is None or there is None or there.identity != status.identity:
+                    continue
+                places = []
+                position += len(mend)
+                for raw in entries:
+                    places.append(Place(position, raw, 0))
+                    position += len(raw)
+                if places:
+                    self.record(token_of(there), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
+                return [place._replace(epoch=self.ledger.epoch) for place in places]
+        raise TextQueueError("cannot append: another program replaces the file all the time", path=self.path)
+
+    def _write_end(self, file: File, size: int, text: bytes) -> int | None:
+        """Append; -> where it stands, or None when somebody else wrote over it. All of it, or nothing, is left."""
+        try:
+            file.write(text)
+        except OSError:
+            # Half a message must not be taken for a whole one: cut it off, unless somebody else wrote behind it.
+            part = file.read(len(text) + 1, size)
+            if part and text.startswith(part):
+                file.truncate(size)
+            raise
+        found = file.read(file.status().size - size, size).find(text)
+        return None if found < 0 else size + found
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        with self.threads:
+            self.guard.close()
+            self.ledger.close()
+
+    # What others did
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        pid = os.getpid()
+        if pid != self._pid:  # a forked child: its parent's view is not its own
+            self._pid = pid
+            self._mine = None
+            self.ledger.close()
+        look = now - self._looked > _LOOK_S
+        if look:
+            self._looked = now
+        self.ledger.refresh(look=look)
+
+    def _ours(self, file: File, status: Status) -> bool:
+        """Whether nobody else changed the file since our last edit, and that edit still stands.
+
+        The second part is what finds a stale buffer that was saved within the same tick of the clock: if it takes back
+        anything of ours, it takes back the latest.
+        """
+        token = self.ledger.token
+        if token is None:
+            return not self.ledger.lines
+        if token != token_of(status):
+            return False
+        last = self.ledger.last
+        if last is None:
+            return True
+        if self._mine is not None and self._mine[0] == last.position:
+            raw = self._mine[1]
+            if file.read(len(raw), last.position) == raw:
+                return True
+        raw = _entry_at(file, last.position)
+        if not raw or digest(essence(raw)) != last.digest:
+            return False
+        if last.kind in STATUS_OF:
+            return raw[0] == last.kind
+        return last.kind != IN_MUTEX or last.owner in raw
+
+    def _reconcile(self, file: File) -> None:
+        self._mine = None
+        self.conflicts += reconcile(self.ledger, file, path=self.path, on_revert=self.on_revert)
+
+    def _report(self, position: int, raw: bytes, kind: str, action: str) -> None:
+        self.conflicts.append(Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action))
+
+    def _alone(self, file: File) -> bool:
+        if lease(file):
+            return True
+        now = time.monotonic()
+        if now < self._futile_until:
+            return False
+        while time.monotonic() - now < _LEASE_WAIT_S:
+            time.sleep(_PAUSE_S)
+            if lease(file):
+                return True
+        self._futile_until = time.monotonic() + _LEASE_FUTILE_S
+        return False
+
+    # Proof
+
+    def _find(self, file: File, places: Sequence[Place], what: str) -> list[Place]:
+        """Where the messages stand now, and their bytes."""
+        found: list[Place] = []
+        lost: list[int] = []
+        for number, place in enumerate(places):
+            raw = self._here(file, place)
+            if raw is None:
+                lost.append(number)
+            found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
+        if lost:
+            taken = {place.position for number, place in enumerate(found) if number not in set(lost)}
+            again = find_again(self.path, file, [places[number] for number in lost], taken, what)
+            for number, (position, raw) in zip(lost, again, strict=True):
+                found[number] = Place(position, raw, -1)
+        return found
+
+    def _here(self, file: File, place: Place) -> bytes | None:
+        """The bytes of the message, if it stands where it was read; they may differ in its reserved variables."""
+        position, raw, epoch = place
+        size = len(raw)
+        before = min(position, 3)
+        data = file.read(before + size + 1, position - before)
+        if before and data[before - 1] != _NEWLINE and not (position == len(BOM) and data.startswith(BOM)):
+            return None
+        now, after = data[before : before + size], data[before + size :]
+        if not _ends(now, after):
+            return None
+        if now == raw:
+            return raw
+        if CHUNK.fullmatch(now) is None or now[0] not in STATUS_OF:
+            return None
+        if epoch > 0 and epoch == self.ledger.epoch:  # only our own programs were here: nothing can have moved
+            return now if value_of(now) == value_of(raw) else None
+        return now if now[0] == raw[0] and essence(now) == essence(raw) else None
+
+
+def _ends(raw: bytes, after: bytes) -> bool:
+    """Whether an entry ends with these bytes, given the byte behind them (none at the end of the file)."""
+    if not raw.endswith(b"\n"):
+        return not after
+    return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
+
+
+def _entry_at(file: File, position: int) -> bytes:
+    """The entry that begins at a position, or nothing."""
+    size = 4096
+    while True:
+        data = file.read(size, position)
+        match = CHUNK.match(data)
+        if match is None or data[0] not in STATUS_OF:
+            return b""
+        if match.end() < len(data) or len(data) < size:
+            return match.group()
+        size *= 4
