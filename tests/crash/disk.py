@@ -285,7 +285,7 @@ class CrashDisk:
         name_choices = [self.dirs[name].prefixes()[::-1] for name in changed]
         dirty = [number for number, node in self.nodes.items() if node.writes]
         data_choices = [self.nodes[number].contents() for number in dirty]
-        pairs = itertools.product(itertools.product(*name_choices), itertools.product(*_sparse(data_choices)))
+        pairs = itertools.product(itertools.product(*name_choices), _combined(data_choices))
         for names, data in itertools.islice(pairs, _STATES_MAX):
             yield self._after(dict(zip(changed, names, strict=True)), dict(zip(dirty, data, strict=True)))
         least = {name: self.dirs[name].durable for name in changed}
@@ -315,12 +315,10 @@ class CrashDisk:
         return disk
 
 
-def _sparse(choices: list[list[bytes]]) -> list[list[bytes]]:
-    """All choices where one file is dirty; where several are, the torn ones of the largest only."""
-    if len(choices) < 2:
-        return choices
-    most = max(range(len(choices)), key=lambda at: len(choices[at]))
-    return [found if at == most else found[:2] for at, found in enumerate(choices)]
+def _combined(choices: list[list[bytes]]) -> Iterator[tuple[bytes, ...]]:
+    """One file after the other with everything it may hold, while the others hold all or nothing of what is new."""
+    for at in range(max(len(choices), 1)):
+        yield from itertools.product(*(found if other == at else found[:2] for other, found in enumerate(choices)))
 
 
 _OPERATIONS: dict[str, Callable[..., None]] = {
