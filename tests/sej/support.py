@@ -1,0 +1,98 @@
+"""What the tests of the journal share: messages by hand, journals filled, golden cases copied."""
+
+import base64
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sej
+from sej import Message
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "sej"
+STAMP = 1_500_000_000_000_000_000
+
+
+def encoded(offset: int, timestamp: int, type: int, key: bytes, value: bytes) -> bytes:
+    """A message by the format table of the SEJ document, byte by byte, without a line of the package."""
+    return b"".join(
+        (
+            offset.to_bytes(8, "big"),
+            timestamp.to_bytes(8, "big", signed=True),
+            type.to_bytes(1, "big"),
+            len(key).to_bytes(1, "big", signed=True),
+            key,
+            len(value).to_bytes(4, "big", signed=True),
+            value,
+            (26 + len(key) + len(value)).to_bytes(4, "big", signed=True),
+        )
+    )
+
+
+def sample(count: int, start: int = 0, *, size: int = 20) -> list[Message]:
+    """Messages with keys, types and times that differ."""
+    return [
+        Message(n, STAMP + n, n % 256, b"k%d" % n if n % 3 else b"", (b"value %d " % n) * (size // 8))
+        for n in range(start, start + count)
+    ]
+
+
+def packed(messages: Iterable[Message]) -> bytes:
+    return b"".join(encoded(*message) for message in messages)
+
+
+def by_hand(path: Path, *segments: tuple[int, bytes]) -> Path:
+    """A SEJ directory of segments (first offset, bytes), made without the package."""
+    (path / "jnl").mkdir(parents=True, exist_ok=True)
+    for first, data in segments:
+        segment(path, first).write_bytes(data)
+    return path
+
+
+def segment(path: Path, first: int) -> Path:
+    return path / "jnl" / f"{first:016x}.jnl"
+
+
+def segments(path: Path) -> dict[str, bytes]:
+    """Every segment's bytes by name."""
+    return {file.name: file.read_bytes() for file in sorted((path / "jnl").iterdir())}
+
+
+def read_all(path: Path, **options: Any) -> list[Message]:
+    with sej.Scanner(path, **options) as scanner:
+        return list(scanner)
+
+
+def values(messages: Iterable[Message]) -> list[bytes]:
+    return [message.value for message in messages]
+
+
+def cases() -> list[str]:
+    return sorted(path.parent.name for path in GOLDEN.glob("*/expected.json"))
+
+
+def manifest(case: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text())
+    return found
+
+
+def expected(rows: Sequence[dict[str, Any]]) -> list[Message]:
+    """The messages of a manifest."""
+    return [
+        Message(
+            row["offset"],
+            sej.NO_TIMESTAMP if row["timestamp_ns"] is None else row["timestamp_ns"],
+            row["type"],
+            base64.b64decode(row["key_b64"]),
+            base64.b64decode(row["value_b64"]),
+        )
+        for row in rows
+    ]
+
+
+def golden(case: str, into: Path) -> Path:
+    """A copy of a case's directory."""
+    target = into / case
+    shutil.copytree(GOLDEN / case / "dir", target)
+    return target
