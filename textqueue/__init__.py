@@ -1,5 +1,6 @@
 """TextQueue: message queues in plain text files that people edit while programs work on them."""
 
+from textqueue.claims import Claim
 from textqueue.errors import (
     FileInUseError,
     InvalidTextError,
@@ -17,6 +18,7 @@ QueueItem = Message
 """The published package's name for a message."""
 
 __all__ = [
+    "Claim",
     "Conflict",
     "FileInUseError",
     "InvalidTextError",

@@ -18,6 +18,7 @@ from typing import Final
 from sej.disk import File
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.message import Message
+from textqueue.mutex import is_alive, mutex_of
 from textqueue.parser import chunks
 from textqueue.reader import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
 from textqueue.source import Source
@@ -144,8 +145,14 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
                 return
 
 
+def _taken(raw: bytes, owner: bytes | None) -> bool:
+    mutex = mutex_of(raw)
+    holder = owner or (mutex.holder if mutex is not None else b"")
+    return bool(holder) and is_alive(holder)
+
+
 class Cursor:
-    """Gives out the queued messages of one file, each once."""
+    """Gives out the queued messages of one file, each once; not those that somebody else has claimed."""
 
     def __init__(self, source: Source) -> None:
         """Start before the first message."""
@@ -158,7 +165,7 @@ class Cursor:
         """The next queued message; None when the file holds no other now."""
         for message in self._walk:
             return message
-        for _ in range(3):
+        for _ in range(2):
             if self._is_clean():
                 break
             self._begin()
@@ -175,7 +182,8 @@ class Cursor:
     def _reset(self) -> None:
         self._reader = _Reader(self._source)
         self._again = dict(self._source.given)
-        self._source.given_back()
+        self._given_back = self._source.given_back()
+        self._skipped = False
         self._began_ns = time.time_ns()
         self._first: tuple[Token | None, int] | None = None
         self._foreign_since: float | None = None
@@ -185,6 +193,8 @@ class Cursor:
         status = self._source.disk.status(self._source.path)
         if status is None:
             return True
+        if self._skipped:  # a claim may end, or its owner die, without a change that could be seen
+            return False
         token = token_of(status)
         if token == self._clean:
             return True
@@ -193,8 +203,9 @@ class Cursor:
         if token == token_first:
             quiet = self._began_ns - status.mtime_ns > _TICK_NS
         else:
-            ours = epoch > 0 and self._source.epoch_of(status) == epoch and not self._source.given_back()
-            quiet = ours and now - status.mtime_ns > _TICK_NS
+            ours = epoch > 0 and self._source.epoch_of(status) == epoch
+            none_back = self._source.given_back() == self._given_back
+            quiet = ours and none_back and now - status.mtime_ns > _TICK_NS
         if quiet:
             self._clean = token
         return quiet
@@ -226,6 +237,8 @@ class Cursor:
         source, reader = self._source, self._reader
         given, again = source.given, self._again
         position, epoch = window.position, reader.epoch
+        claims = source.claims()
+        mutexes = b"\n\\" in window.data
         clock = time.monotonic
         fresh_until = clock() + FRESH_S
         for raw in chunks(window.data):
@@ -233,6 +246,8 @@ class Cursor:
                 name = hash(raw)
                 if again and again.get(name):
                     again[name] -= 1
+                elif (claims or mutexes) and _taken(raw, claims.get(position)):
+                    self._skipped = True
                 else:
                     given[name] = given.get(name, 0) + 1
                     yield Message(source, raw, position, epoch)

@@ -83,7 +83,7 @@ class Ledger:
         self.token: Token | None = None  # the file as the last edit left it
         self.last: Record | None = None  # the last edit that stands at a place
         self.claims: dict[int, Record] = {}  # by position
-        self.given_back: int | None = None  # the lowest position that was given back since somebody asked
+        self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
         self.epoch = 0  # changes with every foreign change: positions of other epochs mean nothing; 0: no ledger
         self.lines = 0
 
@@ -183,8 +183,8 @@ class Ledger:
             self.claims[record.position] = record
         elif record.kind in MARKS or record.kind == GIVEN_BACK:
             self.claims.pop(record.position, None)
-            if record.kind == GIVEN_BACK and (self.given_back is None or record.position < self.given_back):
-                self.given_back = record.position
+            if record.kind == GIVEN_BACK:
+                self.given_back.append(record.position)
 
 
 def _records(data: bytes) -> Iterator[Record]:

@@ -18,6 +18,7 @@ from textqueue.source import Change, Source
 
 __all__ = ["Message", "marking"]
 
+_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _WHAT: Final = {
     MessageStatus.cleared: "mark the message as cleared",
     MessageStatus.critical: "mark the message as a critical error",
@@ -198,6 +199,12 @@ class Message:
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         name = hash(self._raw)
+        if reason is None and self._raw[0] == _QUEUED:
+            place = self._source.mark(Place(self._position, self._raw, self._epoch), CONTROL_OF[status])
+            if place is not None:
+                self._moved(place)
+                self._source.forget(name)
+                return
         self._edit(marking(self._source, self._raw, self._position, status, reason), _WHAT[status])
         self._source.forget(name)
 
@@ -248,9 +255,16 @@ def marking(
                 position=position,
             )
         writes = [(0, control)]
-        mutex = mutex_of(raw)
-        if mutex is not None and owner and mutex.holder == owner:
+        mutex = mutex_of(raw) if owner else None
+        if mutex is not None and mutex.holder == owner:
             writes.append((mutex.position, mutex.filled(b"")))
+        elif mutex is not None and mutex.holder:
+            raise MessageMovedError(
+                f"cannot {_WHAT[status]}: it is claimed by {decode(mutex.holder)} by now, no longer by"
+                f" {decode(owner)}; nothing was written",
+                path=source.path,
+                position=position,
+            )
         if reason is not None:
             writes += _explain(raw, reason)
         return Change(writes, control[0])

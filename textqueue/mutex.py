@@ -59,11 +59,20 @@ def mutex_of(raw: bytes) -> MutexRoom | None:
     return None
 
 
-def owner_text(room: int = 255) -> bytes:
-    """This process, as it is written into a claim, in at most room bytes."""
-    pid = os.getpid()
-    head, tail = b"%d@" % pid, b"/%d" % (process_start(pid) or 0)
-    return head + _cut(_host(), room - len(head) - len(tail)) + tail
+def owner_text(room: int = 255, owner: str | None = None) -> bytes:
+    """A process, as it is written into a claim, in at most room bytes.
+
+    Args:
+        room: in bytes.
+        owner: ``pid@host/start`` of another process; anything else, or None, is this one.
+    """
+    match = _OWNER.fullmatch((owner or "").encode())
+    if match is None:
+        pid = os.getpid()
+        digits, host, start = b"%d" % pid, _host(), b"%d" % (process_start(pid) or 0)
+    else:
+        digits, host, start = match.groups()
+    return digits + b"@" + _cut(host, room - len(digits) - len(start) - 2) + b"/" + start
 
 
 def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from sej.disk import OS, Disk, File, Status
 from sej.errors import ClosedError
+from textqueue.claims import Claim, Claimer, Claiming
 from textqueue.cursor import Cursor, walk
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.grammar import MessageStatus
@@ -47,6 +48,7 @@ class TextQueue:
         *,
         settle_s: float = 1.0,
         on_revert: OnRevert = "reapply",
+        dead_hosts: Collection[str] = (),
         disk: Disk = OS,
     ) -> None:
         """Name the queue; no file is opened or made.
@@ -55,6 +57,7 @@ class TextQueue:
             path: a ``.tq`` file, which need not exist yet. None: ``add_input`` names files later.
             settle_s: how long, in seconds, a file must have been quiet before a last line without a newline counts.
             on_revert: what to do about a mark of ours that a stale buffer took back: mark it again, or deliver it.
+            dead_hosts: names of other hosts whose workers are known to be gone, so that their claims are taken over.
             disk: the seam.
 
         Raises:
@@ -70,6 +73,8 @@ class TextQueue:
         self._disk = disk
         self._sources: list[Source] = []
         self._cursors: dict[str, Cursor] = {}
+        self._claimers: list[Claimer] = []
+        self._dead_hosts = frozenset(dead_hosts)
         self._threads = threading.RLock()
         self._closed = False
         if path is not None:
@@ -99,6 +104,37 @@ class TextQueue:
                 message = cursor.next()
                 if message is not None:
                     return message
+        return None
+
+    def claim(self, owner: str | None = None) -> Claiming:
+        """Claim the next free message for the time of a ``with`` block; no other worker gets it meanwhile.
+
+        Example::
+
+            with q.claim() as m:
+                if m is not None:
+                    work(m.value)
+
+        It is cleared on success. On an exception, which goes on, it is put back, or marked as a critical error when its
+        ``retries`` are used up. ``m`` is None when nothing is free.
+
+        Args:
+            owner: ``pid@host/start`` of a process to claim for. Anything else, or None: this process.
+        """
+        return Claiming(lambda: self.take(owner))
+
+    def take(self, owner: str | None = None) -> Claim | None:
+        """Claim the next free message, to be ended by hand: ``done``, ``failed``, ``give_back``.
+
+        Returns:
+            None when nothing is free.
+        """
+        self._check_open()
+        with self._threads:
+            for claimer in self._claimers:
+                claim = claimer.take(owner)
+                if claim is not None:
+                    return claim
         return None
 
     def close(self) -> None:
@@ -209,6 +245,7 @@ class TextQueue:
         )
         self._sources.append(source)
         self._cursors[path] = Cursor(source)
+        self._claimers.append(Claimer(source, dead_hosts=self._dead_hosts))
         return source
 
     def _readers(self) -> list[Cursor]:

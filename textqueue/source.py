@@ -43,6 +43,7 @@ _PAUSE_S: Final = 0.000_2
 _LOOK_S: Final = 0.1
 _TRIES: Final = 16
 _NEWLINE: Final = 10
+_NEAR_BYTES: Final = 4096
 
 
 class Change(NamedTuple):
@@ -114,16 +115,15 @@ class Source:
             return True
         return self.given.pop(name, None) is not None
 
-    def given_back(self) -> bool:
-        """Whether a message was put back into the queue since this was asked last."""
+    def given_back(self) -> tuple[int, int]:
+        """The epoch, and how many messages were put back into the queue within it."""
         with self.threads:
-            found, self.ledger.given_back = self.ledger.given_back is not None, None
-            return found
+            return self.ledger.epoch, len(self.ledger.given_back)
 
-    def claims_by_position(self) -> dict[int, Record]:
-        """The claims that the ledger knows, alive or dead."""
+    def claims(self) -> dict[int, bytes]:
+        """Who claimed what, by position, as far as the ledger knows; alive or dead."""
         with self.threads:
-            return dict(self.ledger.claims)
+            return {position: record.owner for position, record in self.ledger.claims.items()}
 
     # Editing
 
@@ -163,6 +163,53 @@ class Source:
         """
         return self.edit_many([place], [change], what)[0]
 
+    def mark(self, place: Place, control: bytes) -> Place | None:
+        """The common case of ``edit``, as short as it can be: one status, of a message that stands where it was read.
+
+        The same steps in the same order; None, and nothing was written, when any of them does not go smoothly.
+        """
+        position, raw, _ = place
+        with self.guard, self.threads:
+            ledger, mine = self.ledger, self._mine
+            self._refresh()
+            if mine is None or ledger.last is None or ledger.last.position != mine[0] or not ledger.epoch:
+                return None
+            try:
+                file = self.disk.open(self.path, "edit")
+            except FileNotFoundError:
+                return None
+            try:
+                if not self._alone(file):
+                    return None
+                status = file.status()
+                if token_of(status) != ledger.token:
+                    return None
+                at, last = mine
+                size, ahead = len(raw), position - at
+                if len(last) <= ahead < _NEAR_BYTES:
+                    data = file.read(ahead + size + 1, at)
+                    if not data.startswith(last):
+                        return None
+                    after = data[ahead + size :]
+                else:
+                    if file.read(len(last), at) != last:
+                        return None
+                    ahead = 1
+                    data = file.read(size + 2, position - 1) if position else b"\n" + file.read(size + 1, 0)
+                    after = data[size + 1 :]
+                if data[ahead - 1] != _NEWLINE or data[ahead : ahead + size] != raw or not _ends(raw, after):
+                    return None
+                file.write_at(control, position)
+                there = self.disk.status(self.path)
+                if there is None or there.inode != status.inode or there.device != status.device:
+                    return None
+                new = control + raw[1:]
+                ledger.append([Record(control[0], position, digest(essence(raw)), token_of(there), b"-")])
+                self._mine = position, new
+                return Place(position, new, ledger.epoch)
+            finally:
+                file.close()
+
     def edit_many(
         self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
     ) -> list[Place]:
@@ -170,7 +217,7 @@ class Source:
         for _ in range(_TRIES):
             try:
                 with self.session() as session:
-                    done, current = self._write(session, places, changes, what)
+                    done, current = self.write(session, places, changes, what)
             except FileNotFoundError:
                 raise MessageMovedError(
                     f"cannot {what}: the file is gone; put it back, or read the queue anew",
@@ -183,14 +230,14 @@ class Source:
             f"cannot {what}: another program replaces the file faster than it can be edited", path=self.path
         )
 
-    def _write(
+    def write(
         self,
         session: Session,
         places: Sequence[Place],
         changes: Sequence[Callable[[bytes], Change | None]],
         what: str,
     ) -> tuple[list[Place], bool]:
-        """Find all, change all, and say whether the file is still the one at the path."""
+        """As ``edit_many``, within a session; the second says whether the file is still the one at the path."""
         file = session.file
         found = self._find(file, places, what)
         todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]

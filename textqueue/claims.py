@@ -1,0 +1,276 @@
+"""Claims: one owner at a time for each message, and what happens when the work is over.
+
+Claiming happens under the queue's lock, so no two workers get one message. A claim stands in the message's ``mutex``
+variable, or, where that has no room, in the ledger alone, by content; after a foreign change it goes where the
+content went. It ends by a mark, by being given back, or with the process that holds it: then another takes over.
+
+As the document describes, ``retries`` is counted down each time a message is pulled. A failure puts it back; when there
+is none left, it becomes a critical error, and so does one whose worker died on its last try. Without the variable a
+message may fail for ever; others go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from sej.disk import File
+from sej.errors import ClosedError
+from textqueue.errors import MessageMovedError
+from textqueue.grammar import CONTROL_OF, ENTRY, RETRIES, MessageStatus
+from textqueue.ledger import BESIDE, IN_MUTEX, digest
+from textqueue.message import Message, marking
+from textqueue.mutex import ROOM, is_alive, mutex_of, owner_text
+from textqueue.parser import essence, name_of, variables_of
+from textqueue.reader import WINDOW, read_window
+from textqueue.reconcile import Conflict, Place
+from textqueue.source import Change, Session, Source
+
+__all__ = ["Claim", "Claimer", "Claiming"]
+
+_FIRST_BYTES: Final = 1 << 12
+_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
+_TRIES: Final = 16
+
+
+class Claim:
+    """A message that this process holds: end it by ``done``, ``failed`` or ``give_back``."""
+
+    def __init__(self, claimer: Claimer, message: Message, owner: bytes) -> None:
+        """Made by a queue."""
+        self.message = message
+        self.owner = owner.decode()
+        self._claimer = claimer
+        self._open = True
+
+    def done(self) -> bool:
+        """Mark it as cleared; False when somebody changed or deleted it meanwhile (see ``TextQueue.conflicts``)."""
+        return self._end(MessageStatus.cleared, None)
+
+    def failed(self, reason: str | None = None) -> bool:
+        """Put it back for another try, or mark it as a critical error when its retries are used up.
+
+        Args:
+            reason: written into its ``reason`` variable where it has one.
+        """
+        last = _retries(self.message._raw) == 0
+        if not last:
+            self._claimer.later.add(self.message.position)
+        return self._end(MessageStatus.critical if last else MessageStatus.queued, reason)
+
+    def give_up(self, reason: str | None = None) -> bool:
+        """Mark it as a critical error, whatever retries are left."""
+        return self._end(MessageStatus.critical, reason)
+
+    def give_back(self) -> bool:
+        """Put it back as if nobody had tried."""
+        return self._end(MessageStatus.queued, None)
+
+    def _end(self, status: MessageStatus, reason: str | None) -> bool:
+        if not self._open:
+            raise ClosedError("this claim has ended", path=self.message.path, position=self.message.position)
+        message, source = self.message, self.message._source
+        change = marking(source, message._raw, message._position, status, reason, self.owner.encode())
+        try:
+            place = Place(message._position, message._raw, message._epoch)
+            message._moved(source.edit(place, change, "end the claim of a message"))
+        except MessageMovedError as error:
+            action = f"left as it is: {error.reason}"
+            source.conflicts.append(Conflict(source.path, message.position, message.value, "changed", action))
+            return False
+        finally:
+            self._open = False
+        return True
+
+
+class Claiming:
+    """What ``TextQueue.claim`` returns: ``with`` takes the claim, and its end ends it."""
+
+    def __init__(self, take: Callable[[], Claim | None]) -> None:
+        """Nothing is claimed yet."""
+        self._take = take
+        self._claim: Claim | None = None
+
+    def __enter__(self) -> Message | None:
+        """Claim the next message; None when none is free."""
+        self._claim = self._take()
+        return None if self._claim is None else self._claim.message
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Cleared on success; on an exception back to the queue, or a critical error. The exception goes on."""
+        claim, self._claim = self._claim, None
+        if claim is None:
+            return
+        if error is None:
+            claim.done()
+        elif isinstance(error, Exception):
+            claim.failed(f"{type(error).__name__}: {error}")
+        else:  # the program is being ended: that is no fault of the message
+            claim.give_back()
+
+
+class _Found(NamedTuple):
+    place: Place
+    dead: bool  # its last owner died with it
+
+
+class Claimer:
+    """Finds the next free message of one file, without walking over the done ones each time."""
+
+    def __init__(self, source: Source, *, dead_hosts: Collection[str]) -> None:
+        """Nothing is read yet."""
+        self._source = source
+        self._dead_hosts = frozenset(dead_hosts)
+        self._epoch = -1
+        self._returns = 0
+        self._low = 0  # no free message stands before this position, in this epoch
+        self._held: set[int] = set()  # before it: messages whose mutex somebody holds of whom the ledger knows nothing
+        self.later: set[int] = set()  # messages that failed here: others go first
+
+    def take(self, owner: str | None) -> Claim | None:
+        """Claim the next free message, or None."""
+        source = self._source
+        for _ in range(_TRIES):
+            try:
+                with source.session() as session:
+                    self._catch_up()
+                    found = self._next(session.file)
+                    if found is None:
+                        return None
+                    claim = self._claim(session, found, owner)
+            except FileNotFoundError:
+                return None
+            if claim is not None:
+                return claim
+        return None
+
+    def _catch_up(self) -> None:
+        ledger = self._source.ledger
+        if self._epoch != ledger.epoch or self._epoch <= 0:
+            self._epoch, self._low, self._returns = ledger.epoch, 0, 0
+            self._held.clear()
+            self.later.clear()
+        for position in ledger.given_back[self._returns :]:
+            self._low = min(self._low, position)
+        self._returns = len(ledger.given_back)
+
+    def _next(self, file: File) -> _Found | None:
+        for position, record in sorted(self._source.ledger.claims.items()):
+            if not is_alive(record.owner, dead_hosts=self._dead_hosts):
+                raw = _entry(file, position)
+                if raw is not None and digest(essence(raw)) == record.digest:
+                    return _Found(Place(position, raw, self._epoch), dead=True)
+        for position in sorted(self._held):
+            raw = _entry(file, position)
+            if raw is None or not self._is_taken(raw):
+                self._held.discard(position)
+                self._low = min(self._low, position)
+        found = self._scan(file)
+        if found is None and self.later:
+            self._low = min(self._low, *self.later)
+            self.later.clear()
+            found = self._scan(file)
+        return found
+
+    def _scan(self, file: File) -> _Found | None:
+        """From the low mark on; the mark moves with what is passed."""
+        claims = self._source.ledger.claims
+        size = _FIRST_BYTES
+        passed = True  # nothing was left behind for later
+        position = self._low
+        while True:
+            window = read_window(file, position, size, settled=self._source.settled)
+            data = window.data
+            at = 0 if data[:1] == b"-" else data.find(b"\n-") + 1
+            while at or data[:1] == b"-":
+                match = ENTRY.match(data, at)
+                assert match is not None
+                raw, place = match.group(), window.position + at
+                if place in self.later:
+                    passed = False
+                elif place in claims:
+                    pass
+                elif self._is_taken(raw):
+                    self._held.add(place)
+                else:
+                    if passed:
+                        self._low = place
+                    mutex = mutex_of(raw)
+                    return _Found(Place(place, raw, self._epoch), dead=mutex is not None and mutex.holder != b"")
+                at = data.find(b"\n-", match.end() - 1) + 1
+                if not at:
+                    break
+            position = window.position + len(data)
+            if passed:
+                self._low = position
+            if window.at_end:
+                return None
+            size = min(size * 4, WINDOW)
+
+    def _is_taken(self, raw: bytes) -> bool:
+        mutex = mutex_of(raw)
+        return mutex is not None and mutex.holder != b"" and is_alive(mutex.holder, dead_hosts=self._dead_hosts)
+
+    def _claim(self, session: Session, found: _Found, owner: str | None) -> Claim | None:
+        source = self._source
+        if found.dead and _retries(found.place.raw) == 0:
+            mutex = mutex_of(found.place.raw)
+            old = source.ledger.claims.get(found.place.position)
+            holder = mutex.holder if mutex is not None and mutex.holder else old.owner if old is not None else b""
+            reason = "its worker died, and no retries were left"
+            change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
+            source.write(session, [found.place], [change], "give up a message")
+            return None
+        name = owner_text(owner=owner)
+
+        def claim(raw: bytes) -> Change | None:
+            nonlocal name
+            writes: list[tuple[int, bytes]] = []
+            mutex = mutex_of(raw)
+            in_mutex = mutex is not None and len(mutex.data) >= ROOM
+            if mutex is not None and in_mutex:
+                name = owner_text(len(mutex.data), owner)
+                writes.append((mutex.position, mutex.filled(name)))
+            elif mutex is not None and mutex.holder:
+                writes.append((mutex.position, mutex.filled(b"")))
+            writes += _count_down(raw)
+            return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
+
+        (place,), current = source.write(session, [found.place], [claim], "claim a message")
+        if not current:
+            return None
+        return Claim(self, Message(source, place.raw, place.position, place.epoch), name)
+
+
+def _entry(file: File, position: int) -> bytes | None:
+    """The queued message that begins at a position that is known to begin a line, or None."""
+    size = _FIRST_BYTES
+    while True:
+        data = file.read(size, position)
+        match = ENTRY.match(data)
+        if match is None or data[0] != _QUEUED:
+            return None
+        if match.end() < len(data) or len(data) < size:
+            return match.group()
+        size *= 4
+
+
+def _retries(raw: bytes) -> int | None:
+    for _, data in variables_of(raw):
+        text = data.partition(b"=")[2].strip()
+        if name_of(data) == RETRIES and text.isdigit():
+            return int(text)
+    return None
+
+
+def _count_down(raw: bytes) -> list[tuple[int, bytes]]:
+    for position, data in variables_of(raw):
+        name, _, room = data.partition(b"=")
+        if name_of(data) == RETRIES and room.strip().isdigit():
+            left = b"%d" % max(int(room) - 1, 0)
+            return [(position + len(name) + 1, left.ljust(len(room)))]
+    return []
+
