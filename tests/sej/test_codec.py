@@ -1,0 +1,220 @@
+"""The codec, both implementations side by side: bytes by the format table, the three outcomes, and no difference."""
+
+import importlib
+import threading
+import tracemalloc
+from array import array
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sej.codec
+from sej import DecodeError, InvalidMessageError, Message
+from tests.sej.support import encoded, packed, sample
+
+REFERENCE = importlib.import_module("sej._codec_py")
+try:
+    TWINS = [REFERENCE, importlib.import_module("sej._codec_c")]
+except ImportError:
+    TWINS = [REFERENCE]
+both = pytest.mark.parametrize("codec", TWINS, ids=lambda module: module.__name__.rpartition("_")[2])
+
+EDGES = [
+    Message(0, 0, 0, b"", b""),
+    Message(1, 1_500_000_000_000_000_000, 255, b"k", b"v"),
+    Message(2**32 + 5, -1, 127, b"k" * 127, b"v" * 70000),
+    Message(2**63 - 1, 2**63 - 1, 128, b"\xff" * 5, b"\0"),
+    Message(7, sej.NO_TIMESTAMP, 1, b"\0", b"v" * 255),
+    Message(8, sej.NO_TIMESTAMP + 1, 1, b"", b"v" * 256),
+]
+messages = st.builds(
+    Message,
+    st.integers(0, 2**63 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 255),
+    st.binary(max_size=127),
+    st.binary(max_size=300),
+)
+
+
+def outcome(call: Any, *arguments: Any) -> Any:
+    """A value, or the error with everything that it carries."""
+    try:
+        return call(*arguments)
+    except (DecodeError, InvalidMessageError, TypeError, ValueError) as error:
+        return type(error), str(error), {k: v for k, v in vars(error).items() if k != "path"}
+
+
+def test_the_chosen_one_is_named() -> None:
+    assert sej.codec.IMPLEMENTATION in ("c", "python")
+    chosen = "sej._codec_c" if sej.codec.IMPLEMENTATION == "c" else "sej._codec_py"
+    assert sej.codec.decode is importlib.import_module(chosen).decode
+
+
+@both
+@pytest.mark.parametrize("message", EDGES, ids=range(len(EDGES)))
+def test_bytes_are_those_of_the_format_table(codec: ModuleType, message: Message) -> None:
+    data = encoded(*message)
+    assert codec.encode(*message) == data
+    assert codec.decode(data, 0, len(data)) == (message, len(data))
+    assert codec.message_size(data, 0, len(data)) == len(data)
+    assert type(codec.decode(data, 0, len(data))[0]) is Message
+
+
+@both
+@given(message=messages, before=st.binary(max_size=20), after=st.binary(max_size=40))
+def test_round_trip_from_any_position(codec: ModuleType, message: Message, before: bytes, after: bytes) -> None:
+    data = before + codec.encode(*message) + after
+    assert codec.decode(data, len(before), len(data)) == (message, len(data) - len(after))
+
+
+@both
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_any_bytes_like_is_read_and_bytes_come_out(codec: ModuleType, wrap: Any) -> None:
+    data = wrap(packed(EDGES[1:2]))
+    found, _ = codec.decode(data, 0, len(data))
+    many, end = codec.decode_many(data, 0, len(data), 1, 10)
+    assert many == [found] == EDGES[1:2] and end == len(data)
+    assert type(many[0].key) is type(many[0].value) is type(found.value) is bytes
+
+
+@both
+def test_every_cut_asks_for_more(codec: ModuleType) -> None:
+    data = encoded(5, 6, 7, b"key", b"value")
+    for cut in range(len(data)):
+        assert codec.decode(data[:cut], 0, cut) is None
+        assert codec.decode(data, 0, cut) is None, "end counts, not what stands behind it"
+        assert codec.decode_many(data, 0, cut, 5, 10) == ([], 0)
+        assert codec.measure(data, 0, cut, 5, 1 << 20)[:2] == (0, 0)
+        assert codec.columns(data, 0, cut, 5, 10).messages == 0
+
+
+def spoilt(message: bytes, at: int, field: bytes) -> bytes:
+    return message[:at] + field + message[at + len(field) :]
+
+
+WRONG = {
+    "negative key size": spoilt(encoded(5, 6, 7, b"key", b"value"), 17, b"\xff"),
+    "negative value size": spoilt(encoded(5, 6, 7, b"key", b"value"), 21, b"\xff\xff\xff\xff"),
+    "value size over the limit": spoilt(encoded(5, 6, 7, b"key", b"value"), 21, b"\x7f\xff\xff\xff"),
+    "trailing size too small": spoilt(encoded(5, 6, 7, b"key", b"value"), 30, b"\0\0\0\x21"),
+    "trailing size negative": spoilt(encoded(5, 6, 7, b"key", b"value"), 30, b"\xff\xff\xff\xff"),
+}
+
+
+@both
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_lengths_are_decode_errors_with_their_position(codec: ModuleType, what: str) -> None:
+    data = b"???" + WRONG[what]
+    for name, more in (("decode", ()), ("decode_many", (5, 10)), ("measure", (5, 1 << 20)), ("columns", (5, 10))):
+        with pytest.raises(DecodeError) as raised:
+            getattr(codec, name)(data, 3, len(data), *more)
+        assert raised.value.position == 3 and raised.value.found is None
+
+
+@both
+def test_a_foreign_offset_is_an_error_that_names_it(codec: ModuleType) -> None:
+    data = encoded(9, 6, 7, b"key", b"value")
+    with pytest.raises(DecodeError) as raised:
+        codec.decode_many(data, 0, len(data), 5, 10)
+    assert (raised.value.found, raised.value.offset, raised.value.position) == (9, 5, 0)
+
+
+@both
+@pytest.mark.parametrize("tail", [b"", b"\0" * 30, WRONG["negative key size"], encoded(77, 0, 0, b"", b"")])
+def test_a_batch_ends_before_what_is_wrong(codec: ModuleType, tail: bytes) -> None:
+    good = sample(5, start=10)
+    data = packed(good) + tail
+    assert codec.decode_many(data, 0, len(data), 10, 100) == (good, len(packed(good)))
+    assert codec.decode_many(data, 0, len(data), 10, 2) == (good[:2], len(packed(good[:2])))
+    run = codec.measure(data, 0, len(data), 10, 1 << 20)
+    assert tuple(run) == (5, len(packed(good)), good[0].timestamp, good[4].timestamp, good[4].timestamp)
+    assert codec.measure(data, 0, len(data), 10, 1).messages == 1
+
+
+@both
+def test_the_largest_message_is_believed_and_one_byte_more_is_not(codec: ModuleType) -> None:
+    head = encoded(0, 0, 0, b"kk", b"")[:20]
+    largest = 2**31 - 1 - 26 - 2
+    data = head + largest.to_bytes(4, "big")
+    assert codec.message_size(data, 0, len(data)) == 2**31 - 1
+    data = head + (largest + 1).to_bytes(4, "big")
+    with pytest.raises(DecodeError):
+        codec.message_size(data, 0, len(data))
+
+
+@both
+@pytest.mark.parametrize("claim", [2**31 - 1 - 26, 2**30, 10**6])
+def test_lengths_that_lie_allocate_nothing(codec: ModuleType, claim: int) -> None:
+    data = encoded(0, 0, 0, b"", b"")[:18] + claim.to_bytes(4, "big") + bytes(100)
+    tracemalloc.start()
+    try:
+        assert codec.decode(data, 0, len(data)) is None
+        assert codec.decode_many(data, 0, len(data), 0, 1 << 30) == ([], 0)
+        assert codec.columns(data, 0, len(data), 0, 1000).messages == 0
+        assert codec.measure(data, 0, len(data), 0, 1 << 40).messages == 0
+        assert tracemalloc.get_traced_memory()[1] < 1 << 17
+    finally:
+        tracemalloc.stop()
+
+
+@both
+@given(found=st.lists(messages, max_size=8), room=st.integers(0, 10))
+def test_columns_and_walk_say_what_decoding_says(codec: ModuleType, found: list[Message], room: int) -> None:
+    rows = [message._replace(offset=3 + n) for n, message in enumerate(found)]
+    data = packed(rows)
+    fields = codec.columns(data, 0, len(data), 3, room)
+    rows = rows[:room]
+    assert (fields.messages, fields.position) == (len(rows), len(packed(rows)))
+    assert array("q", fields.timestamps).tolist() == [row.timestamp for row in rows]
+    assert array("i", fields.types).tolist() == [row.type for row in rows]
+    for ends, joined, parts in (
+        (fields.key_ends, fields.key_data, [row.key for row in rows]),
+        (fields.value_ends, fields.value_data, [row.value for row in rows]),
+    ):
+        at = array("i", ends).tolist()
+        assert [joined[a:b] for a, b in pairwise(at)] == parts
+    offsets, timestamps, sizes = (memoryview(array(kind, [0] * room)) for kind in "qqi")
+    assert codec.walk(data, 0, len(data), 3, offsets, timestamps, sizes) == (len(rows), len(packed(rows)))
+    assert offsets.tolist()[: len(rows)] == [row.offset for row in rows]
+    assert timestamps.tolist()[: len(rows)] == [row.timestamp for row in rows]
+    assert sizes.tolist()[: len(rows)] == [len(encoded(*row)) for row in rows]
+
+
+@both
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"key": b"k" * 128}, InvalidMessageError),
+        ({"type": 256}, InvalidMessageError),
+        ({"type": -1}, InvalidMessageError),
+        ({"timestamp": 2**63}, InvalidMessageError),
+        ({"timestamp": -(2**63) - 1}, InvalidMessageError),
+        ({"value": bytes(2**31 - 26)}, InvalidMessageError),
+        ({"key": b"k" * 127, "value": bytes(2**31 - 26 - 127)}, InvalidMessageError),
+        ({"value": "text"}, TypeError),
+        ({"key": "text"}, TypeError),
+        ({"value": None}, TypeError),
+        ({"type": "1"}, TypeError),
+        ({"timestamp": 1.5}, TypeError),
+    ],
+)
+def test_what_the_format_cannot_hold_is_refused(codec: ModuleType, fields: dict[str, Any], error: Any) -> None:
+    row: dict[str, Any] = {"offset": 0, "timestamp": 0, "type": 0, "key": b"", "value": b"", **fields}
+    found = outcome(codec.encode, *row.values())
+    assert found[0] is error
+    assert found == outcome(REFERENCE.encode, *row.values())
+    buffer = codec.Buffer(0, lambda: None, threading.Lock())
+    given = (row["value"], row["key"], row["type"], row["timestamp"])
+    assert outcome(buffer.append, *given)[:2] == found[:2]
+    assert outcome(buffer.append_many, [b"good", given[0]], [b"", given[1]], [0, given[2]], [0, given[3]])[0] is error
+    assert (buffer.offset, len(buffer)) == (0, 0), "nothing of a refused batch is taken"
+
+
+@pytest.mark.skipif(len(TWINS) == 1, reason="the compiled codec is not built here")
+def test_there_is_a_twin() -> None:
+    assert set(sej.codec.__all__) - {"IMPLEMENTATION", "Candidate", "Columns", "Run"} <= set(dir(TWINS[-1]))
