@@ -1,0 +1,166 @@
+"""What a journal holds right now: its offsets, its bytes, and which of them belong together.
+
+Where byte n of a journal is which offset, and the other way round, comes from the sidecar index to a block; where
+there is no index (the original writes none) it is interpolated between the names of the segments. Nothing is walked
+here but the unindexed tail.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from pipeline.places import Hint, Origin, Slice
+from sej.cursor import Cursor
+from sej.directory import Directory, Segment, containing
+from sej.disk import OS
+from sej.gaps import read_gaps
+from sej.index import IndexFile
+from sej.journal import Journal, Tail
+
+__all__ = ["Extent"]
+
+
+class _Knot(NamedTuple):
+    """A message and the byte where it stands, counted from the journal's beginning."""
+
+    offset: int
+    byte: int
+
+
+class Extent:
+    """One origin as it was when this was made.
+
+    Attributes:
+        origin: the journal.
+        first: the offset of its first message.
+        end: the offset behind its last whole message; behind the damage, where damage is skipped.
+    """
+
+    def __init__(
+        self, origin: Origin, *, on_corruption: Literal["raise", "skip"] = "raise", judge: bool = True
+    ) -> None:
+        """Look.
+
+        Args:
+            origin: the journal.
+            on_corruption: what to do where good messages follow damage at its end.
+            judge: whether to look behind what stands after the last whole message. A torn tail ends quietly.
+
+        Raises:
+            CorruptionError: that is no torn tail.
+            JournalNotFoundError: it is not there.
+        """
+        self.origin = origin
+        self._directory = Directory(origin.path, OS)
+        self._directory.require()
+        self._segments: list[Segment] = []
+        self._sizes: list[int] = []
+        self.end = Tail(self._directory).end_offset()
+        for segment in self._directory.segments():
+            there = OS.status(segment.path)
+            if there is not None and segment.first_offset <= self.end:
+                self._segments.append(segment)
+                self._sizes.append(there.size)
+        self._before = list(accumulate(self._sizes, initial=0))
+        self._knots: dict[int, list[_Knot]] = {}
+        self.first = self._segments[0].first_offset if self._segments else 0
+        if judge and self._segments:
+            self.end = self._behind_damage(on_corruption)
+
+    @property
+    def size(self) -> int:
+        """All bytes of its segments."""
+        return self._before[-1]
+
+    @property
+    def messages(self) -> int:
+        """How many messages are there: offsets without the recorded gaps."""
+        gaps = (min(gap.stop, self.end) - max(gap.start, self.first) for gap in read_gaps(self._directory))
+        return self.end - self.first - sum(missing for missing in gaps if missing > 0)
+
+    def find_time(self, timestamp: int) -> int:
+        """The first offset as new as timestamp, ns; the end where there is none."""
+        return min(Journal(self.origin.path).find_time(timestamp), self.end)
+
+    def slice(self, start: int, stop: int) -> Slice:
+        """The messages [start, stop), with their size."""
+        start, stop = max(start, self.first), min(stop, self.end)
+        size = self.byte_of(stop) - self.byte_of(start) if start < stop else 0
+        return Slice(self.origin, start, max(start, stop), size)
+
+    def byte_of(self, offset: int) -> int:
+        """About where a message stands, counted from the journal's beginning."""
+        if offset <= self.first or not self._segments:
+            return 0
+        if offset >= self.end:
+            return self.size
+        at = containing(self._segments, offset)
+        if offset == self._segments[at].first_offset:
+            return self._before[at]
+        knots = self._knots_of(at)
+        right = bisect_left(knots, offset, key=lambda knot: knot.offset)
+        return _between(offset, knots[right - 1], knots[right])
+
+    def cut(self, part: Slice, size: int) -> tuple[Slice, Slice] | None:
+        """Divide a slice so that the first part has about size bytes; None where it cannot be divided there."""
+        byte = self.byte_of(part.start) + size
+        at = min(max(bisect_right(self._before, byte) - 1, 0), len(self._segments) - 1)
+        knots = self._knots_of(at)
+        right = min(max(bisect_left(knots, byte, key=lambda knot: knot.byte), 1), len(knots) - 1)
+        left, behind = knots[right - 1], knots[right]
+        nearest = left if byte - left.byte < behind.byte - byte else behind
+        hint = None
+        if part.start < nearest.offset < part.stop and abs(nearest.byte - byte) <= max(size // 4, 1 << 16):
+            offset, byte = nearest
+            if offset < self._end_of(at):
+                hint = Hint(self._segments[at].first_offset, byte - self._before[at], offset)
+        else:
+            wide = max(behind.byte - left.byte, 1)
+            offset = left.offset + (byte - left.byte) * (behind.offset - left.offset) // wide
+        if not part.start < offset < part.stop:
+            return None
+        done = byte - self.byte_of(part.start)
+        return (
+            part._replace(stop=offset, size=done),
+            part._replace(start=offset, size=max(part.size - done, 1), hint=hint),
+        )
+
+    def _end_of(self, at: int) -> int:
+        return self._segments[at + 1].first_offset if at + 1 < len(self._segments) else self.end
+
+    def _knots_of(self, at: int) -> list[_Knot]:
+        """The known places of one segment: its beginning, its indexed blocks, its end."""
+        if at not in self._knots:
+            segment, before = self._segments[at], self._before[at]
+            knots = [_Knot(segment.first_offset, before)]
+            file = OS.open(segment.path, "read")
+            try:
+                index = IndexFile(self._directory, segment).load(file, segment.first_offset)
+            finally:
+                file.close()
+            knots += [_Knot(block.next_offset, before + block.end) for block in index.blocks]
+            end = _Knot(self._end_of(at), before + self._sizes[at])
+            if knots[-1].offset < end.offset:
+                knots.append(end)
+            elif len(knots) == 1:
+                knots.append(_Knot(knots[0].offset + 1, before + max(self._sizes[at], 1)))
+            self._knots[at] = knots
+        return self._knots[at]
+
+    def _behind_damage(self, on_corruption: Literal["raise", "skip"]) -> int:
+        cursor = Cursor(self._directory, self.end, on_corruption=on_corruption)
+        try:
+            cursor.read_columns(1)
+            if cursor.due == self.end and not cursor.judge():
+                return self.end
+            while cursor.read_columns(1 << 20) is not None or cursor.judge():
+                pass
+            return cursor.due if cursor.gaps else self.end
+        finally:
+            cursor.close()
+
+
+def _between(offset: int, left: _Knot, right: _Knot) -> int:
+    return left.byte + (offset - left.offset) * (right.byte - left.byte) // max(right.offset - left.offset, 1)

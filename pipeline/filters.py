@@ -1,0 +1,125 @@
+"""Filters of a query that choose what is read, instead of being looked at message by message.
+
+Spark hands over an AND-list. What is answered here in full is taken off its list; a filter on time is used for the
+start alone and stays, because clocks need not be sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pipeline.places import Origin
+
+__all__ = ["Chosen", "choose"]
+
+_OF_ORIGIN = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+_NEVER_NULL = {"offset", "timestamp_ns", "type", "key", "value"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Chosen(NamedTuple):
+    """What filters leave to read.
+
+    Attributes:
+        low: no offset below.
+        high: no offset from here on; None: no bound.
+        newest_from: start with the first message as new as this, ns; None: no bound.
+        origins: (attribute of an origin, the values it may have) each.
+    """
+
+    low: int = 0
+    high: int | None = None
+    newest_from: int | None = None
+    origins: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    def takes(self, origin: Origin) -> bool:
+        """Whether an origin has to be read."""
+        return all(getattr(origin, name) in values for name, values in self.origins)
+
+
+def choose(filters: Iterable[Filter]) -> tuple[Chosen, list[Filter]]:
+    """What filters leave to read, and those that Spark still has to look at."""
+    chosen, rest = Chosen(), []
+    for given in filters:
+        narrowed, done = _apply(given, chosen)
+        chosen = narrowed
+        if not done:
+            rest.append(given)
+    return chosen, rest
+
+
+def _apply(given: Filter, chosen: Chosen) -> tuple[Chosen, bool]:
+    attribute: tuple[str, ...] = getattr(given, "attribute", ())
+    if len(attribute) != 1:
+        return chosen, False
+    column = attribute[0]
+    if isinstance(given, IsNotNull) and column in _NEVER_NULL:
+        return chosen, True
+    if column in _OF_ORIGIN:
+        return _by_origin(given, _OF_ORIGIN[column], chosen)
+    bounds = _bounds(given)
+    if bounds is None:
+        return chosen, False
+    low, high = bounds
+    if column == "offset":
+        return _offsets(chosen, low, high), True
+    if column in ("timestamp", "timestamp_ns") and low is not None:
+        ns = _ns(low) if column == "timestamp" else low
+        newest = max(ns, chosen.newest_from) if chosen.newest_from is not None else ns
+        return chosen._replace(newest_from=newest), False
+    return chosen, False
+
+
+def _by_origin(given: Filter, name: str, chosen: Chosen) -> tuple[Chosen, bool]:
+    if isinstance(given, EqualTo | EqualNullSafe):
+        return chosen._replace(origins=(*chosen.origins, (name, (given.value,)))), True
+    if isinstance(given, In):
+        values = tuple(value for value in given.value if value is not None)
+        return chosen._replace(origins=(*chosen.origins, (name, values))), True
+    if isinstance(given, IsNull):
+        return chosen._replace(origins=(*chosen.origins, (name, (None,)))), True
+    return chosen, False
+
+
+def _bounds(given: Filter) -> tuple[Any, Any] | None:
+    """(lowest, highest) value that passes; whole numbers, so that > is >= of the next one."""
+    if isinstance(given, EqualTo | EqualNullSafe):
+        return (given.value, given.value) if given.value is not None else None
+    if isinstance(given, GreaterThanOrEqual):
+        return given.value, None
+    if isinstance(given, GreaterThan):
+        return (given.value + 1 if isinstance(given.value, int) else given.value), None
+    if isinstance(given, LessThanOrEqual):
+        return None, given.value
+    if isinstance(given, LessThan):
+        return None, (given.value - 1 if isinstance(given.value, int) else given.value)
+    return None
+
+
+def _offsets(chosen: Chosen, low: int | None, high: int | None) -> Chosen:
+    if low is not None:
+        chosen = chosen._replace(low=max(chosen.low, low))
+    if high is not None:
+        chosen = chosen._replace(high=high + 1 if chosen.high is None else min(chosen.high, high + 1))
+    return chosen
+
+
+def _ns(moment: datetime) -> int:
+    """Nanoseconds since the epoch. Spark cuts a timestamp to microseconds, so all of that microsecond counts."""
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

@@ -1,0 +1,253 @@
+"""The options of the sources, as a table: name, what it takes, its default, and the Kafka source's counterpart.
+
+Spark hands options over as strings, and their names without regard to case. A name that is not in the table is an
+error that names the nearest one; Spark itself would ignore it in silence. docs/pipeline.md is tested against this
+table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+from sej.errors import SejError
+
+__all__ = ["READ", "SPARKS_OWN", "Option", "OptionError", "Options", "parse"]
+
+
+class OptionError(SejError, ValueError):
+    """An option or a schema that a source cannot take."""
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        name: as documented; case does not matter.
+        takes: turns the text into a value, or raises ValueError with what is due.
+        default: the value without it.
+        due: what it takes, in words.
+        kafka: the Kafka source's counterpart, or an empty string.
+        meaning: one sentence.
+    """
+
+    name: str
+    takes: Callable[[str], Any]
+    default: Any
+    due: str
+    kafka: str
+    meaning: str
+
+
+class Options:
+    """Parsed options by name; case does not matter."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        """Keep values under lower-case names."""
+        self._values = values
+
+    def __getitem__(self, name: str) -> Any:
+        """The value, or the default."""
+        return self._values[name.lower()]
+
+    def __repr__(self) -> str:
+        """All of them."""
+        return f"Options({self._values!r})"
+
+
+def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej") -> Options:
+    """Read the options of a source.
+
+    Raises:
+        OptionError: an unknown name, or a value that is not what is due.
+    """
+    known = {option.name.lower(): option for option in table}
+    values = {name: option.default for name, option in known.items()}
+    for name, text in given.items():
+        lower = name.lower()
+        if lower in SPARKS_OWN:
+            continue
+        option = known.get(lower)
+        if option is None:
+            near = get_close_matches(lower, known, 1)
+            hint = f"; is {known[near[0]].name!r} meant?" if near else f": it has {', '.join(o.name for o in table)}"
+            raise OptionError(f"the source {source!r} has no option {name!r} here{hint}")
+        try:
+            values[lower] = option.takes(text)
+        except ValueError as error:
+            reason = f" ({error})" if str(error) else ""
+            raise OptionError(f"option {option.name}={text!r}: {option.due} is due{reason}") from error
+    return Options(values)
+
+
+SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname"})
+"""What Spark adds by itself."""
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def takes(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError
+        return text.lower()
+
+    return takes
+
+
+def _offsets(text: str) -> str | dict[str, int]:
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("the JSON is no object")
+    for name, offset in found.items():
+        if type(offset) is not int or offset < -2:
+            raise ValueError(f"{name!r}: an offset, -2 (earliest) or -1 (latest) is due, not {offset!r}")
+    return found
+
+
+_MILLISECONDS_UP_TO: Final = 10**14
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _time(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError("a time without a zone") from None
+        since = moment - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return number * 10**6 if abs(number) < _MILLISECONDS_UP_TO else number
+
+
+_WHOLE = "a whole number of 1 or more"
+_TIME = "milliseconds since the epoch (or nanoseconds: from 10^14 on), or an ISO time with its zone,"
+
+READ: Final = (
+    Option(
+        "layout",
+        _one_of("directory", "shards", "hub"),
+        None,
+        "directory, shards or hub",
+        "",
+        "what the path is, where its names cannot tell",
+    ),
+    Option(
+        "pattern",
+        str,
+        None,
+        "a regular expression",
+        "subscribePattern",
+        "only directories whose whole name matches; what is no regular expression is taken as a glob",
+    ),
+    Option(
+        "startingOffsets",
+        _offsets,
+        None,
+        'earliest, latest or JSON as {"orders.3.005": 23}',
+        "startingOffsets",
+        "where to start; a batch at earliest and a stream at latest by default; a directory that JSON leaves out: earliest",
+    ),
+    Option(
+        "endingOffsets",
+        _offsets,
+        "latest",
+        'latest or JSON as {"orders.3.005": 23}',
+        "endingOffsets",
+        "the offset behind the last one to read; batch only; a directory that JSON leaves out: latest",
+    ),
+    Option(
+        "startingTimestamp",
+        _time,
+        None,
+        _TIME,
+        "startingTimestamp",
+        "start with the first message as new as this; wins over startingOffsets",
+    ),
+    Option(
+        "endingTimestamp",
+        _time,
+        None,
+        _TIME,
+        "endingTimestamp",
+        "end before the first message as new as this; wins over endingOffsets; batch only",
+    ),
+    Option("minPartitions", _count, None, _WHOLE, "minPartitions", "split until there are as many, at index points"),
+    Option("maxPartitions", _count, None, _WHOLE, "", "pack directories into as many at most"),
+    Option(
+        "maxMessagesPerTrigger",
+        _count,
+        None,
+        _WHOLE,
+        "maxOffsetsPerTrigger",
+        "messages a micro-batch, spread over the directories by what they have",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        _count,
+        None,
+        _WHOLE,
+        "",
+        "bytes a micro-batch; a message that is larger comes alone",
+    ),
+    Option(
+        "failOnDataLoss",
+        _truth,
+        True,
+        "true or false",
+        "failOnDataLoss",
+        "fail where messages were deleted, or a journal was truncated, removed or made anew; false: go on and log it",
+    ),
+    Option(
+        "onCorruption",
+        _one_of("raise", "skip"),
+        "raise",
+        "raise or skip",
+        "",
+        "wrong bytes: raise names file and position; skip passes over them, logs each place and counts it",
+    ),
+    Option(
+        "damageReport",
+        str,
+        None,
+        "a directory",
+        "",
+        "with onCorruption=skip: each task leaves a JSON line for each place that it passed over",
+    ),
+    Option(
+        "verify",
+        _truth,
+        False,
+        "true or false",
+        "",
+        "compare each block with its checksum before it is read",
+    ),
+    Option(
+        "pushFilters",
+        _truth,
+        None,
+        "true or false",
+        "",
+        "let filters on offset, time, shard, prefix and client choose what is read; by default as the session says",
+    ),
+)
+"""The options for reading ``sej``."""

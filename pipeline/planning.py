@@ -1,0 +1,96 @@
+"""Slices into partitions: packed by bytes, about one a core, never one a directory.
+
+A partition costs Spark 10 to 40 ms however little is in it, so many small directories share one; a large directory is
+divided, at index points, so that each task can start in the middle of a segment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from pipeline.extents import Extent
+from pipeline.places import Slice
+
+__all__ = ["PARTITION_BYTES_MAX", "PARTITION_BYTES_MIN", "cores", "pack", "partition_count"]
+
+PARTITION_BYTES_MAX: Final = 128 << 20
+"""More than this is divided further: what one failed task has to read again. Spark's own file sources say the same."""
+PARTITION_BYTES_MIN: Final = 1 << 20
+"""Less than this is not worth a task of its own."""
+
+
+def cores() -> int:
+    """How many tasks run at once: what ``SEJ_SPARK_CORES`` says, else the cores that this process may use."""
+    told = os.environ.get("SEJ_SPARK_CORES", "")
+    return int(told) if told.isdigit() and int(told) else len(os.sched_getaffinity(0))
+
+
+def partition_count(size: int, at_least: int | None, at_most: int | None, at_once: int) -> int:
+    """How many partitions so many bytes are worth."""
+    count = max(min(at_once, -(-size // PARTITION_BYTES_MIN)), -(-size // PARTITION_BYTES_MAX), 1)
+    count = max(count, at_least or 1)
+    return min(count, at_most or count)
+
+
+def pack(
+    slices: list[Slice],
+    extents: Mapping[str, Extent],
+    *,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    at_once: int | None = None,
+) -> list[list[Slice]]:
+    """Divide and pack slices, in order.
+
+    Args:
+        slices: what is read.
+        extents: by the origin's name, for dividing; a slice without one stays whole.
+        at_least: so many partitions, where there are as many messages.
+        at_most: not more.
+        at_once: cores; None: :func:`cores`.
+
+    Returns:
+        The partitions; empty where there is nothing to read.
+    """
+    total = sum(part.size for part in slices)
+    count = partition_count(total, at_least, at_most, at_once or cores())
+    partitions: list[list[Slice]] = []
+    current: list[Slice] = []
+    left = total
+    filled = 0
+    for part in slices:
+        rest: Slice | None = part
+        while rest is not None:
+            room = _share(left + filled, count - len(partitions)) - filled
+            if len(partitions) + 1 >= count or rest.size <= room + _slack(room, filled):
+                current.append(rest)
+                filled += rest.size
+                left -= rest.size
+                rest = None
+                continue
+            extent = extents.get(rest.origin.name)
+            divided = extent.cut(rest, room) if extent is not None and room > 0 else None
+            if divided is not None:
+                current.append(divided[0])
+                left -= divided[0].size
+                rest = divided[1]
+            elif not current:
+                current.append(rest)
+                left -= rest.size
+                rest = None
+            partitions.append(current)
+            current, filled = [], 0
+    if current:
+        partitions.append(current)
+    return partitions
+
+
+def _share(size: int, partitions: int) -> int:
+    return -(-size // max(partitions, 1))
+
+
+def _slack(room: int, filled: int) -> int:
+    """A little too much is better than a cut for a few bytes."""
+    return (room + filled) // 8

@@ -1,0 +1,129 @@
+"""What a task does: slices of journals as Arrow batches.
+
+Runs in Spark's Python workers, with nothing but the slices and :class:`How`. Memory is bounded by a chunk of a segment
+and by the largest message; small slices are gathered into one batch, because each batch costs Spark a fixed price.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.arrow import Batches
+from pipeline.places import Slice
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.disk import OS
+from sej.errors import OffsetTooSmallError, SejError, TruncatedError
+
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "How", "read"]
+
+BATCH_ROWS: Final = 1 << 14
+BATCH_BYTES: Final = 1 << 20
+"""Batches smaller than both are gathered; none is larger than these and one chunk."""
+_log = logging.getLogger("pipeline")
+
+
+class How(NamedTuple):
+    """What a task does where bytes are wrong or messages are gone.
+
+    Attributes:
+        on_corruption: raise, or skip and report.
+        fail_on_data_loss: raise where messages were deleted since the plan was made, or log it.
+        verify: compare blocks with their checksums.
+        report: a directory for reports of what was skipped, or None.
+    """
+
+    on_corruption: Literal["raise", "skip"] = "raise"
+    fail_on_data_loss: bool = True
+    verify: bool = False
+    report: str | None = None
+
+
+def read(slices: Iterable[Slice], schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
+    """The messages of slices, as batches of a schema.
+
+    Raises:
+        CorruptionError: wrong bytes that are no torn tail; names file and position.
+        OffsetTooSmallError: messages were deleted since the plan was made.
+        TruncatedError: a journal is shorter than the plan.
+    """
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for part in slices:
+        for batch in _read_one(part, schema, how):
+            gathered.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+                gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.concat_batches(gathered)
+
+
+def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
+    batches = Batches(schema, part.origin)
+    cursor = _cursor(part, part.start, how)
+    try:
+        while cursor.due < part.stop:
+            try:
+                found = cursor.read_columns(min(BATCH_ROWS, part.stop - cursor.due))
+            except OffsetTooSmallError as error:
+                if how.fail_on_data_loss:
+                    raise
+                _log.warning("%s", error)
+                cursor.close()
+                cursor = _cursor(part, error.first_available, how)
+                continue
+            if found is None:
+                if cursor.judge():
+                    continue
+                _missing(part, cursor.due, how)
+                break
+            first = cursor.due - found.messages
+            batch = batches.batch(found, first)
+            if cursor.due > part.stop:  # damage was skipped, up to behind the end of the slice
+                batch = batch.slice(0, max(part.stop - first, 0))
+            if batch.num_rows:
+                yield batch
+        _report(part, cursor, how)
+    finally:
+        cursor.close()
+
+
+def _cursor(part: Slice, start: int, how: How) -> Cursor:
+    return Cursor(Directory(part.origin.path, OS), start, on_corruption=how.on_corruption, verify=how.verify)
+
+
+def _missing(part: Slice, due: int, how: How) -> None:
+    error: SejError = TruncatedError(
+        f"messages up to {part.stop - 1} were there when the read was planned, but now the journal ends at {due}:"
+        " it was truncated or replaced; read again, or give failOnDataLoss=false",
+        path=part.origin.path,
+        offset=due,
+    )
+    if how.fail_on_data_loss:
+        raise error
+    _log.warning("%s", error)
+
+
+def _report(part: Slice, cursor: Cursor, how: How) -> None:
+    """Say what was passed over: in the log, and in the report where one is asked for."""
+    if how.on_corruption != "skip" or not cursor.gaps:
+        return
+    lines = []
+    for gap in cursor.gaps:
+        _log.warning("%s: %d messages from %d on are lost: %s", part.origin.path, gap.missing, gap.start, gap.reason)
+        row = {"directory": part.origin.name, "path": part.origin.path, "start": gap.start, "stop": gap.stop}
+        lines.append(json.dumps({**row, "missing": gap.missing, "reason": gap.reason}) + "\n")
+    if how.report is not None:
+        os.makedirs(how.report, exist_ok=True)
+        with open(os.path.join(how.report, f"damage-{uuid.uuid4().hex}.json"), "w", encoding="utf-8") as file:
+            file.writelines(lines)

@@ -1,0 +1,60 @@
+"""The columns of the source ``sej``: one table, from which Spark's schema, Arrow's and the checks are made.
+
+A schema that the user gives is the projection: some of these columns, in any order. Spark 4.3 prunes no columns of a
+Python source, so ``.schema("offset BIGINT, key BINARY")`` is how fewer bytes are sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import TimestampType as _Timestamp
+
+from pipeline.options import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "SCHEMA", "arrow_schema", "check_projection"]
+
+COLUMNS: Final[dict[str, DataType]] = {
+    "client": StringType(),
+    "prefix": StringType(),
+    "shard_bits": IntegerType(),
+    "shard": IntegerType(),
+    "offset": LongType(),
+    "timestamp": _Timestamp(),
+    "timestamp_ns": LongType(),
+    "type": IntegerType(),
+    "key": BinaryType(),
+    "value": BinaryType(),
+}
+SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
+
+
+def check_projection(schema: StructType, columns: dict[str, DataType] = COLUMNS) -> StructType:
+    """A user's schema, if all of its columns are ours.
+
+    Raises:
+        OptionError: a column that the source does not have, or another type than it has.
+    """
+    for field in schema.fields:
+        kind = columns.get(field.name)
+        if kind is None:
+            raise OptionError(f"there is no column {field.name!r}: a schema names some of {', '.join(columns)}")
+        if field.dataType != kind:
+            raise OptionError(
+                f"column {field.name!r} is {kind.simpleString()}, not {field.dataType.simpleString()}: the schema"
+                " chooses columns; cast afterwards"
+            )
+    if not schema.fields:
+        raise OptionError(f"the schema has no columns: name some of {', '.join(columns)}")
+    return schema
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of batches with these columns."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,112 @@
+"""The source ``sej``: what Spark asks of a table, answered with the other modules.
+
+Spark makes these objects in several processes and pickles them: they hold text, and look at nothing before they are
+asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pipeline.bounds import slices
+from pipeline.discovery import discover, paths_of
+from pipeline.extents import Extent
+from pipeline.filters import Chosen, choose
+from pipeline.options import READ, Options, parse
+from pipeline.planning import pack
+from pipeline.reading import How, read
+from pipeline.schema import SCHEMA, arrow_schema, check_projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SejReader", "SejSource", "UnfilteredSejReader", "UnfilteredSejSource", "how"]
+
+
+class UnfilteredSejReader(DataSourceReader):
+    """Reads journals in batch: plans on the driver, reads in the tasks."""
+
+    def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
+        """Keep what was asked for; nothing is looked at."""
+        self._paths = paths
+        self._options = options
+        self._schema = check_projection(schema)
+        self._chosen = Chosen()
+
+    def partitions(self) -> list[InputPartition]:
+        """The slices of each task; empty where there is nothing to read."""
+        options = self._options
+        origins = discover(self._paths, layout=options["layout"], pattern=options["pattern"])
+        extents = [
+            Extent(origin, on_corruption=options["onCorruption"]) for origin in origins if self._chosen.takes(origin)
+        ]
+        parts = slices(extents, options, self._chosen.low, self._chosen.high)
+        by_name = {extent.origin.name: extent for extent in extents}
+        if self._chosen.newest_from is not None:
+            newest = self._chosen.newest_from
+            parts = [
+                by_name[part.origin.name].slice(max(part.start, by_name[part.origin.name].find_time(newest)), part.stop)
+                for part in parts
+            ]
+        packed = pack(
+            [part for part in parts if part.start < part.stop],
+            by_name,
+            at_least=options["minPartitions"],
+            at_most=options["maxPartitions"],
+        )
+        return [InputPartition(part) for part in packed]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task. Spark makes a partition of None out of no partitions."""
+        return read(partition.value or (), arrow_schema(self._schema), how(self._options))
+
+
+class SejReader(UnfilteredSejReader):
+    """The same, with filters. Spark refuses a reader with this method where its setting is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what can be answered by choosing what is read; hand the rest back."""
+        self._chosen, rest = choose(filters)
+        return rest
+
+
+class UnfilteredSejSource(DataSource):
+    """``sej`` in a session whose filter pushdown is off."""
+
+    pushes_filters = False
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format(...)``."""
+        return "sej"
+
+    def schema(self) -> StructType:
+        """All columns."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        options = parse(READ, self.options)
+        pushes = self.pushes_filters if options["pushFilters"] is None else options["pushFilters"]
+        return (SejReader if pushes else UnfilteredSejReader)(paths_of(self.options), options, schema)
+
+
+class SejSource(UnfilteredSejSource):
+    """``sej`` in a session whose filter pushdown is on."""
+
+    pushes_filters = True
+
+
+def how(options: Options) -> How:
+    """What the options mean for a task."""
+    chosen: dict[str, Any] = {
+        "on_corruption": options["onCorruption"],
+        "fail_on_data_loss": options["failOnDataLoss"],
+        "verify": options["verify"],
+        "report": options["damageReport"],
+    }
+    return How(**chosen)
