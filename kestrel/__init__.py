@@ -4,15 +4,20 @@ from kestrel import segmented
 from kestrel.codec import Operation
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.journal import read_journal
+from kestrel.packing import pack
+from kestrel.queue import Counters, Queue
 from kestrel.replay import Item, State, replay
 
 __all__ = [
+    "Counters",
     "Damage",
     "DamageError",
     "Item",
     "KestrelError",
     "Operation",
+    "Queue",
     "State",
+    "pack",
     "read_journal",
     "replay",
     "segmented",

@@ -1,0 +1,199 @@
+"""The waiting entries of a queue that may be longer than memory.
+
+The head of the queue is in memory, up to a limit; behind it, the rest stands in the journal alone and is read when the
+head has been taken (the original calls this read-behind). The journal is read from the place of the first entry that is
+not in memory; operations other than adds are passed over there, because their effect is in memory already.
+
+Memory is charged by the data and what Python adds to each item, so the limit is what the process really holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from kestrel.codec import Operation
+from kestrel.errors import DamageError
+from kestrel.format import ADD_XID
+from kestrel.journal import Dialect, open_file, read_operations
+from kestrel.replay import Entry, Item
+from kestrel.storage import Piece, Storage
+from sej.disk import OS, Disk, File
+
+__all__ = ["ENTRY_BYTES", "Backlog", "entry_of"]
+
+ENTRY_BYTES: Final = 320
+"""What an entry takes beside its data: two tuples, three integers, the bytes object and its place in the deque."""
+
+
+class Backlog:
+    """A :class:`~kestrel.replay.Store` with a limit.
+
+    Attributes:
+        memory: the entries that are in memory, head first.
+        data_bytes: the data of all waiting entries.
+        memory_bytes: the data of those in memory.
+        behind: how many entries stand in the journal alone.
+        place: where the operation stands whose entry is appended next; set by who appends.
+    """
+
+    def __init__(self, storage: Storage, limit_bytes: int, *, dialect: Dialect = "auto", disk: Disk = OS) -> None:
+        self.memory: deque[Entry] = deque()
+        self.data_bytes = 0
+        self.memory_bytes = 0
+        self.behind = 0
+        self.place: tuple[Piece, int] | None = None
+        self._storage = storage
+        self._limit = limit_bytes
+        self._dialect: Dialect = dialect
+        self._disk = disk
+        self._next_number = 0
+        self._cursor: _Cursor | None = None
+
+    def __len__(self) -> int:
+        return len(self.memory) + self.behind
+
+    @property
+    def piece(self) -> Piece | None:
+        """The piece that is read from; None while everything is in memory."""
+        return None if self._cursor is None else self._cursor.piece
+
+    @property
+    def next_number(self) -> int:
+        """The number of the first entry that is not in memory; only where there is one."""
+        return self._next_number
+
+    def append(self, entry: Entry) -> None:
+        """Add at the end: in memory, or counted as behind when that is full."""
+        assert entry.item is not None
+        size = len(entry.item.data)
+        self.data_bytes += size
+        if self.behind or self._charge() >= self._limit:
+            if not self.behind:
+                assert self.place is not None
+                self._next_number = entry.number
+                self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect, disk=self._disk)
+            self.behind += 1
+        else:
+            self.memory.append(entry)
+            self.memory_bytes += size
+
+    def appendleft(self, entry: Entry) -> None:
+        """Put back at the head."""
+        assert entry.item is not None
+        self.memory.appendleft(entry)
+        self.data_bytes += len(entry.item.data)
+        self.memory_bytes += len(entry.item.data)
+
+    def popleft(self) -> Entry:
+        """Take the head. Reading stays with ``head``, so that it can fail only before anything was written."""
+        if not self.memory:
+            self.fill()
+        entry = self.memory.popleft()
+        assert entry.item is not None
+        self.data_bytes -= len(entry.item.data)
+        self.memory_bytes -= len(entry.item.data)
+        return entry
+
+    def head(self) -> Entry | None:
+        """The head, which stays; reads what has room in memory."""
+        self.fill()
+        return self.memory[0] if self.memory else None
+
+    def fill(self) -> None:
+        """Read entries into memory while there is room, at least one if there are any."""
+        while self.behind and (not self.memory or self._charge() < self._limit):
+            assert self._cursor is not None
+            entry = entry_of(self._cursor.next_add(), self._next_number)
+            self._next_number += 1
+            self.behind -= 1
+            assert entry.item is not None
+            self.memory.append(entry)
+            self.memory_bytes += len(entry.item.data)
+        if not self.behind:
+            self._drop_cursor()
+
+    def entries(self) -> Iterator[Entry]:
+        """All waiting entries, head first; those behind are read without being kept."""
+        yield from self.memory
+        if self.behind:
+            assert self._cursor is not None
+            cursor = self._cursor.copy()
+            try:
+                for number in range(self._next_number, self._next_number + self.behind):
+                    yield entry_of(cursor.next_add(), number)
+            finally:
+                cursor.close()
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self.memory.clear()
+        self.data_bytes = self.memory_bytes = self.behind = 0
+        self._drop_cursor()
+
+    def _charge(self) -> int:
+        return self.memory_bytes + ENTRY_BYTES * len(self.memory)
+
+    def _drop_cursor(self) -> None:
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            cursor.close()
+
+    close = clear
+
+
+def entry_of(operation: Operation, number: int) -> Entry:
+    """The entry that an adding operation makes."""
+    assert operation.data is not None
+    item = Item(operation.data, operation.add_time, operation.expiry or 0)
+    return Entry(number, item, (operation.xid or 0) if operation.opcode == ADD_XID else 0)
+
+
+class _Cursor:
+    """Reads the adds of a storage's pieces, from a place on; follows pieces that are renamed and that grow."""
+
+    def __init__(self, storage: Storage, piece: Piece, position: int, *, dialect: Dialect, disk: Disk) -> None:
+        self.piece = piece
+        self.position = position
+        self._storage = storage
+        self._dialect: Dialect = dialect
+        self._disk = disk
+        self._file: File | None = None
+        self._operations: Iterator[Operation] = iter(())
+
+    def copy(self) -> _Cursor:
+        return _Cursor(self._storage, self.piece, self.position, dialect=self._dialect, disk=self._disk)
+
+    def next_add(self) -> Operation:
+        while True:
+            for operation in self._operations:
+                self.position = operation.position + operation.size
+                if operation.data is not None:
+                    return operation
+            if self.position >= self.piece.size:
+                self._next_piece()
+            if self._file is None:
+                self._file = open_file(self.piece.path, self._disk)
+            self._operations = read_operations(
+                self._file, dialect=self._dialect, start=self.position, end=self.piece.size
+            )
+
+    def _next_piece(self) -> None:
+        pieces = self._storage.pieces
+        at = pieces.index(self.piece) + 1
+        if at >= len(pieces):
+            raise DamageError(
+                "an item that was written is not in the journal any more: another program changed the file; close the"
+                " queue and open it anew",
+                path=self.piece.path,
+                position=self.position,
+            )
+        self.close()
+        self.piece, self.position = pieces[at], 0
+
+    def close(self) -> None:
+        self._operations = iter(())
+        if self._file is not None:
+            self._file.close()
+            self._file = None

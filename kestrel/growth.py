@@ -1,0 +1,112 @@
+"""When a journal is rotated, rewritten or packed: the packing strategy, with its sizes as options.
+
+=====================================  ==================================================================
+what is seen, before a put and after   what is done
+a get
+=====================================  ==================================================================
+nothing waits, and the current file    the journal begins anew with the open transactions
+has grown by ``journal_bytes``
+all files together are over            the journal is written anew, at most every ``compact_delay_s``
+``max_journal_bytes``, and everything
+that waits is in memory
+the current file is over               it is rotated; where the queue is in read-behind, a checkpoint of
+``max_memory_bytes``                   the state at its end is remembered
+the reader has passed a checkpoint     the files up to there are replaced by a packed one
+=====================================  ==================================================================
+
+A journal that was just written anew counts by what it has grown since: many open transactions alone would otherwise
+have it rewritten at every call, which the original does.
+"""
+
+from __future__ import annotations
+
+from kestrel.backlog import Backlog
+from kestrel.packing import Checkpoint, dump, packed
+from kestrel.replay import Machine
+from kestrel.storage import Piece, Storage
+
+__all__ = ["Growth"]
+
+
+class Growth:
+    """Keeps one queue's journal small.
+
+    Attributes:
+        rewrites: how often the journal was written anew.
+        rotations: how often the current file was rotated.
+        packs: how often older files were packed at a checkpoint.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        backlog: Backlog,
+        *,
+        max_memory_bytes: int,
+        journal_bytes: int,
+        max_journal_bytes: int,
+        compact_delay_s: float,
+    ) -> None:
+        self.rewrites = 0
+        self.rotations = 0
+        self.packs = 0
+        self._storage = storage
+        self._backlog = backlog
+        self._max_memory_bytes = max_memory_bytes
+        self._journal_bytes = journal_bytes
+        self._max_journal_bytes = max_journal_bytes
+        self._compact_delay_ms = int(compact_delay_s * 1000)
+        self._next_compaction_ms = 0
+        self._fresh_bytes = 0
+        self._checkpoints: list[Checkpoint] = []
+
+    def tend(self, machine: Machine, now_ms: int) -> None:
+        """Do what is due. Raises as ``Storage.append``."""
+        storage, backlog = self._storage, self._backlog
+        if self._checkpoints:
+            self._pack(machine, now_ms)
+        size = storage.size
+        total = storage.total_size
+        if size >= self._journal_bytes + self._fresh_bytes and not backlog:
+            self.rewrite(machine, now_ms)
+        elif (
+            total > self._max_journal_bytes + self._fresh_bytes
+            and not backlog.behind
+            and now_ms >= self._next_compaction_ms
+        ):
+            self.rewrite(machine, now_ms)
+            self._next_compaction_ms = now_ms + self._compact_delay_ms
+        elif size > self._max_memory_bytes:
+            piece = storage.rotate()
+            self.rotations += 1
+            self.remember(piece, machine)
+
+    def remember(self, piece: Piece, machine: Machine) -> None:
+        """At the end of a rotated file: keep its state in mind, if the queue is in read-behind."""
+        if self._backlog.behind:
+            self._checkpoints.append(Checkpoint.of(piece, machine, self._backlog))
+
+    def rewrite(self, machine: Machine, now_ms: int) -> None:
+        """Write the journal anew."""
+        self._storage.rewrite(dump(machine.open, self._backlog.entries(), machine.last_xid, now_ms))
+        self._checkpoints.clear()
+        self._fresh_bytes = self._storage.size
+        self.rewrites += 1
+
+    def _pack(self, machine: Machine, now_ms: int) -> None:
+        pieces = self._storage.pieces
+        here = self._backlog.piece
+        reader = len(pieces) if here is None else pieces.index(here)
+        passed = [checkpoint for checkpoint in self._checkpoints if pieces.index(checkpoint.piece) < reader]
+        if not passed:
+            return
+        last = passed[-1]
+        del self._checkpoints[: len(passed)]
+        # What waits or is reserved and came from these files is in memory: the reader has passed them.
+        alive = {
+            entry.number: entry.item
+            for entry in (*self._backlog.memory, *machine.open.values())
+            if entry.number < last.added and entry.item is not None
+        }
+        self._storage.replace(last.piece, packed(last, alive, now_ms))
+        self.packs += 1

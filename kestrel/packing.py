@@ -1,0 +1,213 @@
+"""Making a journal small again: what a rewrite writes, what a checkpoint remembers, and ``pack``.
+
+A rewrite puts the whole state in the place of everything. It is for queues that fit into memory. A queue in
+read-behind is packed at checkpoints: when the reader has passed the end of a rotated file, that file and all older ones
+are replaced by one that leads to the very state they led to, except that items which are gone by now are written
+without their data. They keep their places, because the newer files still hold the operations that take them away; and
+every item that is still alive is in memory, because the reader has passed it.
+
+The original writes the transactions opened since the checkpoint first and one empty item per remove after them, so that
+where removes and reserves are mixed, a reserve may find an empty item. Here each one keeps its place.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from kestrel.backlog import Backlog
+from kestrel.codec import addx, xid_operation
+from kestrel.errors import Damage, DamageError
+from kestrel.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
+from kestrel.journal import Dialect, read_journal
+from kestrel.replay import Entry, Item, Machine
+from kestrel.storage import Piece, Storage
+from sej.disk import OS, Disk
+
+__all__ = ["Checkpoint", "dump", "load", "pack", "packed", "wall_clock_ms"]
+
+_BLOCK: Final = 1 << 18
+_PACK_MEMORY_BYTES: Final = 32 << 20
+
+
+class Checkpoint(NamedTuple):
+    """The state at the end of a rotated file, by numbers alone.
+
+    Attributes:
+        piece: that file.
+        open: the open transactions and their entries' numbers.
+        waiting: the waiting entries as ranges of numbers, head first.
+        added: the number of the first entry that a newer file adds.
+        last_xid: the transaction id that was used last.
+    """
+
+    piece: Piece
+    open: dict[int, int]
+    waiting: list[range]
+    added: int
+    last_xid: int
+
+    @classmethod
+    def of(cls, piece: Piece, machine: Machine, backlog: Backlog) -> Checkpoint:
+        """The state as it is now, at the end of piece."""
+        waiting: list[range] = []
+        for entry in backlog.memory:
+            number = entry.number
+            if waiting and waiting[-1].stop == number:
+                waiting[-1] = range(waiting[-1].start, number + 1)
+            else:
+                waiting.append(range(number, number + 1))
+        if backlog.behind:
+            waiting.append(range(backlog.next_number, machine.added))
+        open_ = {xid: entry.number for xid, entry in machine.open.items()}
+        return cls(piece, open_, waiting, machine.added, machine.last_xid)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def load(
+    storage: Storage,
+    backlog: Backlog,
+    *,
+    dialect: Dialect = "auto",
+    disk: Disk = OS,
+    at_end: Callable[[Piece, Machine], None] | None = None,
+) -> tuple[Machine, list[Damage]]:
+    """Replay a storage's files into a backlog; sets the pieces' sizes to what is good of them.
+
+    Args:
+        storage: the files.
+        backlog: the store; bounded memory is its affair.
+        dialect: what opcode 8 means.
+        disk: the seam.
+        at_end: called behind each file but the last.
+
+    Returns:
+        The machine, and what was unreadable.
+    """
+    machine = Machine(backlog)
+    damage = []
+    for piece in storage.pieces:
+        try:
+            for operation in read_journal(piece.path, dialect=dialect, disk=disk):
+                if operation.count is not None:
+                    piece.size = operation.position
+                    break
+                backlog.place = (piece, operation.position)
+                machine.apply(operation)
+        except DamageError as error:
+            piece.size = error.position or 0
+            damage.append(Damage(piece.path, piece.size, error.reason))
+        if at_end is not None and piece is not storage.pieces[-1]:
+            at_end(piece, machine)
+    return machine, damage
+
+
+def dump(open_: dict[int, Entry], waiting: Iterable[Entry], last_xid: int, now_ms: int) -> Iterator[bytes]:
+    """A whole state as operations, in blocks: replayed, it is the same state with the same last xid.
+
+    Args:
+        open_: the open transactions.
+        waiting: the waiting entries, head first.
+        last_xid: the transaction id that was used last.
+        now_ms: the add time of items that have none.
+    """
+    return _blocks(_dump(open_, waiting, last_xid, now_ms))
+
+
+def packed(checkpoint: Checkpoint, alive: dict[int, Item], now_ms: int) -> Iterator[bytes]:
+    """A checkpoint's state as operations, in blocks; items that are not alive any more without their data."""
+    return _blocks(_packed(checkpoint, alive, now_ms))
+
+
+def _dump(open_: dict[int, Entry], waiting: Iterable[Entry], last_xid: int, now_ms: int) -> Iterator[bytes]:
+    for xid in _in_order(open_, last_xid):
+        yield _add(open_[xid].item, now_ms)
+        yield xid_operation(REMOVE_TENTATIVE_XID, xid)
+    used = last_xid in open_ or not last_xid
+    if not used and open_:
+        yield _use(last_xid)
+        used = True
+    for entry in waiting:
+        if not used:
+            yield _use(last_xid)
+            used = True
+        yield _add(entry.item, now_ms)
+
+
+def _packed(checkpoint: Checkpoint, alive: dict[int, Item], now_ms: int) -> Iterator[bytes]:
+    for xid in _in_order(checkpoint.open, checkpoint.last_xid):
+        yield _add(alive.get(checkpoint.open[xid]), now_ms)
+        yield xid_operation(REMOVE_TENTATIVE_XID, xid)
+    if checkpoint.last_xid and checkpoint.last_xid not in checkpoint.open:
+        yield _use(checkpoint.last_xid)
+    for numbers in checkpoint.waiting:
+        for number in numbers:
+            yield _add(alive.get(number), now_ms)
+
+
+def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:
+    """Ascending, the one that was used last at the end, so that a replay ends with it."""
+    return sorted(open_, key=lambda xid: (xid == last_xid, xid))
+
+
+def _add(item: Item | None, now_ms: int) -> bytes:
+    if item is None:
+        return addx(b"", 0)
+    return addx(item.data, now_ms if item.add_time is None else item.add_time, item.expiry)
+
+
+def _use(xid: int) -> bytes:
+    """Makes xid the last one that was used, in operations that every Kestrel 2 reads; only while nothing waits."""
+    return addx(b"", 0) + xid_operation(REMOVE_TENTATIVE_XID, xid) + xid_operation(CONFIRM_REMOVE, xid)
+
+
+def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    block: list[bytes] = []
+    size = 0
+    for part in parts:
+        block.append(part)
+        size += len(part)
+        if size >= _BLOCK:
+            yield b"".join(block)
+            block, size = [], 0
+    if block:
+        yield b"".join(block)
+
+
+def pack(
+    directory: str | os.PathLike[str],
+    name: str,
+    *,
+    dialect: Dialect = "auto",
+    disk: Disk = OS,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> list[Damage]:
+    """Put all files of a queue that nobody has open into one, with the same items, open transactions and last xid.
+
+    Memory stays bounded; damaged bytes are kept aside.
+
+    Returns:
+        What was unreadable.
+
+    Raises:
+        BusyError: somebody has the queue open.
+        FailedError: a write failed; the journal holds the same as before.
+    """
+    storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
+    try:
+        backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect, disk=disk)
+        try:
+            machine, damage = load(storage, backlog, dialect=dialect, disk=disk)
+            storage.ready(damage)
+            storage.rewrite(dump(machine.open, backlog.entries(), machine.last_xid, now_ms()))
+        finally:
+            backlog.close()
+    finally:
+        storage.close()
+    return damage

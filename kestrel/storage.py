@@ -1,0 +1,326 @@
+"""A queue's files, for the one process that holds its lock: append, rotate, replace.
+
+Relies on the disk seam: ``rename``, ``unlink`` and a new file's name are durable when they return. Promises:
+
+- Every operation is one write(2) at the end of the current file; a killed process loses none that returned.
+- Whatever replaces files is written whole under a temporary name, synced, and takes effect by one rename. After a
+  crash at any point a replay finds the state before or after, never both and never neither. The original lets the old
+  current file stand beside the pack that replaces it, and then has every item twice; here it is rotated first, so that
+  the pack's own name kills it. The original makes an empty pack first; here there is never one.
+- Bytes that cannot be read are copied to ``kept/`` before the file that held them is cut, and no other file is.
+- After a failed write or sync every call raises :class:`FailedError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from kestrel.errors import BusyError, Damage, FailedError, ShutError
+from kestrel.files import KEPT, Listing, check_name, join, list_parts, lock_path
+from kestrel.syncing import Sync, Syncer
+from sej.disk import Disk, File
+from sej.errors import ClosedError, LockedError, LockLostError
+from sej.locks import Lock
+
+__all__ = ["Piece", "Storage", "keep_tail", "take_lock"]
+
+_CHECK_S: Final = 0.1
+_COPY_SIZE: Final = 1 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """One file of the journal; size counts what is good of it. Its path changes when it is rotated."""
+
+    path: str
+    stamp: int | None
+    size: int
+
+
+def take_lock(directory: str | os.PathLike[str], name: str, disk: Disk) -> Lock:
+    """The lock of a queue, taken.
+
+    Raises:
+        BusyError: somebody else has it.
+    """
+    lock = Lock(lock_path(directory, name), what=f"the queue {name}", disk=disk)
+    try:
+        return lock.acquire()
+    except LockedError as error:
+        raise BusyError(error.reason, path=error.path, holder=error.holder) from None
+
+
+def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
+    """Copy what stands in a file from position on to ``kept/``, durably; returns the copy's path."""
+    directory, name = os.path.split(path)
+    folder = join(directory, KEPT)
+    disk.mkdir(folder)
+    target = join(folder, f"{name}.{position}.{now_ms}")
+    source = disk.open(path, "read")
+    try:
+        copy = disk.open(f"{target}.part", "temp")
+        try:
+            at = position
+            while block := source.read(_COPY_SIZE, at):
+                copy.write(block)
+                at += len(block)
+            copy.sync()
+        finally:
+            copy.close()
+    finally:
+        source.close()
+    disk.rename(f"{target}.part", target)
+    return target
+
+
+class Storage:
+    """The files of one queue.
+
+    Attributes:
+        pieces: the files in the order of replay; the last one is the current file.
+        damage: what was cut away when the queue was opened.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        *,
+        sync: Sync,
+        sync_soon: Callable[[], None],
+        disk: Disk,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.directory = os.fspath(directory)
+        self.name = check_name(name)
+        self.damage: list[Damage] = []
+        self._disk = disk
+        self._now_ms = now_ms
+        self._failure: FailedError | None = None
+        self._file: File | None = None
+        self._checked = 0.0
+        self._unsynced = False
+        self._syncer = Syncer(sync, sync_soon)
+        disk.mkdir(directory)
+        self._lock = take_lock(directory, name, disk)
+        try:
+            self.pieces = self._settle(list_parts(directory, name, disk))
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _settle(self, listing: Listing) -> list[Piece]:
+        """Finish what a dead process began: remove what a pack replaced, give the pack its name."""
+        for path in (*listing.dead, *listing.temporary):
+            self._disk.unlink(path)
+        pieces = []
+        for part in listing.parts:
+            path = part.path
+            if part.packed:
+                path = path.removesuffix(".pack")
+                self._disk.rename(part.path, path)
+            status = self._disk.status(path)
+            pieces.append(Piece(path, part.stamp, 0 if status is None else status.size))
+        return pieces
+
+    def ready(self, damage: list[Damage]) -> None:
+        """After the replay: cut what is damaged, each in its own file, and open the current file.
+
+        Args:
+            damage: what the replay could not read. The sizes of pieces are by now where each one's good part ends.
+        """
+        for place in damage:
+            keep_tail(self._disk, place.path, place.position, self._now_ms())
+            file = self._disk.open(place.path, "edit")
+            try:
+                file.truncate(place.position)
+                file.sync()
+            finally:
+                file.close()
+        self.damage = damage
+        if self.pieces and self.pieces[-1].stamp is None:
+            status = self._disk.status(self.pieces[-1].path)
+            if status is not None and status.size > self.pieces[-1].size:
+                # It ends with a state dump, behind which a replay reads nothing.
+                self._rename_current()
+        self._open_current()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the current file."""
+        return self.pieces[-1].size
+
+    @property
+    def total_size(self) -> int:
+        """The bytes of all files."""
+        pieces = self.pieces
+        return pieces[0].size if len(pieces) == 1 else sum(piece.size for piece in pieces)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write or sync failed."""
+        return self._failure is not None
+
+    def append(self, data: bytes) -> None:
+        """Write operations at the end of the current file.
+
+        Raises:
+            FailedError: a write, a sync or the lock failed, now or before.
+            ShutError: the storage was closed, or belongs to the parent process.
+        """
+        file = self._file
+        if file is None or self._failure is not None:
+            self._refuse()
+        try:
+            now = time.monotonic()
+            if now - self._checked > _CHECK_S:
+                self._lock.check()
+                self._checked = now
+            elif not self._lock.held:
+                raise ClosedError("the lock is not held by this process")
+            file.write(data)
+            self.pieces[-1].size += len(data)
+            self._unsynced = True
+            self._syncer.wrote()
+        except (OSError, LockLostError, ClosedError) as error:
+            self._fail(error)
+
+    def sync(self) -> None:
+        """Force what was written to the medium. Raises as :meth:`append`."""
+        if self._file is None or self._failure is not None:
+            self._refuse()
+        if self._unsynced:
+            try:
+                self._lock.check()
+                self._file.sync()
+                self._unsynced = False
+            except (OSError, LockLostError, ClosedError) as error:
+                self._fail(error)
+
+    def rotate(self) -> Piece:
+        """Give the current file its number and begin a new one; returns the rotated piece. Raises as :meth:`append`."""
+        self.sync()
+        try:
+            self._close_current()
+            self._rename_current()
+            self._open_current()
+        except (OSError, LockLostError, ClosedError) as error:
+            self._fail(error)
+        return self.pieces[-2]
+
+    def replace(self, last: Piece, content: Iterable[bytes]) -> None:
+        """Put content in the place of all pieces up to last, a rotated one. Raises as :meth:`append`."""
+        self.sync()
+        try:
+            self._replace(last, content)
+        except (OSError, LockLostError, ClosedError) as error:
+            self._fail(error)
+
+    def rewrite(self, content: Iterable[bytes]) -> None:
+        """Put content in the place of everything. Raises as :meth:`append`."""
+        self.sync()
+        try:
+            temporary = self._write_temporary(content)
+            self._close_current()
+            self._rename_current()
+            last = self.pieces[-1]
+            self._swap(temporary, last)
+            # The pack becomes the current file by one more rename; until then it is read as what it is, a pack.
+            path = join(self.directory, self.name)
+            self._disk.rename(f"{last.path}.pack", path)
+            self.pieces[0].path, self.pieces[0].stamp = path, None
+            self._open_current()
+        except (OSError, LockLostError, ClosedError) as error:
+            self._fail(error)
+
+    def _replace(self, last: Piece, content: Iterable[bytes]) -> None:
+        self._swap(self._write_temporary(content), last)
+        self._disk.rename(f"{last.path}.pack", last.path)
+
+    def _write_temporary(self, content: Iterable[bytes]) -> str:
+        path = join(self.directory, f"{self.name}~~{self._now_ms()}")
+        file = self._disk.open(path, "temp")
+        try:
+            for block in content:
+                file.write(block)
+            file.sync()
+        finally:
+            file.close()
+        return path
+
+    def _swap(self, temporary: str, last: Piece) -> None:
+        """By the rename in here the content takes effect; what it replaces goes after it."""
+        self._lock.check()
+        pack = f"{last.path}.pack"
+        self._disk.rename(temporary, pack)
+        index = self.pieces.index(last)
+        for piece in self.pieces[: index + 1]:
+            self._disk.unlink(piece.path)
+        status = self._disk.status(pack)
+        self.pieces[: index + 1] = [Piece(last.path, last.stamp, 0 if status is None else status.size)]
+
+    def _rename_current(self) -> None:
+        piece = self.pieces[-1]
+        before = max((other.stamp or 0 for other in self.pieces), default=0)
+        piece.stamp = max(self._now_ms(), before + 1)
+        path = join(self.directory, f"{self.name}.{piece.stamp}")
+        self._disk.rename(piece.path, path)
+        piece.path = path
+
+    def _open_current(self) -> None:
+        path = join(self.directory, self.name)
+        self._file = self._disk.open(path, "append")
+        if not self.pieces or self.pieces[-1].stamp is not None:
+            self.pieces.append(Piece(path, None, 0))
+        self._unsynced = False
+
+    def _close_current(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _refuse(self) -> NoReturn:
+        if self._failure is not None:
+            raise FailedError(self._failure.reason, path=self.directory) from self._failure
+        raise ShutError("the queue is closed; open it anew", path=join(self.directory, self.name))
+
+    def _fail(self, cause: Exception) -> NoReturn:
+        if isinstance(cause, ClosedError):
+            raise ShutError(
+                "the queue was opened by the parent process; a forked child opens its own after the parent closed it",
+                path=join(self.directory, self.name),
+            ) from cause
+        self._failure = FailedError(
+            f"writing failed ({cause}); what reached the disk is unknown: close the queue and open it anew, which finds"
+            " what is there",
+            path=join(self.directory, self.name),
+        )
+        raise self._failure from cause
+
+    def stop(self) -> None:
+        """End the sync thread; the caller must not hold the lock that it takes."""
+        self._syncer.stop()
+
+    def erase(self) -> None:
+        """Remove the queue's files and let go of the lock. A crash leaves all of it or nothing: it is emptied first."""
+        try:
+            self.rewrite(())
+            self._close_current()
+            self._disk.unlink(self.pieces[-1].path)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Sync, close and let go of the lock; a second time does nothing."""
+        try:
+            if self._file is not None and self._failure is None and self._lock.held:
+                self.sync()
+        finally:
+            with contextlib.suppress(OSError):
+                self._close_current()
+            self._lock.release()

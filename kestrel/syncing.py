@@ -1,0 +1,63 @@
+"""When written bytes are forced to the medium: never (the system does it in its own time), always, or every so often.
+
+At every policy files are synced when they are closed, rotated or replaced, so that only the end of the last file can be
+lost to a power failure; a killed process loses nothing, because nothing is buffered in it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from kestrel.errors import KestrelError
+
+__all__ = ["Sync", "Syncer"]
+
+Sync = Literal["never", "always"] | float
+"""``"never"``, ``"always"``: before the call returns, or a number of seconds."""
+
+
+class Syncer:
+    """Calls a sync by its policy. For a period a thread is started at the first write; it is idle without writes.
+
+    The callback takes whatever lock it needs, and keeps its failures to itself: the next call finds the queue failed.
+    """
+
+    def __init__(self, policy: Sync, sync: Callable[[], None]) -> None:
+        if not (policy in ("never", "always") or (isinstance(policy, int | float) and policy > 0)):
+            raise ValueError(f"sync must be 'never', 'always' or seconds above 0, not {policy!r}")
+        self._sync = sync
+        self.always = policy == "always"
+        self._period = policy if isinstance(policy, int | float) else None
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wrote(self) -> None:
+        """Something was written."""
+        if self.always:
+            self._sync()
+        elif self._period is not None:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
+                self._thread.start()
+            self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread; its owner must not hold the lock that the callback takes."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait()
+            if self._stop.wait(self._period):
+                return
+            self._wake.clear()
+            try:
+                self._sync()
+            except KestrelError:
+                return
