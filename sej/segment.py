@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from sej.codec import Columns, columns, decode_many, message_size
+from sej.codec import Columns, columns, decode_many, measure, message_size
 from sej.disk import Disk, File, Status
 from sej.errors import CorruptionError, DecodeError, TruncatedError
 from sej.message import Message
@@ -86,6 +86,27 @@ class SegmentReader:
                     return found
             if not self._refill():
                 return None
+
+    def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
+        """Whole messages as they stand here, up to the first that reaches limit_bytes, and how many; none: as read.
+
+        Raises:
+            CorruptionError: as :meth:`read`.
+            TruncatedError: as :meth:`read`.
+        """
+        while True:
+            at = self.position - self._chunk_at
+            if at < len(self._chunk):
+                try:
+                    run = measure(self._chunk, at, len(self._chunk), self.due, limit_bytes)
+                except DecodeError as error:
+                    raise self._corruption(error) from error
+                if run.messages:
+                    self.position = self._chunk_at + run.position
+                    self.due += run.messages
+                    return self._chunk[at : run.position], run.messages
+            if not self._refill():
+                return b"", 0
 
     def skip(self, position: int, due: int) -> None:
         """Go on at another message of this segment."""

@@ -18,9 +18,10 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final, Self
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "wait_any"]
 
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x400, 0x800, 0x4000, 0x8000, 0x20000000
@@ -73,7 +74,7 @@ class Watch:
         if self._id is None:
             limit = min(limit, _POLL_FIRST_S * 2 ** min(self._idle_waits, 10), _POLL_MAX_S)
             self._idle_waits += 1
-        found = self._hub.wait(self, limit)
+        found = bool(self._hub.wait((self,), limit))
         if found:
             self._idle_waits = 0
         return found or timeout is None or limit < timeout
@@ -99,6 +100,33 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         """Stop watching."""
         self.close()
+
+
+def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Watch]:
+    """Wait for a change in one of many directories.
+
+    Args:
+        watches: at least one.
+        timeout: seconds; None waits until the safety net is due.
+
+    Returns:
+        Those to look at again: where something changed, those that poll, or all where the safety net is due. An empty
+        list: the timeout passed.
+    """
+    polling = [watch for watch in watches if watch.polling]
+    safety = min(watch._safety_s for watch in watches)
+    limit = safety
+    for watch in polling:
+        limit = min(limit, _POLL_FIRST_S * 2 ** min(watch._idle_waits, 10), _POLL_MAX_S)
+        watch._idle_waits += 1
+    if timeout is not None:
+        limit = min(limit, timeout)
+    found = watches[0]._hub.wait(watches, limit)
+    if found:
+        return found
+    if limit == safety:
+        return list(watches)
+    return polling if timeout is None or limit < timeout else []
 
 
 class _Hub:
@@ -151,10 +179,11 @@ class _Hub:
         with contextlib.suppress(BlockingIOError):  # a full pipe rings already
             os.write(self._bell_in, b"!")
 
-    def wait(self, watch: Watch, timeout: float) -> bool:
+    def wait(self, watches: Sequence[Watch], timeout: float) -> list[Watch]:
+        """Those of the watches that changed or were closed, as soon as there is one; none after the timeout."""
         deadline = time.monotonic() + timeout
         with self._condition:
-            while not watch._pending and not watch._closed:
+            while not any(watch._pending or watch._closed for watch in watches):
                 left = deadline - time.monotonic()
                 if self._leading:
                     if left <= 0 or not self._condition.wait(left):
@@ -171,9 +200,10 @@ class _Hub:
                 self._hand_out(events)
                 if left <= 0:
                     break
-            found = watch._pending
-            watch._pending = False
-            return found or watch._closed
+            found = [watch for watch in watches if watch._pending or watch._closed]
+            for watch in found:
+                watch._pending = False
+            return found
 
     def _read(self, timeout: float) -> bytes:
         """As the leader, without the lock: the raw events that come within the timeout."""
