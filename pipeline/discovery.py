@@ -125,12 +125,20 @@ def _below(root: str, layout: Layout) -> list[Origin]:
             shard = split_name(name)
             if shard is None:
                 raise NotAJournalError(f"{name!r} is no shard's name; layout='hub' reads it as a client's", path=root)
-            found.append(Origin(os.path.join(root, name), name, None, *shard))
+            found.append(_named(Origin(os.path.join(root, name), name), shard))
         return sorted(found, key=lambda origin: (origin.prefix or "", origin.bits, origin.shard))
     return [
-        Origin(os.path.join(root, source.name), source.name, source.client, *(split_name(source.journal_dir) or ()))
+        _named(Origin(os.path.join(root, source.name), source.name, source.client), split_name(source.journal_dir))
         for source in find_sources(root)
     ]
+
+
+def _named(origin: Origin, shard: tuple[str, int, int] | None) -> Origin:
+    """An origin with what its shard's name says; a tree without a prefix has none."""
+    if shard is None:
+        return origin
+    prefix, bits, index = shard
+    return origin._replace(prefix=prefix or None, bits=bits, shard=index)
 
 
 def _journals(root: str) -> list[str]:

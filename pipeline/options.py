@@ -165,7 +165,7 @@ READ: Final = (
         None,
         'earliest, latest or JSON as {"orders.3.005": 23}',
         "startingOffsets",
-        "where to start; a batch at earliest and a stream at latest by default; a directory that JSON leaves out: earliest",
+        "by default a batch at earliest, a stream at latest; directories that JSON leaves out: earliest",
     ),
     Option(
         "endingOffsets",

@@ -1,0 +1,288 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import pipeline
+import sej
+from pipeline.schema import COLUMNS
+from tests.pipeline.conftest import BASE_NS, fill
+
+pytestmark = pytest.mark.spark
+
+
+def load(spark: SparkSession, path: Path, schema: str | None = None, **options: object) -> DataFrame:
+    reader = spark.read.format("sej").options(**{name: str(value) for name, value in options.items()})
+    return (reader.schema(schema) if schema else reader).load(str(path))
+
+
+def offsets(frame: DataFrame) -> list[int]:
+    return sorted(row.offset for row in frame.collect())
+
+
+def failure(frame: DataFrame) -> str:
+    with pytest.raises(Exception) as caught:
+        frame.collect()
+    return str(caught.value)
+
+
+def test_directory_has_every_message_as_it_was_written(spark: SparkSession, journal: Path) -> None:
+    frame = load(spark, journal)
+    assert frame.columns == list(COLUMNS)
+    rows = sorted(frame.collect(), key=lambda row: row.offset)
+    with sej.Scanner(journal) as scanner:
+        written = list(scanner)
+    assert [(r.offset, r.timestamp_ns, r.type, bytes(r.key), bytes(r.value)) for r in rows] == written
+    assert {(row.client, row.prefix, row.shard_bits, row.shard) for row in rows} == {(None, None, None, None)}
+    seconds = [row["seconds"] for row in frame.selectExpr("unix_micros(timestamp) AS seconds").collect()]
+    assert sorted(seconds) == [message.timestamp // 1000 for message in written]
+
+
+def test_tree_of_shards_says_which_shard(spark: SparkSession, shards: Path) -> None:
+    counted = load(spark, shards).groupBy("prefix", "shard_bits", "shard").count().collect()
+    assert {(row.prefix, row.shard_bits, row.shard): row["count"] for row in counted} == {
+        ("orders", 2, index): 10 * (index + 1) for index in range(4)
+    }
+
+
+def test_hub_says_whose_message_it_is(spark: SparkSession, hub_root: Path) -> None:
+    counted = load(spark, hub_root).groupBy("client", "prefix", "shard").count().collect()
+    assert {(row.client, row.prefix, row.shard): row["count"] for row in counted} == {
+        ("berlin", "orders", 0): 5,
+        ("berlin", "orders", 1): 6,
+        ("tokyo", "orders", 0): 5,
+        ("tokyo", "orders", 1): 6,
+        ("berlin", None, None): 3,
+    }
+
+
+def test_layout_forces_what_names_cannot_tell(spark: SparkSession, shards: Path) -> None:
+    frame = load(spark, shards, layout="hub")
+    assert {(row.client, row.prefix, row.shard) for row in frame.collect()} == {
+        ("orders", None, index) for index in range(4)
+    }
+
+
+def test_many_paths_are_read_as_one(spark: SparkSession, journal: Path, shards: Path) -> None:
+    frame = spark.read.format("sej").load([str(journal), str(shards)])
+    assert frame.count() == 200
+
+
+def test_count_needs_no_spark(journal: Path, shards: Path, hub_root: Path) -> None:
+    assert [pipeline.count(path) for path in (journal, shards, hub_root)] == [100, 100, 25]
+    assert pipeline.count(hub_root, pattern="tokyo\\..*") == 11
+
+
+# --- projection
+
+
+def test_user_schema_is_the_projection_in_its_order(spark: SparkSession, journal: Path) -> None:
+    frame = load(spark, journal, "key BINARY, offset BIGINT")
+    assert frame.columns == ["key", "offset"]
+    assert bytes(frame.where("offset = 8").collect()[0].key) == b"k-1"
+
+
+def test_not_null_columns_keep_their_promise(spark: SparkSession, journal: Path) -> None:
+    assert load(spark, journal, "offset BIGINT NOT NULL").count() == 100
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("offset BIGINT, colour STRING", "there is no column 'colour'"),
+        ("offset INT", "column 'offset' is bigint, not int"),
+    ],
+)
+def test_foreign_column_or_type_is_named(spark: SparkSession, journal: Path, schema: str, says: str) -> None:
+    with pytest.raises(Exception, match=says):
+        load(spark, journal, schema).collect()
+
+
+# --- traps of Spark 4.3
+
+
+def test_journal_without_messages_is_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+    sej.Writer(tmp_path / "empty").close()
+    assert load(spark, tmp_path / "empty").collect() == []  # Spark reads a partition of None
+
+
+def test_option_names_take_any_case(spark: SparkSession, journal: Path) -> None:
+    assert load(spark, journal, STARTINGoffsets='{"journal": 90}').count() == 10
+
+
+def test_batches_differ_in_size_but_not_in_schema(spark: SparkSession, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append(b"large" * 400_000)
+        writer.append_many([b""] * 50_000)
+        writer.append(b"last", timestamp=sej.NO_TIMESTAMP)
+    frame = load(spark, tmp_path / "j")
+    assert frame.count() == 50_002
+    assert frame.selectExpr("sum(length(value))").collect()[0][0] == 2_000_004
+    last = frame.where("offset = 50001").collect()[0]
+    assert (last.timestamp, last.timestamp_ns) == (None, sej.NO_TIMESTAMP)
+
+
+def test_filters_may_be_off(spark: SparkSession, journal: Path) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert "DATA_SOURCE_PUSHDOWN_DISABLED" in failure(load(spark, journal).where("offset > 90"))
+        assert offsets(load(spark, journal, pushFilters="false").where("offset > 90")) == list(range(91, 100))
+        pipeline.register(spark)
+        assert offsets(load(spark, journal).where("offset > 90")) == list(range(91, 100))
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        pipeline.register(spark)
+
+
+# --- which messages
+
+
+def test_offsets_by_directory(spark: SparkSession, shards: Path) -> None:
+    frame = load(
+        spark,
+        shards,
+        startingOffsets='{"orders.2.000": 4, "orders.2.001": -1, "orders.2.002": -2}',
+        endingOffsets='{"orders.2.003": 7}',
+    )
+    counted = {row.shard: row["count"] for row in frame.groupBy("shard").count().collect()}
+    assert counted == {0: 6, 2: 30, 3: 7}
+
+
+def test_times_choose_the_offsets(spark: SparkSession, journal: Path) -> None:
+    start = datetime.fromtimestamp(BASE_NS // 10**9 + 20, UTC).isoformat()
+    frame = load(spark, journal, startingTimestamp=start, endingTimestamp=BASE_NS // 10**6 + 30_000)
+    assert offsets(frame) == list(range(20, 30))
+    assert offsets(load(spark, journal, startingTimestamp=BASE_NS + 95 * 10**9)) == list(range(95, 100))
+
+
+def test_pattern_chooses_directories(spark: SparkSession, hub_root: Path) -> None:
+    assert load(spark, hub_root, pattern=r"berlin\.orders\..*").count() == 11
+    assert load(spark, hub_root, pattern="*.orders.1.001").count() == 12
+    assert "matches none of 5 directories" in failure(load(spark, hub_root, pattern="paris.*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("startingOffsets", '{"nowhere": 3}', "names 'nowhere', which is not read; there are journal"),
+        ("startingOffsets", '{"journal": -3}', "earliest"),
+        ("startingOffsets", "soon", "earliest, latest or JSON"),
+        ("startingTimestamp", "2013-01-01", "without a zone"),
+        ("maxPartitions", "0", "a whole number of 1 or more is due"),
+        ("startingOfsets", "latest", "is 'startingOffsets' meant?"),
+        ("layout", "tree", "directory, shards or hub is due"),
+    ],
+)
+def test_bad_option_says_what_is_due(spark: SparkSession, journal: Path, option: str, value: str, says: str) -> None:
+    with pytest.raises(Exception) as caught:
+        load(spark, journal, **{option: value}).collect()
+    assert says in str(caught.value)
+
+
+def test_bad_paths_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "nothing").mkdir()
+    assert "nothing is here" in failure(load(spark, tmp_path / "missing"))
+    assert "this is a file" in failure(load(spark, tmp_path / "file"))
+    assert "no journal, no tree of shards and no hub" in failure(load(spark, tmp_path / "nothing"))
+
+
+# --- partitions
+
+
+def test_many_directories_share_a_partition(spark: SparkSession, tmp_path: Path) -> None:
+    for index in range(64):
+        fill(tmp_path / f"many.6.{index:03x}", 3)
+    frame = load(spark, tmp_path)
+    assert frame.rdd.getNumPartitions() == 1
+    assert frame.count() == 192
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40,000 messages of 1 KB in segments of 8 MB."""
+    path = tmp_path_factory.mktemp("large") / "j"
+    with sej.Writer(path, segment_bytes=8 << 20) as writer:
+        for _ in range(40):
+            writer.append_many([b"x" * 1000] * 1000)
+    return path
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 33])
+def test_segments_are_divided_and_nothing_is_lost(spark: SparkSession, large: Path, partitions: int) -> None:
+    frame = load(spark, large, "offset BIGINT", minPartitions=partitions, maxPartitions=partitions)
+    assert frame.rdd.getNumPartitions() == partitions
+    assert frame.selectExpr("count(*)", "count(DISTINCT offset)", "max(offset)").collect()[0][:] == (
+        40_000,
+        40_000,
+        39_999,
+    )
+    assert max(len(part) for part in frame.rdd.glom().collect()) < 2 * 40_000 / partitions
+
+
+# --- filters
+
+
+def test_filters_choose_what_is_read(spark: SparkSession, hub_root: Path) -> None:
+    frame = load(spark, hub_root)
+    assert offsets(frame.where("client = 'tokyo' AND shard = 1 AND offset >= 2 AND offset < 5")) == [2, 3, 4]
+    assert frame.where("client IN ('tokyo', 'paris')").count() == 11
+    assert frame.where("shard IS NULL").count() == 3
+    assert frame.where("shard IS NOT NULL AND offset IN (1, 4)").count() == 8
+    assert frame.where("NOT offset = 1").count() == 20
+
+
+def test_filter_on_time_is_exact(spark: SparkSession, journal: Path) -> None:
+    frame = load(spark, journal)
+    assert offsets(frame.where(f"timestamp_ns > {BASE_NS + 96 * 10**9}")) == [97, 98, 99]
+    at = datetime.fromtimestamp(BASE_NS // 10**9 + 98, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    assert offsets(frame.where(f"timestamp >= '{at}'")) == [98, 99]
+
+
+# --- damage and loss
+
+
+def damage(path: Path, position: int, segment: str = "0000000000000000.jnl") -> None:
+    with (path / "jnl" / segment).open("r+b") as file:
+        file.seek(position)
+        file.write(b"\xff" * 8)
+
+
+def test_torn_tail_ends_quietly(spark: SparkSession, journal: Path) -> None:
+    segment = journal / "jnl" / "0000000000000000.jnl"
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size - 3)
+    assert load(spark, journal).count() == 99
+    assert pipeline.count(journal) == 99
+
+
+def test_corruption_names_file_and_position(spark: SparkSession, journal: Path) -> None:
+    with (journal / "jnl" / "0000000000000000.jnl").open("rb") as file:
+        at = file.read().index(b"v-42") - 30
+    damage(journal, at)
+    said = failure(load(spark, journal))
+    assert "0000000000000000.jnl, position" in said
+    assert "CorruptionError" in said
+
+
+def test_corruption_is_skipped_and_counted_by_option(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    with (journal / "jnl" / "0000000000000000.jnl").open("rb") as file:
+        at = file.read().index(b"v-42") - 30
+    damage(journal, at)
+    report = tmp_path / "report"
+    found = offsets(load(spark, journal, onCorruption="skip", damageReport=report))
+    lost = sorted(set(range(100)) - set(found))
+    assert lost
+    assert set(lost) <= {41, 42, 43}
+    rows = spark.read.json(str(report)).collect()
+    assert sum(row.missing for row in rows) == len(lost)
+
+
+def test_deleted_messages_are_data_loss(spark: SparkSession, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j", first_offset=50) as writer:
+        writer.append_many([b"x"] * 10)
+    start = '{"j": 20}'
+    assert "message 20, which was deleted" in failure(load(spark, tmp_path / "j", startingOffsets=start))
+    assert "journal ends at 60" in failure(load(spark, tmp_path / "j", endingOffsets='{"j": 61}'))
+    assert offsets(load(spark, tmp_path / "j", startingOffsets=start, failOnDataLoss="false")) == list(range(50, 60))
