@@ -1,0 +1,53 @@
+"""Shards: a journal split by key into SEJ directories side by side, and what writes and reads them as one.
+
+Names are handed on when they are first used, so that importing ``shard`` costs next to nothing. What stands in a
+tree: docs/formats/shard.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shard.errors import ShardsBrokenError, ShardsFailedError, ShardsLockedError
+    from shard.names import Path
+    from shard.routing import index_of
+    from shard.trees import Found, Tree, find
+    from shard.writer import Writer
+
+_HOME = {
+    "shard.errors": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
+    "shard.names": ("Path",),
+    "shard.routing": ("index_of",),
+    "shard.trees": ("Found", "Tree", "find"),
+    "shard.writer": ("Writer",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Found",
+    "Path",
+    "ShardsBrokenError",
+    "ShardsFailedError",
+    "ShardsLockedError",
+    "Tree",
+    "Writer",
+    "find",
+    "index_of",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Fetch a public name from its module at its first use."""
+    import importlib
+
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'shard' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -1,0 +1,60 @@
+"""What breaks in shards, beside what breaks in one journal.
+
+::
+
+    SejError
+    └── ShardsFailedError          some shards failed, the others did their part   .errors .appended
+        ├── ShardsLockedError      all of these are held by others; a LockedError too
+        └── ShardsBrokenError      the writers of all of these failed; a WriterFailedError too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sej.errors import LockedError, SejError, WriterFailedError
+
+__all__ = ["ShardsBrokenError", "ShardsFailedError", "ShardsLockedError", "shards_failed"]
+
+
+class ShardsFailedError(SejError):
+    """Something went wrong in some shards; the others have what was theirs.
+
+    Attributes:
+        errors: what went wrong, by the shard's index.
+        appended: the offsets that the other shards gave, by index; empty where nothing was to be appended.
+    """
+
+    errors: Mapping[int, BaseException]
+    appended: Mapping[int, range]
+
+
+class ShardsLockedError(ShardsFailedError, LockedError):
+    """Other processes hold all the shards that failed."""
+
+
+class ShardsBrokenError(ShardsFailedError, WriterFailedError):
+    """A write or sync failed in all the shards that failed: open the writer anew."""
+
+
+def shards_failed(
+    what: str, path: str, errors: Mapping[int, BaseException], appended: Mapping[int, range] | None = None
+) -> ShardsFailedError:
+    """The error for what went wrong in some shards, of the narrowest class that fits them all."""
+    kind: type[ShardsFailedError] = ShardsFailedError
+    if all(isinstance(error, LockedError) for error in errors.values()):
+        kind = ShardsLockedError
+    elif all(isinstance(error, WriterFailedError) for error in errors.values()):
+        kind = ShardsBrokenError
+    numbers = ", ".join(f"{index:03x}" for index in sorted(errors))
+    first = errors[min(errors)]
+    rest = f" (and {len(errors) - 1} more: see .errors)" if len(errors) > 1 else ""
+    error = kind.__new__(kind)
+    SejError.__init__(
+        error, f"{what} failed in shard {numbers}; the other shards did their part. {first}{rest}", path=path
+    )
+    error.errors = dict(errors)
+    error.appended = dict(appended or {})
+    if isinstance(error, LockedError):
+        error.holder = first.holder if isinstance(first, LockedError) else None
+    return error

@@ -1,0 +1,51 @@
+"""The names of a tree of shards: constants, and nothing else.
+
+Source: the SEJ document, "Sharding" and "Hub"::
+
+    [prefix].[shard-bit].[shard-index]     orders.3.005
+             [shard-bit].[shard-index]     3.005            no prefix
+    [prefix]                               orders           bit 0: one shard, named by its prefix
+    [client-id].[any of the above]         berlin.orders.3.005, in a hub's root
+
+The routing hash is XXH64 of the key with seed 42, which is what Spark's ``xxhash64`` computes; its low bits are the
+index. It is fixed for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = [
+    "CLIENT",
+    "HASH_SEED",
+    "HUB_MARKER",
+    "INDEX_DIGITS",
+    "JOURNAL_DIR",
+    "MAX_BITS",
+    "PREFIX",
+    "RECORDS_DIR",
+    "RESHARD_DIR",
+    "SHARD",
+    "WORKERS_DIR",
+]
+
+MAX_BITS: Final = 10
+INDEX_DIGITS: Final = 3
+HASH_SEED: Final = 42
+
+PREFIX: Final = re.compile(r"[A-Za-z0-9_\-]*")
+SHARD: Final = re.compile(r"(?:([A-Za-z0-9_\-]+)\.)?([1-9a])\.([0-9a-f]{3})")
+"""prefix or nothing, bit, index; a name with bit 0 is a prefix and nothing else."""
+
+CLIENT: Final = re.compile(r"[0-9A-Za-z_\-]+")
+JOURNAL_DIR: Final = re.compile(r"(?!.*\.\.)[0-9A-Za-z_.\-]+")
+
+HUB_MARKER: Final = ".hub"
+"""A hub's root carries this file: names alone cannot tell it from a tree of shards."""
+WORKERS_DIR: Final = ".workers"
+RESHARD_DIR: Final = ".reshard"
+RECORDS_DIR: Final = ".shards"
+"""One file a tree: the shards that a writer ever made. A shard that was never used is not there, and not missing."""
+
+assert 1 << MAX_BITS <= 16**INDEX_DIGITS and MAX_BITS < 16

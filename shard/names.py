@@ -1,0 +1,146 @@
+"""Names of shards: building, parsing, validating. No I/O.
+
+A name must match in full: what the original takes by accident (``../x``, a blank, an accent) is refused here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sej.errors import InvalidNameError
+from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD
+from shard.routing import BytesLike, index_of
+
+__all__ = ["Path", "split_name"]
+
+
+class Path:
+    """A tree of shards: ``2**bits`` SEJ directories side by side. Names it; nothing is looked at. Immutable.
+
+    Attributes:
+        root: the directory that holds them.
+        prefix: what their names begin with.
+        bits: 0 to 10.
+        count: how many shards.
+
+    Example:
+        >>> p = Path("data", prefix="orders", bits=3)
+        >>> p.count, p.dir(5), p.index(b"alice")
+        (8, 'data/orders.3.005', 3)
+        >>> Path.parse("data/orders.3.005")
+        (shard.Path('data', prefix='orders', bits=3), 5)
+    """
+
+    __slots__ = ("bits", "count", "prefix", "root")
+
+    root: str
+    prefix: str
+    bits: int
+    count: int
+
+    def __init__(self, root: str | os.PathLike[str], prefix: str = "", bits: int = 0) -> None:
+        """Name a tree.
+
+        Args:
+            root: the directory that holds the shards.
+            prefix: letters, digits, ``_`` and ``-``; may be empty, but not with 0 bits.
+            bits: 0 to 10.
+
+        Raises:
+            InvalidNameError: the prefix does not fully match, or is empty with 0 bits.
+            ValueError: bits out of range.
+        """
+        path = os.fspath(root)
+        if not isinstance(path, str):
+            raise TypeError(f"a root must be str or a path object, not {type(path).__name__}")
+        if not isinstance(prefix, str):
+            raise TypeError(f"a prefix must be str, not {type(prefix).__name__}")
+        if type(bits) is not int:
+            raise TypeError(f"bits must be an int, not {type(bits).__name__}")
+        if not PREFIX.fullmatch(prefix):
+            raise InvalidNameError(f"prefix {prefix!r}: only letters, digits, '_' and '-' are allowed")
+        if not 0 <= bits <= MAX_BITS:
+            raise ValueError(f"bits {bits}: 0 to {MAX_BITS} is due, for 1 to {1 << MAX_BITS} shards")
+        if not bits and not prefix:
+            raise InvalidNameError("bits 0 needs a prefix: it is the whole name of the one shard")
+        for name, value in (("root", path), ("prefix", prefix), ("bits", bits), ("count", 1 << bits)):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse: two parts of a program may hold the same tree."""
+        raise AttributeError(f"a shard.Path cannot be changed: make a new one instead of setting {name}")
+
+    @property
+    def name(self) -> str:
+        """What the shards' names have in common: ``orders.3``, ``3``, ``orders``."""
+        if not self.bits:
+            return self.prefix
+        return f"{self.prefix}.{self.bits:x}" if self.prefix else f"{self.bits:x}"
+
+    def dir(self, index: int) -> str:
+        """The SEJ directory of a shard, there or not."""
+        if not 0 <= index < self.count:
+            raise ValueError(f"shard {index}: {self.name} has 0 to {self.count - 1}")
+        return os.path.join(self.root, f"{self.name}.{index:0{INDEX_DIGITS}x}" if self.bits else self.prefix)
+
+    def index(self, key: BytesLike) -> int:
+        """The shard that a key belongs to."""
+        return index_of(key, self.bits)
+
+    def dirs(self) -> list[str]:
+        """The SEJ directories of all shards, there or not."""
+        return [self.dir(index) for index in range(self.count)]
+
+    @staticmethod
+    def parse(path: str | os.PathLike[str]) -> tuple[Path, int]:
+        """The tree and the index that a shard's directory is named by.
+
+        Raises:
+            InvalidNameError: the last part of the path is no shard's name.
+        """
+        root, name = os.path.split(os.fspath(path).rstrip(os.sep))
+        found = split_name(name)
+        if found is None:
+            raise InvalidNameError(
+                f"{name!r} is no shard's name: prefix.bit.index is due, with bit 1 to a and index 000 to 3ff below"
+                " 2**bit, or a prefix alone",
+                path=path,
+            )
+        prefix, bits, index = found
+        return Path(root, prefix, bits), index
+
+    def __eq__(self, other: object) -> bool:
+        """The same names; roots are compared as they are written."""
+        return isinstance(other, Path) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        """Fit for dicts and sets."""
+        return hash(self._key())
+
+    def __reduce__(self) -> tuple[type[Path], tuple[str, str, int]]:
+        """Pickle by its parts."""
+        return Path, self._key()
+
+    def __repr__(self) -> str:
+        """As users write it."""
+        return f"shard.Path({self.root!r}, prefix={self.prefix!r}, bits={self.bits})"
+
+    def _key(self) -> tuple[str, str, int]:
+        return self.root, self.prefix, self.bits
+
+
+def split_name(name: str) -> tuple[str, int, int] | None:
+    """A shard's name as (prefix, bits, index), or None where it is none.
+
+    Example:
+        >>> split_name("orders.a.3ff"), split_name("orders"), split_name("orders.1.002")
+        (('orders', 10, 1023), ('orders', 0, 0), None)
+    """
+    if name and PREFIX.fullmatch(name):
+        return name, 0, 0
+    match = SHARD.fullmatch(name)
+    if match is None:
+        return None
+    bits, index = int(match[2], 16), int(match[3], 16)
+    return (match[1] or "", bits, index) if index < 1 << bits else None

@@ -1,0 +1,160 @@
+"""What stands under a root: one SEJ directory, trees of shards, or a hub's client directories. Looks, creates nothing.
+
+A root with ``jnl/`` in it is one SEJ directory. A root with the marker ``.hub`` is a hub's. Without it, a root whose
+SEJ directories all have shards' names holds trees of shards, anything else is a hub's. Names that begin with a dot
+are nobody's business, and so are files and directories without ``jnl/``: :func:`shard.check` names those.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sej.disk import OS, Disk
+from sej.errors import JournalNotFoundError, NotAJournalError
+from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
+from shard.names import Path, split_name
+
+__all__ = ["Found", "Layout", "Tree", "entry", "find", "journals", "look"]
+
+Layout = Literal["directory", "shards", "hub"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One SEJ directory under a root.
+
+    Attributes:
+        path: where it is.
+        client: the hub's client it belongs to; None outside hubs.
+        prefix: of its shard's name, or None where its name is no shard's.
+        bits: as prefix.
+        index: as prefix.
+    """
+
+    path: str
+    client: str | None
+    prefix: str | None
+    bits: int | None
+    index: int | None
+
+    @property
+    def name(self) -> str:
+        """The directory's own name."""
+        return os.path.basename(self.path)
+
+
+class Tree:
+    """All SEJ directories under a root, in the order of their names: a sequence of :class:`Found`.
+
+    Attributes:
+        root: what was looked at.
+        layout: ``"directory"``, ``"shards"`` or ``"hub"``.
+        entries: the directories.
+    """
+
+    __slots__ = ("entries", "layout", "root")
+
+    def __init__(self, root: str, layout: Layout, entries: tuple[Found, ...]) -> None:
+        """Keep what was found."""
+        self.root = root
+        self.layout = layout
+        self.entries = entries
+
+    @property
+    def paths(self) -> list[Path]:
+        """The trees of shards among them, outside hubs."""
+        if self.layout != "shards":
+            return []
+        names = {(found.prefix, found.bits) for found in self.entries}
+        return [Path(self.root, prefix or "", bits or 0) for prefix, bits in sorted(names, key=str)]
+
+    def __iter__(self) -> Iterator[Found]:
+        """The directories."""
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        """How many directories."""
+        return len(self.entries)
+
+    def __getitem__(self, at: int) -> Found:
+        """One of them."""
+        return self.entries[at]
+
+    def __repr__(self) -> str:
+        """Root, layout and count."""
+        return f"<shard.Tree {self.root!r} {self.layout} with {len(self.entries)} directories>"
+
+
+def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Disk = OS) -> Tree:
+    """Say what stands under a root.
+
+    Args:
+        root: a SEJ directory, or a directory of them.
+        layout: read it as this, whatever it looks like.
+        disk: the seam.
+
+    Raises:
+        JournalNotFoundError: there is nothing.
+        NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
+    """
+    path = os.fspath(root)
+    if layout is not None and layout not in get_args(Layout):
+        raise ValueError(f"layout {layout!r}: expected one of {', '.join(get_args(Layout))}")
+    there = disk.status(path)
+    if there is None:
+        raise JournalNotFoundError(
+            "there is nothing here; a shard.Writer makes its root, reading never does", path=path
+        )
+    if not there.is_dir:
+        raise NotAJournalError("this is a file; a SEJ directory or a root of several is due", path=path)
+    if layout is None:
+        layout = _recognize(path, disk)
+    if layout == "directory":
+        if not look(disk, path):
+            raise NotAJournalError("this directory has no jnl/ in it: it is no SEJ directory", path=path)
+        return Tree(path, layout, (Found(path, None, None, None, None),))
+    return Tree(path, layout, tuple(entry(path, name, layout) for name in journals(disk, path)))
+
+
+def look(disk: Disk, path: str) -> bool:
+    """Whether a SEJ directory is there."""
+    inside = disk.status(os.path.join(path, "jnl"))
+    return inside is not None and inside.is_dir
+
+
+def journals(disk: Disk, root: str) -> list[str]:
+    """The names of the SEJ directories in a root."""
+    return [name for name in disk.list(root) if not name.startswith(".") and look(disk, os.path.join(root, name))]
+
+
+def entry(root: str, name: str, layout: Layout) -> Found:
+    """What a directory's name says under a layout.
+
+    Raises:
+        NotAJournalError: the name does not fit it.
+    """
+    path = os.path.join(root, name)
+    if layout == "shards":
+        parts = split_name(name)
+        if parts is None:
+            raise NotAJournalError("a SEJ directory whose name is no shard's; see shard.check", path=path)
+        return Found(path, None, *parts)
+    client, dot, journal = name.partition(".")
+    if not dot or not CLIENT.fullmatch(client) or not JOURNAL_DIR.fullmatch(journal):
+        raise NotAJournalError(
+            "a SEJ directory whose name fits neither a tree of shards ([prefix.]bit.index) nor a hub"
+            " (client.journal); move it elsewhere, see shard.check",
+            path=path,
+        )
+    return Found(path, client, *(split_name(journal) or (None, None, None)))
+
+
+def _recognize(root: str, disk: Disk) -> Layout:
+    if look(disk, root):
+        return "directory"
+    if disk.status(os.path.join(root, HUB_MARKER)) is not None:
+        return "hub"
+    return "shards" if all(split_name(name) for name in journals(disk, root)) else "hub"

@@ -1,0 +1,338 @@
+"""The sharded writer: one writer a shard, opened on first use.
+
+What it relies on: :class:`sej.Writer` for everything inside a shard, its lock included, and :mod:`shard.routing` for
+which shard a message belongs to.
+
+What it promises: messages of one key stand in one shard, in the order of the calls. What goes wrong in one shard loses
+nothing in the others, and the error names it; a shard whose write or sync failed stays failed until the writer is
+opened anew. At most ``max_open`` shards hold files and locks: the one that was used longest ago is flushed and rests,
+and another process may have it meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+from sej.errors import ClosedError, InvalidMessageError
+from sej.format import MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP
+from sej.message import Message
+from sej.resting import RestingWriter
+from shard.errors import shards_failed
+from shard.names import Path
+from shard.records import Records
+from shard.routing import BytesLike, Route, group, index_of, routed
+
+__all__ = ["Writer"]
+
+_SYNC_THREADS: Final = 8
+_NOT_GIVEN: Final = -1
+
+
+class Writer:
+    """Appends to a tree of shards. Threads may share it.
+
+    Attributes:
+        path: the tree.
+
+    Example:
+        >>> import tempfile, shard
+        >>> with Writer(shard.Path(tempfile.mkdtemp(), "orders", 3)) as w:
+        ...     w.append(b"3 apples", b"alice")
+        ...     w.append_many([b"1 pear", b"2 figs"], [b"bob", b"alice"])
+        (3, 0)
+        {3: range(1, 3)}
+    """
+
+    def __init__(self, path: Path, route: Route | None = None, max_open: int = 256, **writer_options: Any) -> None:
+        """Make the root if it is missing; shards are opened when they are first written to.
+
+        Args:
+            path: the tree.
+            route: any function of a message that gives an int, whose low bits are the shard; None: XXH64 of the key.
+                The message's offset is -1, its timestamp the one that was given or NO_TIMESTAMP.
+            max_open: so many shards hold their files and locks at a time.
+            writer_options: for every shard's :class:`sej.Writer`.
+
+        Raises:
+            NotAJournalError: the root is a file.
+            TypeError: path is no shard.Path, or a writer option has another name.
+        """
+        if not isinstance(path, Path):
+            raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
+        if max_open < 1:
+            raise ValueError(f"max_open {max_open}: at least 1 is due")
+        if route is not None and not callable(route):
+            raise TypeError(f"route must be a function of a message, not {type(route).__name__}")
+        self.path = path
+        self._route = route
+        self._max_open = max_open
+        self._options = writer_options
+        self._records = Records(path, **({"disk": writer_options["disk"]} if "disk" in writer_options else {}))
+        self._open: OrderedDict[int, RestingWriter] = OrderedDict()
+        self._resting: dict[int, RestingWriter] = {}
+        self._using: dict[int, int] = {}
+        self._guard = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._records.prepare()
+
+    # --- appending
+
+    def append(
+        self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None
+    ) -> tuple[int, int]:
+        """Append one message.
+
+        Args:
+            value: the payload.
+            key: up to 127 bytes; without a route of your own it decides the shard. No key is the empty key.
+            type: 0 to 255.
+            timestamp: ns since the epoch, or NO_TIMESTAMP; None: now.
+
+        Returns:
+            The shard's index, and the offset there.
+
+        Raises:
+            LockedError: another process writes to this shard.
+            SejError: as :meth:`sej.Writer.append`; the path names the shard.
+        """
+        if self._route is None:
+            index = index_of(key, self.path.bits)
+        else:
+            stamp = NO_TIMESTAMP if timestamp is None else timestamp
+            message = Message(_NOT_GIVEN, stamp, type, bytes(key), bytes(value))
+            index = routed(self._route, [message], self.path.bits)[0]
+        with self._writer(index) as writer:
+            return index, writer.append(value, key, type, timestamp)
+
+    def append_many(
+        self,
+        values: Iterable[BytesLike],
+        keys: Iterable[BytesLike] | None = None,
+        type: int | Sequence[int] = 0,
+        timestamp: int | Sequence[int] | None = None,
+    ) -> dict[int, range]:
+        """Append many messages; nothing if one of them is invalid. Each shard gets its part in one batch.
+
+        Args:
+            values: the payloads.
+            keys: as many, or None: no keys.
+            type: one, or as many.
+            timestamp: one, or as many; None: now.
+
+        Returns:
+            For each shard concerned, the offsets that its part has; in a part the messages keep their order.
+
+        Raises:
+            ShardsFailedError: some shards failed (``errors``), the others have their part (``appended``).
+            InvalidMessageError: a field out of its range; nothing was appended.
+        """
+        bits = self.path.bits
+        payloads: list[Any] = values if isinstance(values, list) else list(values)
+        if keys is None:
+            labels: list[Any] = [b""] * len(payloads)
+        else:
+            labels = keys if isinstance(keys, list) else list(keys)
+        types = None if isinstance(type, int) else list(type)
+        times = None if timestamp is None or isinstance(timestamp, int) else list(timestamp)
+        _check_numbers(len(payloads), types, times, type, timestamp)
+        indexes = None
+        if self._route is not None:
+            group(payloads, labels, 0, None)  # refuses what is no message before the route sees it
+            stamps = times or [timestamp if isinstance(timestamp, int) else NO_TIMESTAMP] * len(payloads)
+            kinds = types or [type if isinstance(type, int) else 0] * len(payloads)
+            rows = zip(stamps, kinds, labels, payloads, strict=True)
+            indexes = routed(self._route, [Message(_NOT_GIVEN, *row) for row in rows], bits)
+        places = types is not None or times is not None
+        parts = group(payloads, labels, bits, indexes, places)
+        appended: dict[int, range] = {}
+        errors: dict[int, BaseException] = {}
+        for index in self._open_first(parts):
+            part = parts[index]
+            kind = type if types is None else [types[place] for place in part[2]]
+            when = timestamp if times is None else [times[place] for place in part[2]]
+            try:
+                with self._writer(index) as writer:
+                    appended[index] = writer.append_many(part[0], part[1], kind, when)
+            except ClosedError:
+                raise
+            except Exception as error:
+                errors[index] = error
+        if errors:
+            raise shards_failed("appending", self.path.root, errors, appended)
+        return appended
+
+    def append_messages(self, messages: Iterable[Message]) -> dict[int, range]:
+        """Append messages that were read elsewhere: type, key and timestamp stay, offsets are new."""
+        found = list(messages)
+        return self.append_many(
+            [message.value for message in found],
+            [message.key for message in found],
+            [message.type for message in found],
+            [message.timestamp for message in found],
+        )
+
+    # --- durability
+
+    def flush(self) -> None:
+        """Hand everything in every shard to the kernel.
+
+        Raises:
+            ShardsFailedError: some shards failed; the others were flushed.
+        """
+        self._each("flushing", RestingWriter.flush, threads=1)
+
+    def sync(self) -> None:
+        """Force everything in every shard to the disk, several shards at a time.
+
+        Raises:
+            ShardsFailedError: some shards failed; the others are durable.
+        """
+        self._each("syncing", RestingWriter.sync, threads=_SYNC_THREADS)
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """What the next message gets, in the shards that this writer has used."""
+        with self._guard:
+            used = {**self._resting, **self._open}
+        return {index: used[index].offset for index in sorted(used)}
+
+    @property
+    def open_count(self) -> int:
+        """How many shards hold files and locks now."""
+        return len(self._open)
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Write and sync what is left in every shard, and let go of all locks; a second time does nothing.
+
+        Raises:
+            ShardsFailedError: some shards failed; the others are durable, and all locks are released.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            self._each("closing", RestingWriter.close, threads=_SYNC_THREADS)
+        finally:
+            self._closed = True
+            self._records.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path and state."""
+        state = "closed" if self._closed else f"{len(self._open)} open, {len(self._resting)} resting"
+        return f"<shard.Writer {self.path.name!r} in {self.path.root!r} {state}>"
+
+    # --- which shards are open
+
+    @contextmanager
+    def _writer(self, index: int) -> Iterator[RestingWriter]:
+        """A shard's writer, which stays open until the block is left."""
+        with self._guard:
+            self._require_open()
+            writer = self._open.get(index)
+            if writer is None:
+                writer = self._wake(index)
+            self._open.move_to_end(index)
+            self._using[index] = self._using.get(index, 0) + 1
+        try:
+            yield writer
+        finally:
+            with self._guard:
+                self._using[index] -= 1
+
+    def _wake(self, index: int) -> RestingWriter:
+        """Open a shard, or take it up again; let others rest first."""
+        idle = (other for other in list(self._open) if not self._using.get(other) and other != index)
+        while len(self._open) >= self._max_open and (other := next(idle, None)) is not None:
+            self._rest(other)
+        writer = self._resting.get(index)
+        if writer is not None and not writer.wake():
+            del self._resting[index]
+            writer = None
+        if writer is None:
+            self._records.add(index)
+            writer = RestingWriter(self.path.dir(index), **self._options)
+        self._resting.pop(index, None)
+        self._open[index] = writer
+        return writer
+
+    def _rest(self, index: int) -> None:
+        """Flush a shard and give back its files. One that failed stays as it is: it must not look sound again."""
+        writer = self._open[index]
+        try:
+            writer.rest()
+        except Exception:
+            self._open.move_to_end(index)  # its next append says what is wrong
+            return
+        del self._open[index]
+        self._resting[index] = writer
+
+    def _open_first(self, parts: Mapping[int, Any]) -> Iterable[int]:
+        """The shards of a batch, those that are open first: none of them has to be opened twice for it."""
+        if len(self._open) < self._max_open:
+            return parts
+        with self._guard:
+            there = [index for index in parts if index in self._open]
+            return there + [index for index in parts if index not in self._open]
+
+    def _each(self, what: str, do: Callable[[RestingWriter], None], *, threads: int) -> None:
+        with self._guard:
+            self._require_open()
+            used = {**self._resting, **self._open}
+        errors: dict[int, BaseException] = {}
+
+        def one(index: int) -> None:
+            try:
+                do(used[index])
+            except Exception as error:
+                errors[index] = error
+
+        if threads == 1 or len(used) < 2:
+            for index in used:
+                one(index)
+        else:
+            with ThreadPoolExecutor(min(threads, len(used)), "sej-shard") as pool:
+                list(pool.map(one, used))
+        if errors:
+            raise shards_failed(what, self.path.root, errors)
+
+    def _require_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path.root)
+        if self._closed:
+            raise ClosedError("the writer is closed", path=self.path.root)
+
+
+def _check_numbers(
+    count: int, types: list[int] | None, times: list[int] | None, type: object, timestamp: object
+) -> None:
+    """Refuse a batch whose types or timestamps do not fit, before any shard has its part."""
+    for name, numbers, single, low, high in (
+        ("type", types, type, 0, MAX_TYPE),
+        ("timestamp", times, timestamp, NO_TIMESTAMP, MAX_TIMESTAMP),
+    ):
+        if numbers is not None and len(numbers) != count:
+            raise ValueError(f"{name} has {len(numbers)} entries for {count} values")
+        for number in numbers if numbers is not None else [] if single is None else [single]:
+            if not isinstance(number, int):
+                raise TypeError(f"{name} must be an int, not {number.__class__.__name__}; nothing was appended")
+            if not low <= number <= high:
+                raise InvalidMessageError(f"{name} {number}: the format allows {low} to {high}; nothing was appended")

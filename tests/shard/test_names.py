@@ -1,0 +1,100 @@
+"""Names of shards: what is built parses back, and nothing else does."""
+
+import pickle
+from pathlib import Path as FilePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sej
+import shard
+from shard.names import split_name
+
+
+@pytest.mark.parametrize(
+    ("prefix", "bits", "index", "name"),
+    [
+        ("orders", 3, 5, "orders.3.005"),
+        ("", 3, 5, "3.005"),
+        ("orders", 0, 0, "orders"),
+        ("a-b_C", 10, 1023, "a-b_C.a.3ff"),
+        ("3", 1, 1, "3.1.001"),
+    ],
+)
+def test_a_name_is_built_and_parsed(prefix: str, bits: int, index: int, name: str, tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, prefix, bits)
+    assert path.dir(index) == str(tmp_path / name)
+    assert shard.Path.parse(tmp_path / name) == (path, index)
+    assert shard.Path.parse(f"{tmp_path / name}/") == (path, index)
+    assert path.count == 2**bits == len(path.dirs())
+    assert pickle.loads(pickle.dumps(path)) == path
+    assert len({path, pickle.loads(pickle.dumps(path))}) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "orders.3",
+        "orders.3.5",
+        "orders.3.0005",
+        "orders.3.008",
+        "orders.0.000",
+        "orders.b.000",
+        "3.00A",
+        "a.b.3.001",
+        ".3.001",
+        "orders.3.001\n",
+        "orders.3.001 ",
+        "ordérs.3.001",
+        "a b",
+        "A.A.3ff",
+        "../x.3.001x",
+    ],
+)
+def test_anything_else_is_no_shard(name: str) -> None:
+    assert split_name(name) is None
+    with pytest.raises(sej.InvalidNameError, match="no shard's name"):
+        shard.Path.parse(f"root/{name}" if name else "")
+
+
+@pytest.mark.parametrize("prefix", ["../shard-escape/x", "a b", "é", "a.b", "a/b", "a\n", "\0"])
+def test_a_prefix_must_match_in_full(prefix: str) -> None:
+    with pytest.raises(sej.InvalidNameError, match="only letters, digits"):
+        shard.Path("root", prefix, 3)
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="bits 11: 0 to 10"):
+        shard.Path("root", "p", 11)
+    with pytest.raises(ValueError, match="bits -1"):
+        shard.Path("root", "p", -1)
+    with pytest.raises(sej.InvalidNameError, match="bits 0 needs a prefix"):
+        shard.Path("root", bits=0)
+    with pytest.raises(TypeError, match="bits must be an int, not str"):
+        shard.Path("root", "p", "3")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a prefix must be str, not bytes"):
+        shard.Path("root", b"p", 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"shard 8: orders\.3 has 0 to 7"):
+        shard.Path("root", "orders", 3).dir(8)
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        shard.Path("root", "orders", 3).bits = 4
+
+
+@given(st.from_regex(r"[A-Za-z0-9_\-]{0,12}", fullmatch=True), st.integers(0, 10), st.data())
+def test_every_name_comes_back(prefix: str, bits: int, data: st.DataObject) -> None:
+    if not prefix and not bits:
+        return
+    path = shard.Path("r", prefix, bits)
+    index = data.draw(st.integers(0, path.count - 1))
+    assert shard.Path.parse(path.dir(index)) == (path, index)
+
+
+@given(st.text(max_size=14))
+def test_what_parses_builds_the_same_name(name: str) -> None:
+    parts = split_name(name)
+    if parts is not None:
+        assert shard.Path("", parts[0], parts[1]).dir(parts[2]) == name

@@ -1,0 +1,202 @@
+"""The sharded writer: everything arrives where its key belongs, whatever fails elsewhere."""
+
+import threading
+from pathlib import Path as FilePath
+
+import pytest
+
+import sej
+import shard
+
+KEYS = [b"key-%d" % number for number in range(40)]
+
+
+def contents(path: shard.Path) -> dict[int, list[sej.Message]]:
+    found = {}
+    for index in range(path.count):
+        if FilePath(path.dir(index)).exists():
+            with sej.Scanner(path.dir(index)) as scanner:
+                found[index] = list(scanner)
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: FilePath) -> shard.Path:
+    return shard.Path(tmp_path / "root", "orders", 3)
+
+
+def test_messages_arrive_where_their_keys_belong(path: shard.Path) -> None:
+    with shard.Writer(path) as writer:
+        for number, key in enumerate(KEYS):
+            index, offset = writer.append(b"%d" % number, key, type=number, timestamp=number)
+            assert index == path.index(key)
+            assert writer.offsets[index] == offset + 1
+        spans = writer.append_many([b"again"] * len(KEYS), KEYS, list(range(40)), list(range(100, 140)))
+    found = contents(path)
+    for index, messages in found.items():
+        assert all(path.index(message.key) == index for message in messages)
+        assert [message.offset for message in messages] == list(range(len(messages)))
+        assert len(messages) == 2 * len(spans[index])
+        for message in messages[len(messages) // 2 :]:
+            assert KEYS[message.type] == message.key
+            assert message.timestamp == 100 + message.type
+    assert sum(map(len, found.values())) == 80
+
+
+def test_no_key_is_the_empty_key(path: shard.Path) -> None:
+    with shard.Writer(path) as writer:
+        assert list(writer.append_many([b"a", b"b"])) == [writer.append(b"c")[0]] == [path.index(b"")]
+
+
+def test_one_shard_without_bits(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 0)
+    with shard.Writer(path) as writer:
+        assert writer.append_many([b"a", b"b"], [b"x", b"y"]) == {0: range(2)}
+    assert (tmp_path / "orders" / "jnl").is_dir()
+
+
+def test_shards_are_made_when_they_are_needed(path: shard.Path) -> None:
+    with shard.Writer(path) as writer:
+        assert not list(FilePath(path.root).glob("orders*"))
+        index, _ = writer.append(b"a", b"alice")
+    assert [entry.name for entry in FilePath(path.root).glob("orders*")] == [f"orders.3.{index:03x}"]
+
+
+@pytest.mark.parametrize("max_open", [1, 2, 7])
+def test_the_least_recently_used_shard_rests(path: shard.Path, max_open: int) -> None:
+    with shard.Writer(path, max_open=max_open, segment_bytes=2000) as writer:
+        for number in range(30):
+            writer.append_many([b"%d" % number] * len(KEYS), KEYS)
+            assert writer.open_count <= max_open
+            writer.append(b"one", KEYS[number])
+            if number % 10 == 0:
+                writer.flush()
+                writer.sync()
+    found = contents(path)
+    assert sum(map(len, found.values())) == 30 * 41
+    for key in KEYS:
+        mine = [message.value for message in found[path.index(key)] if message.key == key and message.value != b"one"]
+        assert mine == [b"%d" % number for number in range(30)]
+    for index in found:
+        assert sej.Journal(path.dir(index)).verify() == []
+
+
+def test_a_resting_shard_may_be_written_to_by_another(path: shard.Path) -> None:
+    with shard.Writer(path, max_open=1) as writer:
+        index, _ = writer.append(b"mine", KEYS[0])
+        other = next(key for key in KEYS if path.index(key) != index)
+        with pytest.raises(sej.LockedError, match="pid="):
+            sej.Writer(path.dir(index))
+        writer.append(b"elsewhere", other)
+        with sej.Writer(path.dir(index)) as foreign:
+            foreign.append_many([b"theirs", b"theirs"])
+            with pytest.raises(sej.LockedError, match=f"{index:03x}.*pid="):
+                writer.append(b"mine", KEYS[0])
+        assert writer.append(b"mine", KEYS[0]) == (index, 3)
+        writer.append(b"elsewhere", other)
+        with sej.Writer(path.dir(index)) as foreign:
+            foreign.publish([b"theirs"])
+        assert writer.append(b"mine", KEYS[0]) == (index, 5)
+    assert [m.value for m in contents(path)[index]] == [b"mine", b"theirs", b"theirs", b"mine", b"theirs", b"mine"]
+
+
+def test_what_fails_in_one_shard_loses_nothing_in_the_others(path: shard.Path) -> None:
+    held = path.index(KEYS[0])
+    with sej.Writer(path.dir(held)), shard.Writer(path) as writer:
+        with pytest.raises(sej.LockedError) as caught:
+            writer.append_many([b"v"] * len(KEYS), KEYS)
+        error = caught.value
+        assert isinstance(error, shard.ShardsFailedError)
+        assert set(error.errors) == {held}
+        assert f"shard {held:03x}" in str(error)
+        assert error.holder is not None
+        assert "pid=" in error.holder
+        assert sum(map(len, error.appended.values())) == sum(path.index(key) != held for key in KEYS)
+    assert sum(map(len, contents(path).values())) == sum(path.index(key) != held for key in KEYS)
+
+
+def test_a_broken_shard_stays_broken_and_the_others_go_on(path: shard.Path) -> None:
+    lost = path.index(KEYS[0])
+    with shard.Writer(path, max_open=2) as writer:
+        writer.append(b"good", KEYS[0])
+        FilePath(path.dir(lost), "jnl.lck").unlink()
+        with pytest.raises(sej.LockLostError):
+            append_for_ever(writer, KEYS[0])  # the lock is looked at every 100 ms at the latest
+        for _ in range(3):
+            with pytest.raises(shard.ShardsBrokenError, match=f"in shard {lost:03x}") as caught:
+                writer.append_many([b"v"] * len(KEYS), KEYS)
+            assert set(caught.value.errors) == {lost}
+        with pytest.raises(shard.ShardsBrokenError):
+            writer.sync()
+    good = sum(path.index(key) != lost for key in KEYS)
+    assert sum(len(messages) for index, messages in contents(path).items() if index != lost) == 3 * good
+
+
+def append_for_ever(writer: shard.Writer, key: bytes) -> None:
+    while True:
+        writer.append(b"v", key)
+
+
+def test_an_invalid_batch_appends_nothing(path: shard.Path) -> None:
+    with shard.Writer(path) as writer:
+        for bad in (
+            {"type": [0] * 39 + [256]},
+            {"timestamp": [0] * 39 + [1 << 63]},
+            {"type": 256},
+            {"timestamp": -(1 << 64)},
+        ):
+            with pytest.raises(sej.InvalidMessageError, match="nothing was appended"):
+                writer.append_many([b"v"] * 40, KEYS, **bad)
+        with pytest.raises(ValueError, match="type has 1 entries for 40 values"):
+            writer.append_many([b"v"] * 40, KEYS, [1])
+        with pytest.raises(TypeError, match="timestamp must be an int, not float"):
+            writer.append_many([b"v"] * 40, KEYS, timestamp=[1.5] * 40)  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="value 1 must be bytes"):
+            writer.append_many([b"v", "w"], [b"", b""])  # type: ignore[list-item]
+    assert contents(path) == {}
+
+
+def test_a_route_of_ones_own(path: shard.Path) -> None:
+    with shard.Writer(path, route=lambda message: message.type) as writer:
+        assert writer.append(b"a", b"k", type=13) == (5, 0)
+        assert writer.append_many([b"a", b"b", b"c"], [b"k"] * 3, type=[1, 2, 9]) == {1: range(2), 2: range(1)}
+    with (
+        pytest.raises(TypeError, match="route must give an int"),
+        shard.Writer(path, route=lambda message: "x") as writer,  # type: ignore[arg-type, return-value]
+    ):
+        writer.append(b"a")
+    with pytest.raises(TypeError, match="route must be a function"):
+        shard.Writer(path, route=3)  # type: ignore[arg-type]
+
+
+def test_threads_share_a_writer(path: shard.Path) -> None:
+    with shard.Writer(path, max_open=3, durability="disk") as writer:
+
+        def work(name: int) -> None:
+            for number in range(20):
+                writer.append(b"%d" % number, KEYS[name])
+                writer.append_many([b"b"] * 5, KEYS[:5])
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(map(len, contents(path).values())) == 4 * 20 * 6
+
+
+def test_bad_arguments_are_named(path: shard.Path, tmp_path: FilePath) -> None:
+    with pytest.raises(ValueError, match="max_open 0"):
+        shard.Writer(path, max_open=0)
+    with pytest.raises(TypeError, match=r"shard\.Path"):
+        shard.Writer(str(tmp_path))  # type: ignore[arg-type]
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(sej.NotAJournalError, match="this is a file"):
+        shard.Writer(shard.Path(tmp_path / "file", "p", 1))
+    writer = shard.Writer(path)
+    writer.close()
+    writer.close()
+    with pytest.raises(sej.ClosedError):
+        writer.append(b"a")
+    with pytest.raises(sej.ClosedError):
+        writer.append_many([b"a"])
