@@ -69,7 +69,8 @@ def values(messages: Iterable[Message]) -> list[bytes]:
 
 
 def cases() -> list[str]:
-    return sorted(path.parent.name for path in GOLDEN.glob("*/expected.json"))
+    """The golden cases of one SEJ directory; trees of them are for the packages above."""
+    return sorted(path.parent.parent.name for path in GOLDEN.glob("*/dir/jnl"))
 
 
 def manifest(case: str) -> dict[str, Any]:

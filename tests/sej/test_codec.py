@@ -194,8 +194,8 @@ def test_columns_and_walk_say_what_decoding_says(codec: ModuleType, found: list[
         ({"type": -1}, InvalidMessageError),
         ({"timestamp": 2**63}, InvalidMessageError),
         ({"timestamp": -(2**63) - 1}, InvalidMessageError),
-        ({"value": bytes(2**31 - 26)}, InvalidMessageError),
-        ({"key": b"k" * 127, "value": bytes(2**31 - 26 - 127)}, InvalidMessageError),
+        ({"value": 2**31 - 26}, InvalidMessageError),
+        ({"key": b"k" * 127, "value": 2**31 - 26 - 127}, InvalidMessageError),
         ({"value": "text"}, TypeError),
         ({"key": "text"}, TypeError),
         ({"value": None}, TypeError),
@@ -205,6 +205,8 @@ def test_columns_and_walk_say_what_decoding_says(codec: ModuleType, found: list[
 )
 def test_what_the_format_cannot_hold_is_refused(codec: ModuleType, fields: dict[str, Any], error: Any) -> None:
     row: dict[str, Any] = {"offset": 0, "timestamp": 0, "type": 0, "key": b"", "value": b"", **fields}
+    if isinstance(row["value"], int):  # no such parameter: a report that prints it would take minutes
+        row["value"] = bytes(row["value"])
     found = outcome(codec.encode, *row.values())
     assert found[0] is error
     assert found == outcome(REFERENCE.encode, *row.values())

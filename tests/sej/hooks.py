@@ -1,0 +1,79 @@
+"""A disk that tells a test what is about to happen, children that run a script, and waiting without sleeping."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sej.disk import OS, Disk, File
+from tests.crash.disk import FaultyDisk
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE_S = 30.0
+Hook = Callable[[str, File | None, bytes], None]
+
+
+class HookedDisk(FaultyDisk):
+    """Calls a hook before every call that changes something; what the hook raises is what the call raises."""
+
+    def __init__(self, hook: Hook, inner: Disk = OS) -> None:
+        super().__init__(inner, 0)
+        self.hook = hook
+
+    def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
+        self.calls += 1
+        self.hook(verb, file, data or b"")
+
+
+def script(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Python code in a process of its own, with pipes; the arguments are in sys.argv[1:]."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def output(code: str, *arguments: object) -> str:
+    """What a script prints; it must end well."""
+    child = script(code, *arguments)
+    found, _ = child.communicate(timeout=PATIENCE_S * 2)
+    assert child.returncode == 0
+    return found.strip()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return as soon as a condition that another thread or process brings about holds."""
+    pause = threading.Event()
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        pause.wait(0.001)
+
+
+class Worker(threading.Thread):
+    """A thread whose result, or error, :meth:`result` hands on."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self._found: object = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._found = self._work()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> object:
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "the thread hangs"
+        if self._error is not None:
+            raise self._error
+        return self._found

@@ -1,0 +1,239 @@
+"""Bad input gets a clear error that names it, and changes nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej import (
+    ClosedError,
+    InvalidMessageError,
+    InvalidNameError,
+    JournalNotFoundError,
+    NotAJournalError,
+    SejError,
+)
+from tests.sej.support import segments
+
+OPENERS: dict[str, Callable[[Path], Any]] = {
+    "Scanner": sej.Scanner,
+    "Journal": sej.Journal,
+    "Offset": lambda path: sej.Offset(path, "reader"),
+    "read_offset": lambda path: sej.read_offset(path, "reader"),
+}
+DURABILITIES: list[Any] = ["buffer", "os", "interval", "disk"]
+
+
+@pytest.mark.parametrize("opener", [*OPENERS, "Writer"])
+def test_a_path_that_is_a_file_is_named(opener: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"precious")
+    with pytest.raises(NotAJournalError, match="is a file") as raised:
+        OPENERS.get(opener, sej.Writer)(path)
+    assert raised.value.path == str(path) and str(path) in str(raised.value)
+    assert path.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("opener", [*OPENERS, "Writer"])
+def test_a_path_below_a_file_is_an_error_of_ours_or_of_the_system(opener: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"precious")
+    with pytest.raises((NotAJournalError, NotADirectoryError, FileExistsError)):
+        OPENERS.get(opener, sej.Writer)(tmp_path / "file" / "below")
+    assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_a_directory_that_is_no_journal_is_named_and_left_alone(opener: str, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"")
+    with pytest.raises(NotAJournalError, match="no jnl/") as raised:
+        OPENERS[opener](tmp_path)
+    assert raised.value.path == str(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_a_missing_path_is_named_and_not_made(opener: str, tmp_path: Path) -> None:
+    with pytest.raises(JournalNotFoundError) as raised:
+        OPENERS[opener](tmp_path / "missing")
+    assert raised.value.path == str(tmp_path / "missing")
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize(
+    ("fields", "error", "named"),
+    [
+        ({"key": b"k" * 128}, InvalidMessageError, "128"),
+        ({"key": b"k" * 300}, InvalidMessageError, "300"),
+        ({"type": 256}, InvalidMessageError, "256"),
+        ({"type": -1}, InvalidMessageError, "-1"),
+        ({"timestamp": 2**63}, InvalidMessageError, str(2**63)),
+        ({"value": None}, InvalidMessageError, str(2**31 - 1)),
+        ({"value": "text"}, TypeError, "value must be bytes, not str"),
+        ({"key": "text"}, TypeError, "key must be bytes, not str"),
+        ({"value": 7}, TypeError, "value must be bytes, not int"),
+        ({"type": "a"}, TypeError, "type must be an int"),
+        ({"timestamp": 1.5}, TypeError, "timestamp must be an int"),
+    ],
+    ids=lambda found: "-".join(f"{name}={row}"[:30] for name, row in found.items()) if isinstance(found, dict) else "",
+)
+def test_a_bad_message_is_refused_and_the_writer_goes_on(
+    durability: Any, fields: dict[str, Any], error: type[Exception], named: str, tmp_path: Path
+) -> None:
+    row: dict[str, Any] = {"value": b"v", "key": b"k", "type": 0, "timestamp": 0, **fields}
+    if row["value"] is None:  # not among the parameters: a report that prints it would take minutes
+        row["value"] = bytes(2**31 - 27)
+    with sej.Writer(tmp_path, durability=durability) as w:
+        w.append(b"before")
+        w.flush()
+        before = segments(tmp_path)
+        with pytest.raises(error, match=named):
+            w.append(**row)
+        for method in (w.append_many, w.publish, lambda *rows: w.append_once("name", 1, *rows)):
+            with pytest.raises(error, match=named):
+                method(
+                    *([good, row[name]] for name, good in (("value", b""), ("key", b""), ("type", 0), ("timestamp", 0)))
+                )
+        w.flush()
+        assert segments(tmp_path) == before
+        assert w.append(b"after") == 1
+
+
+@pytest.mark.parametrize("method", ["append_many", "publish"])
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (([b"a", b"b"], [b"k"]), "keys"),
+        (([b"a", b"b"], None, [1]), "type"),
+        (([b"a", b"b"], None, 0, [1, 2, 3]), "timestamp"),
+    ],
+)
+def test_columns_of_different_length_are_named(method: str, arguments: Any, named: str, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        with pytest.raises(ValueError, match=named):
+            getattr(w, method)(*arguments)
+        assert w.append(b"first") == 0
+
+
+def test_a_str_where_values_are_due_is_not_taken_letter_by_letter(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        with pytest.raises(TypeError, match="bytes"):
+            w.append_many("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            w.append_many(b"bytes")  # type: ignore[arg-type]
+        assert w.offset == 0
+
+
+CLOSED: dict[str, Callable[[sej.Writer], object]] = {
+    "append": lambda w: w.append(b"v"),
+    "append_many": lambda w: w.append_many([b"v"]),
+    "append_messages": lambda w: w.append_messages([sej.Message(0, 0, 0, b"", b"")]),
+    "append_once": lambda w: w.append_once("n", 1, [b"v"]),
+    "append_encoded": lambda w: w.append_encoded(b""),
+    "publish": lambda w: w.publish([b"v"]),
+    "flush": lambda w: w.flush(),
+    "sync": lambda w: w.sync(),
+}
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("call", CLOSED)
+def test_a_closed_writer_says_so(call: str, durability: Any, tmp_path: Path) -> None:
+    w = sej.Writer(tmp_path, durability=durability)
+    w.append(b"v")
+    w.close()
+    w.close()
+    before = segments(tmp_path)
+    with pytest.raises(ClosedError, match="closed") as raised:
+        CLOSED[call](w)
+    assert raised.value.path == str(tmp_path)
+    assert segments(tmp_path) == before
+    assert w.closed and w.offset == w.durable_offset == 1
+
+
+def test_a_closed_scanner_says_so(tmp_path: Path) -> None:
+    sej.Writer(tmp_path).close()
+    s = sej.Scanner(tmp_path)
+    s.close()
+    s.close()
+    for call in (s.read, lambda: next(iter(s)), lambda: s.seek(0), lambda: s.seek_time(0)):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_a_closed_offset_says_so(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"v")
+    o = sej.Offset(tmp_path, "reader")
+    o.close()
+    o.close()
+    for call in (o.commit, o.reset):
+        with pytest.raises(ClosedError):
+            call(1)
+    assert sej.read_offset(tmp_path, "reader") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "/abs", ".hidden", "a\0b", "a\n", "é", "a b", "x" * 201]
+)
+def test_names_cannot_leave_their_directory(name: str, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j") as w:
+        for call in (
+            lambda: sej.Offset(tmp_path / "j", name),
+            lambda: sej.read_offset(tmp_path / "j", name),
+            lambda: w.append_once(name, 1, [b"v"]),
+        ):
+            with pytest.raises(InvalidNameError):
+                call()
+        assert w.offset == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["j"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"durability": "always"},
+        {"segment_bytes": 0},
+        {"segment_bytes": -1},
+        {"first_offset": -1},
+        {"first_offset": 2**63},
+        {"durability": "interval", "sync_interval_s": 0},
+    ],
+    ids=str,
+)
+def test_bad_options_are_named_and_leave_no_lock_behind(options: dict[str, Any], tmp_path: Path) -> None:
+    name = "durability" if options == {"durability": "always"} else list(options)[-1]
+    with pytest.raises(ValueError, match=name):
+        sej.Writer(tmp_path, **options)
+    sej.Writer(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"offset": -1}, ValueError),
+        ({"offset": 2**63}, ValueError),
+        ({"offset": "0"}, TypeError),
+        ({"timeout": -1}, ValueError),
+        ({"on_corruption": "ignore"}, ValueError),
+    ],
+)
+def test_bad_scanner_options_are_refused(options: dict[str, Any], error: type[Exception], tmp_path: Path) -> None:
+    sej.Writer(tmp_path).close()
+    with pytest.raises(error, match=next(iter(options))):
+        sej.Scanner(tmp_path, **options)
+
+
+def test_every_error_is_one_of_ours_and_carries_coordinates() -> None:
+    import pickle
+
+    for name in sej.__all__:
+        kind = getattr(sej, name)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            assert issubclass(kind, SejError)
+    error = sej.CorruptionError("wrong", path="p", position=3, offset=4)
+    assert str(error) == "p, position 3, offset 4: wrong"
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.position) == (sej.CorruptionError, str(error), 3)
