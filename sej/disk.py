@@ -23,6 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
+if sys.platform != "win32":
+    import fcntl
+
 __all__ = ["OS", "Disk", "File", "Mode", "OsDisk", "OsFile", "Status", "network_file_system", "replace_file"]
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
@@ -177,7 +180,9 @@ class OsFile:
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write everything over what stands at position."""
-        done = 0
+        done = os.pwrite(self._fd, data, position)
+        if done == len(data):
+            return
         with memoryview(data) as view:
             while done < len(view):
                 count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
@@ -198,8 +203,6 @@ class OsFile:
     def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
         """``flock``: by portalocker for locks that are held, by the bare call for one operation."""
         if brief and sys.platform != "win32":
-            import fcntl
-
             kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
             try:
                 fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
@@ -227,8 +230,6 @@ class OsFile:
 
             portalocker.unlock(self._fd)
         else:
-            import fcntl
-
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def fileno(self) -> int:
@@ -243,6 +244,8 @@ class OsFile:
 
     def __del__(self) -> None:
         """Close what its owner forgot: a descriptor must not outlive the object."""
+        if self._fd < 0:
+            return
         with contextlib.suppress(OSError, AttributeError):
             self.close()
 
