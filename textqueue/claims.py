@@ -73,8 +73,7 @@ class Claim:
         message, source = self.message, self.message._source
         change = marking(source, message._raw, message._position, status, reason, self.owner.encode())
         try:
-            place = Place(message._position, message._raw, message._epoch)
-            message._moved(source.edit(place, change, "end the claim of a message"))
+            message._moved(source.edit(message._place, change, "end the claim of a message"))
         except MessageMovedError as error:
             action = f"left as it is: {error.reason}"
             source.conflicts.append(Conflict(source.path, message.position, message.value, "changed", action))
@@ -242,7 +241,7 @@ class Claimer:
         (place,), current = source.write(session, [found.place], [claim], "claim a message")
         if not current:
             return None
-        return Claim(self, Message(source, place.raw, place.position, place.epoch), name)
+        return Claim(self, Message((source, place.raw, place.position, place.epoch)), name)
 
 
 def _entry(file: File, position: int) -> bytes | None:

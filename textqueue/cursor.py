@@ -12,7 +12,7 @@ programs move nothing, and the ledger tells them apart from others.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from sej.disk import File
@@ -29,8 +29,6 @@ FRESH_S: Final = 0.05
 BACK_S: Final = 1.0
 _TICK_NS: Final = 20_000_000
 """A change this shortly before or after a look may hide behind the same time of change."""
-_REMEMBERED: Final = 1 << 18
-"""Messages given out and not yet marked that are remembered; older ones may come again after a foreign change."""
 _ANCHOR_BYTES: Final = 64
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
@@ -132,7 +130,7 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
         fresh_until = clock() + FRESH_S
         for raw in chunks(window.data):
             if raw[0] in controls:
-                yield Message(source, raw, position, epoch)
+                yield Message((source, raw, position, epoch))
                 if clock() > fresh_until:
                     if reader.stale():
                         reader.at(window, position + len(raw))
@@ -158,30 +156,33 @@ class Cursor:
         """Start before the first message."""
         self._source = source
         self._clean: Token | None = None  # the file when a walk from the start to the end had nothing to give
+        self.ready: Iterator[Message] = iter(())  # what is left of the window at hand
         self._reset()
-        self._walk: Iterator[Message] = self._walking()
 
     def next(self) -> Message | None:
         """The next queued message; None when the file holds no other now."""
-        for message in self._walk:
-            return message
+        found = self._step()
         for _ in range(2):
-            if self._is_clean():
+            if found is not None or self._is_clean():
                 break
-            self._begin()
-            for message in self._walk:
+            self._reset()
+            found = self._step()
+        return found
+
+    def _step(self) -> Message | None:
+        """The next one of this walk; after its end, of what was appended since."""
+        for message in self.ready:
+            return message
+        while (window := self._next_window()) is not None:
+            self.ready = self._window(window)
+            for message in self.ready:
                 return message
-        self._walk = self._walking()  # what is appended from now on
         return None
 
-    def _begin(self) -> None:
-        """Walk from the start, past what was given out already and is still queued."""
-        self._reset()
-        self._walk = self._walking()
-
     def _reset(self) -> None:
+        """Walk from the start, past what was given out already and is still queued."""
         self._reader = _Reader(self._source)
-        self._again = dict(self._source.given)
+        self._again = self._source.given.left()
         self._given_back = self._source.given_back()
         self._skipped = False
         self._began_ns = time.time_ns()
@@ -210,57 +211,54 @@ class Cursor:
             self._clean = token
         return quiet
 
-    def _walking(self) -> Iterator[Message]:
+    def _next_window(self) -> Window | None:
+        """Read on until there is something queued; None at the end of the file."""
         while True:
             window = self._reader.load()
             if self._first is None:
                 self._first = self._reader.token, self._reader.epoch
             if self._reader.moved or self._must_go_back():
                 self._reset()
-                continue
-            if window is None:
+            elif window is None:
                 break
-            if window.data.startswith(b"-") or b"\n-" in window.data:
-                whole = yield from self._window(window)
+            elif window.data.startswith(b"-") or b"\n-" in window.data:
+                return window
             else:
-                whole = True
                 self._reader.at(window, window.position + len(window.data))
-            if whole and window.at_end:
-                break
         # The whole file was seen: what was given out and not met again is not in the queue any more.
         for name, count in self._again.items():
-            self._source.forget(name, count)
+            self._source.given.forget(name, count)
         self._again = {}
+        return None
 
-    def _window(self, window: Window) -> Generator[Message, None, bool]:
-        """Give out what a window holds; False when it has become stale before its end."""
+    def _window(self, window: Window) -> Iterator[Message]:
+        """Give out what a window holds, or its beginning when the file changes meanwhile."""
         source, reader = self._source, self._reader
         given, again = source.given, self._again
+        remember = given.pending.append
         position, epoch = window.position, reader.epoch
         claims = source.claims()
-        mutexes = b"\n\\" in window.data
+        careful = bool(again) or bool(claims) or b"\n\\" in window.data
         clock = time.monotonic
         fresh_until = clock() + FRESH_S
         for raw in chunks(window.data):
             if raw[0] == _QUEUED:
-                name = hash(raw)
-                if again and again.get(name):
+                if careful and again.get(name := hash(raw)):
                     again[name] -= 1
-                elif (claims or mutexes) and _taken(raw, claims.get(position)):
+                elif careful and _taken(raw, claims.get(position)):
                     self._skipped = True
                 else:
-                    given[name] = given.get(name, 0) + 1
-                    yield Message(source, raw, position, epoch)
+                    remember(raw)
+                    yield Message((source, raw, position, epoch))
                     if clock() > fresh_until:
                         if reader.stale():
                             reader.at(window, position + len(raw))
-                            return False
+                            given.settle()
+                            return
                         fresh_until = clock() + FRESH_S
             position += len(raw)
         reader.at(window, position)
-        while len(given) > _REMEMBERED:
-            del given[next(iter(given))]
-        return True
+        given.settle()
 
     def _must_go_back(self) -> bool:
         if not self._reader.foreign:

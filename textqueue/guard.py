@@ -37,7 +37,7 @@ class Guard:
         self.path = path
         self._disk = disk
         self._timeout = timeout
-        self._threads = threading.RLock()
+        self.threads = threading.RLock()
         self._depth = 0
         self._file: File | None = None
         self._pid = 0
@@ -49,14 +49,14 @@ class Guard:
         Raises:
             FileInUseError: somebody holds it for longer than the timeout.
         """
-        self._threads.acquire()
+        self.threads.acquire()
         self._depth += 1
         if self._depth == 1:
             try:
                 self._take()
             except BaseException:
                 self._depth = 0
-                self._threads.release()
+                self.threads.release()
                 raise
         return self
 
@@ -67,11 +67,11 @@ class Guard:
                 self._file.unlock()
         finally:
             self._depth -= 1
-            self._threads.release()
+            self.threads.release()
 
     def close(self) -> None:
         """Give the descriptor back; the next operation opens it again."""
-        with self._threads:
+        with self.threads:
             if self._file is not None:
                 self._file.close()
                 self._file = None

@@ -37,14 +37,29 @@ class Message:
         '3'
     """
 
-    __slots__ = ("_epoch", "_position", "_raw", "_source")
+    __slots__ = ("_state",)
 
-    def __init__(self, source: Source, raw: bytes, position: int, epoch: int) -> None:
-        """Made by a queue."""
-        self._source = source
-        self._raw = raw
-        self._position = position
-        self._epoch = epoch
+    def __init__(self, state: tuple[Source, bytes, int, int]) -> None:
+        """Made by a queue: the file, the bytes, their position, and the epoch in which they were read."""
+        # One slot: making a message is most of the cost of reading one.
+        self._state = state
+
+    @property
+    def _source(self) -> Source:
+        return self._state[0]
+
+    @property
+    def _raw(self) -> bytes:
+        return self._state[1]
+
+    @property
+    def _position(self) -> int:
+        return self._state[2]
+
+    @property
+    def _place(self) -> Place:
+        _, raw, position, epoch = self._state
+        return Place(position, raw, epoch)
 
     @property
     def value(self) -> str:
@@ -170,11 +185,9 @@ class Message:
                 )
             return Change([(found.position, data.ljust(len(found.data)))], ord("v"))
 
-        name = hash(self._raw)
+        old = self._raw
         self._edit(change, f"set variable {index}")
-        if self._source.forget(name):  # it is the same message, though its bytes are others
-            name = hash(self._raw)
-            self._source.given[name] = self._source.given.get(name, 0) + 1
+        self._source.given.changed(old, self._raw)
 
     def _index(self, name: str) -> int:
         variables = variables_of(self._raw)
@@ -200,19 +213,19 @@ class Message:
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         name = hash(self._raw)
         if reason is None and self._raw[0] == _QUEUED:
-            place = self._source.mark(Place(self._position, self._raw, self._epoch), CONTROL_OF[status])
+            place = self._source.mark(self._place, CONTROL_OF[status])
             if place is not None:
                 self._moved(place)
-                self._source.forget(name)
+                self._source.given.forget(name)
                 return
         self._edit(marking(self._source, self._raw, self._position, status, reason), _WHAT[status])
-        self._source.forget(name)
+        self._source.given.forget(name)
 
     def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
-        self._moved(self._source.edit(Place(self._position, self._raw, self._epoch), change, what))
+        self._moved(self._source.edit(self._place, change, what))
 
     def _moved(self, place: Place) -> None:
-        self._position, self._raw, self._epoch = place
+        self._state = self._state[0], place.raw, place.position, place.epoch
 
     def __eq__(self, other: object) -> bool:
         """The same message of the same file, as it was read."""

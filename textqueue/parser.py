@@ -107,6 +107,8 @@ def parse(data: bytes, *, final: bool = True) -> Iterator[Entry | Stray | NeedMo
 
 def chunks(data: bytes) -> list[bytes]:
     """Every entry and stray line, as bytes; data must start at the start of one. Joined they are data."""
+    if b"\n " not in data and b"\n\\" not in data and b"\r" not in data:
+        return data.splitlines(True)  # every line stands for itself
     found: list[bytes] = CHUNK.findall(data)
     return found
 

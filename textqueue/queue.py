@@ -6,6 +6,7 @@ one queue, read one after the other in the order of their names.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -16,10 +17,10 @@ from sej.errors import ClosedError
 from textqueue.claims import Claim, Claimer, Claiming
 from textqueue.cursor import Cursor, walk
 from textqueue.errors import InvalidTextError, TextQueueError
-from textqueue.grammar import MessageStatus
+from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.message import Message, marking
 from textqueue.parser import render
-from textqueue.reconcile import Conflict, OnRevert, Place
+from textqueue.reconcile import Conflict, OnRevert
 from textqueue.source import Source
 
 __all__ = ["TextQueue"]
@@ -72,7 +73,8 @@ class TextQueue:
         self._on_revert: OnRevert = on_revert
         self._disk = disk
         self._sources: list[Source] = []
-        self._cursors: dict[str, Cursor] = {}
+        self._cursors: list[Cursor] = []
+        self._now: Iterator[Message] = iter(())
         self._claimers: list[Claimer] = []
         self._dead_hosts = frozenset(dead_hosts)
         self._threads = threading.RLock()
@@ -99,11 +101,22 @@ class TextQueue:
 
         It takes no claim: where several workers share a queue, use ``claim``.
         """
+        try:
+            for message in self._now:  # what is left of the window at hand: no lock, it costs as much as the rest
+                return message
+        except ValueError:
+            if not getattr(self._now, "gi_running", False):  # another thread is in there: wait for it below
+                raise
+        return self._get_next()
+
+    def _get_next(self) -> Message | None:
         with self._threads:
-            for cursor in self._readers():
-                message = cursor.next()
-                if message is not None:
-                    return message
+            self._check_open()
+            for cursor in self._cursors:
+                found = cursor.next()
+                if found is not None:
+                    self._now = cursor.ready
+                    return found
         return None
 
     def claim(self, owner: str | None = None) -> Claiming:
@@ -140,6 +153,7 @@ class TextQueue:
     def close(self) -> None:
         """Give the descriptors back; a second time does nothing."""
         self._closed = True
+        self._now = iter(())
         for source in self._sources:
             source.close()
 
@@ -158,8 +172,7 @@ class TextQueue:
         for status in statuses:
             if not isinstance(status, MessageStatus):
                 raise TypeError(f"statuses must hold textqueue.MessageStatus, not {status!r}")
-        for source in list(self._sources):
-            yield from walk(source, statuses)
+        return itertools.chain.from_iterable(walk(source, statuses) for source in self._sources)
 
     # Writing
 
@@ -204,13 +217,15 @@ class TextQueue:
         for message in messages:
             groups.setdefault(id(message._source), (message._source, []))[1].append(message)
         for source, group in groups.values():
-            places = [Place(message._position, message._raw, message._epoch) for message in group]
-            changes = [marking(source, raw, position, status, reason) for position, raw, _ in places]
+            places = [message._place for message in group]
             names = [hash(raw) for _, raw, _ in places]
-            done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}")
+            done = source.mark_many(places, CONTROL_OF[status]) if reason is None else None
+            if done is None:
+                changes = [marking(source, raw, position, status, reason) for position, raw, _ in places]
+                done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}")
             for message, place, name in zip(group, done, names, strict=True):
                 message._moved(place)
-                source.forget(name)
+                source.given.forget(name)
 
     def sync(self) -> None:
         """Force what was written to the medium: after this a power loss takes none of it."""
@@ -244,13 +259,9 @@ class TextQueue:
             path, disk=self._disk, settle_s=self._settle_s, on_revert=self._on_revert, conflicts=self.conflicts
         )
         self._sources.append(source)
-        self._cursors[path] = Cursor(source)
+        self._cursors.append(Cursor(source))
         self._claimers.append(Claimer(source, dead_hosts=self._dead_hosts))
         return source
-
-    def _readers(self) -> list[Cursor]:
-        self._check_open()
-        return list(self._cursors.values())
 
     def _append(
         self, entries: Sequence[tuple[str | bytes, Sequence[str | bytes]]], status: MessageStatus
@@ -267,7 +278,7 @@ class TextQueue:
             return mend, [render(text, each, status=status, newline=newline) for text, each in entries]
 
         places = source.append(build)
-        return [Message(source, raw, position, epoch) for position, raw, epoch in places]
+        return [Message((source, raw, position, epoch)) for position, raw, epoch in places]
 
     def _target(self) -> Source:
         if not self._sources:

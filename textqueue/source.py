@@ -17,7 +17,6 @@ A person with an editor is a writer who never takes the lock. So an edit goes li
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from typing import Final, NamedTuple
 from sej.disk import Disk, File, Status
 from sej.locks import lease
 from textqueue.errors import MessageMovedError, TextQueueError
+from textqueue.given import Given
 from textqueue.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
 from textqueue.guard import Guard
 from textqueue.ledger import APPENDED, IN_MUTEX, MARKS_KEPT, Ledger, Record, digest
@@ -44,6 +44,7 @@ _LOOK_S: Final = 0.1
 _TRIES: Final = 16
 _NEWLINE: Final = 10
 _NEAR_BYTES: Final = 4096
+_GROUP_BYTES: Final = 1 << 18
 
 
 class Change(NamedTuple):
@@ -82,9 +83,9 @@ class Source:
         self.on_revert: OnRevert = on_revert
         self.conflicts = conflicts
         self.guard = Guard(path + ".lck", disk=disk)
+        self.threads = self.guard.threads  # what is kept here belongs to one thread at a time
         self.ledger = Ledger(path + ".log", disk=disk)
-        self.threads = threading.RLock()
-        self.given: dict[int, int] = {}  # how many messages of these bytes (by hash) were given out and not yet marked
+        self.given = Given()
         self._clock_ns = clock_ns
         self._futile_until = 0.0
         self._looked = 0.0
@@ -107,14 +108,6 @@ class Source:
         """Whether the file is as our last edit left it."""
         return self.epoch_of(status) >= 0
 
-    def forget(self, name: int, count: int = 1) -> bool:
-        """Take messages off those that were given out; False when they were not among them."""
-        left = self.given.get(name, 0) - count
-        if left > 0:
-            self.given[name] = left
-            return True
-        return self.given.pop(name, None) is not None
-
     def given_back(self) -> tuple[int, int]:
         """The epoch, and how many messages were put back into the queue within it."""
         with self.threads:
@@ -134,7 +127,7 @@ class Source:
         Raises:
             FileNotFoundError: there is no file.
         """
-        with self.guard, self.threads:
+        with self.guard:
             self._refresh()
             file = self.disk.open(self.path, "edit")
             try:
@@ -169,7 +162,7 @@ class Source:
         The same steps in the same order; None, and nothing was written, when any of them does not go smoothly.
         """
         position, raw, _ = place
-        with self.guard, self.threads:
+        with self.guard:
             ledger, mine = self.ledger, self._mine
             self._refresh()
             if mine is None or ledger.last is None or ledger.last.position != mine[0] or not ledger.epoch:
@@ -204,11 +197,38 @@ class Source:
                 if there is None or there.inode != status.inode or there.device != status.device:
                     return None
                 new = control + raw[1:]
-                ledger.append([Record(control[0], position, digest(essence(raw)), token_of(there), b"-")])
+                ledger.append((Record(control[0], position, digest(essence(raw)), token_of(there), b"-"),))
                 self._mine = position, new
                 return Place(position, new, ledger.epoch)
             finally:
                 file.close()
+
+    def mark_many(self, places: Sequence[Place], control: bytes) -> list[Place] | None:
+        """As ``mark``, for many messages: all are proven before the first is written; a window at a time.
+
+        Rewriting a window writes bytes that nobody asked to change, so it is done under a lease only.
+        """
+        order = sorted(range(len(places)), key=lambda number: places[number].position)
+        try:
+            with self.session() as session:
+                if not session.alone or not order:
+                    return None
+                groups = _windows([places[number] for number in order])
+                if not all(_proven(session.file, group) for group in groups):
+                    return None
+                for group in groups:
+                    data = bytearray(session.file.read(group[-1].position + 1 - group[0].position, group[0].position))
+                    for place in group:
+                        data[place.position - group[0].position] = control[0]
+                    session.file.write_at(data, group[0].position)
+                there = self.disk.status(self.path)
+                if there is None or there.identity != session.status.identity:
+                    return None
+                done = [place._replace(raw=control + place.raw[1:]) for place in places]
+                self.record(token_of(there), [(control[0], place.position, place.raw, b"-") for place in done])
+                return [place._replace(epoch=self.ledger.epoch) for place in done]
+        except FileNotFoundError:
+            return None
 
     def edit_many(
         self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
@@ -276,7 +296,7 @@ class Source:
         Args:
             build: given the file as it is, says what mends its end (nothing, or a newline), and the entries.
         """
-        with self.guard, self.threads:
+        with self.guard:
             for _ in range(_TRIES):
                 self._refresh()
                 file = self.disk.open(self.path, "append")
@@ -417,6 +437,32 @@ class Source:
         if epoch > 0 and epoch == self.ledger.epoch:  # only our own programs were here: nothing can have moved
             return now if value_of(now) == value_of(raw) else None
         return now if now[0] == raw[0] and essence(now) == essence(raw) else None
+
+
+def _windows(places: Sequence[Place]) -> list[list[Place]]:
+    """Neighbours in groups that are read and written at once."""
+    groups: list[list[Place]] = []
+    for place in places:
+        if not groups or place.position - groups[-1][0].position > _GROUP_BYTES:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
+
+
+def _proven(file: File, group: Sequence[Place]) -> bool:
+    """Whether every message of a group stands where it was read, with the bytes that were read."""
+    start = max(group[0].position - 1, 0)
+    data = file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
+    end = -1
+    for position, raw, _ in group:
+        at = position - start
+        stop = at + len(raw)
+        if at <= end or data[at:stop] != raw or (position and data[at - 1] != _NEWLINE):
+            return False
+        if not _ends(raw, data[stop : stop + 1]):
+            return False
+        end = at
+    return True
 
 
 def _ends(raw: bytes, after: bytes) -> bool:
