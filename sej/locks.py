@@ -60,6 +60,7 @@ class Lock:
         self._exclusive = exclusive
         self._disk = disk
         self._file: File | None = None
+        self._signature = b""
 
     @property
     def held(self) -> bool:
@@ -154,10 +155,15 @@ class Lock:
 
     def _sign(self) -> None:
         assert self._file is not None
-        line = f"pid={os.getpid()} host={host_name()} start={_now()}\n".encode()
+        # Truncating costs a hundred times a read: a lock that is taken again and again keeps its first line.
+        me = f"pid={os.getpid()} "
+        if self._signature.startswith(me.encode()) and self._file.read(_HOLDER_BYTES, 0) == self._signature:
+            return
+        line = f"{me}host={host_name()} start={_now()}\n".encode()
+        self._signature = line[:_HOLDER_BYTES]
         try:
             self._file.truncate(0)
-            self._file.write(line[:_HOLDER_BYTES])
+            self._file.write(self._signature)
         except OSError:
             # A full disk must not keep anybody from the lock: the name is only a hint for people.
             return
