@@ -14,6 +14,7 @@ from sej.codec import Columns
 from sej.directory import Directory, Segment, containing
 from sej.disk import Disk
 from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError
+from sej.format import OFFSET, OFFSET_SIZE
 from sej.gaps import Gap, read_gaps
 from sej.index import Block, IndexFile, verify_block
 from sej.message import Message
@@ -51,6 +52,7 @@ class Cursor:
         self._segment: Segment | None = None
         self._blocks: list[Block] = []
         self._judged: tuple[int, int] | None = None
+        self._parked: tuple[tuple[int, int], int] | None = None
         self._asked = offset
         self.due = 0 if offset is None else offset
         self.gaps: list[Gap] = []
@@ -114,6 +116,36 @@ class Cursor:
             if not self._advance(reader):
                 return None
 
+    def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
+        """Whole messages as they stand in the journal, from :attr:`due` on, and how many: for copying as it is.
+
+        Up to the first message that reaches limit_bytes; nothing at the end of what is there.
+
+        Raises:
+            SejError: as :meth:`read`.
+        """
+        while True:
+            reader = self._reader or self._open()
+            if reader is None:
+                return b"", 0
+            if self._verify:
+                self._verify_ahead(reader)
+            try:
+                if reader.due < self.due:
+                    if not reader.read(self.due - reader.due) and not self._advance(reader):
+                        return b"", 0
+                    continue
+                data, count = reader.read_encoded(limit_bytes)
+            except CorruptionError as error:
+                if not self._pass_damage(error):
+                    return b"", 0
+                continue
+            if count:
+                self.due = reader.due
+                return data, count
+            if not self._advance(reader):
+                return b"", 0
+
     def check_available(self) -> None:
         """Make sure that the due offset was not deleted.
 
@@ -144,6 +176,16 @@ class Cursor:
             return False
         return self._pass_damage(damage.error(reader.path))
 
+    def park(self) -> None:
+        """Close the open segment and remember the place: for whoever has more cursors than descriptors.
+
+        The next read opens the segment there, without a search, if it is still the same file.
+        """
+        reader = self._reader
+        if reader is not None and reader.due == self.due and not self._verify:
+            self._parked = reader.status().identity, reader.position
+        self.close()
+
     def close(self) -> None:
         """Close the open segment."""
         if self._reader is not None:
@@ -167,9 +209,26 @@ class Cursor:
                 reader = SegmentReader(self._disk, segments[at].path, 0, segments[at].first_offset)
             except FileNotFoundError:
                 continue
-            self._enter(segments[at], reader)
+            parked, self._parked = self._parked, None
+            if parked is None or not self._unpark(segments[at], reader, *parked):
+                self._enter(segments[at], reader)
             return reader
         raise CorruptionError("segments keep vanishing while they are opened", path=self._directory.jnl)
+
+    def _unpark(self, segment: Segment, reader: SegmentReader, identity: tuple[int, int], position: int) -> bool:
+        """Go on where the cursor was parked; False where that is another file, or no message of ours stands there."""
+        status = reader.status()
+        if status.identity != identity or status.size < position:
+            return False
+        head = reader.file.read(OFFSET_SIZE, position)
+        if len(head) == OFFSET_SIZE and OFFSET.unpack(head)[0] != self.due:
+            return False  # the number of the inode was given to a new file
+        self._segment, self._reader = segment, reader
+        self._asked = self.due
+        self._blocks = []
+        self._judged = None
+        reader.skip(position, self.due)
+        return True
 
     def _enter(self, segment: Segment, reader: SegmentReader) -> None:
         self._segment, self._reader = segment, reader
@@ -235,16 +294,16 @@ class Cursor:
         if reader.rest() > 0:
             damage = find_damage(reader.file, reader.position, reader.due)
             error: CorruptionError = CorruptionError(
-                f"{damage.reason if damage else 'no message'}, and this is not the last segment: the next one starts with"
-                f" {following}; nothing was cut: see `sej verify` and `sej repair`",
+                f"{damage.reason if damage else 'no message'}, and this is not the last segment: the next one starts"
+                f" with {following}; nothing was cut: see `sej verify` and `sej repair`",
                 path=reader.path,
                 position=reader.position,
                 offset=reader.due,
             )
         else:
             error = OffsetGapError(
-                f"messages {reader.due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the next"
-                f" one starts with {following}; `sej repair` records the gap",
+                f"messages {reader.due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the"
+                f" next one starts with {following}; `sej repair` records the gap",
                 path=reader.path,
                 position=reader.position,
                 offset=reader.due,
