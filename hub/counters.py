@@ -1,0 +1,58 @@
+"""What a store has done since it was opened: plain numbers, for whoever shows them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Final
+
+__all__ = ["LATENCY_BOUNDS_S", "Counters"]
+
+LATENCY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the latency buckets; the last bucket has none."""
+
+
+class Counters:
+    """Counts batches, messages and refusals; safe to share between threads.
+
+    Attributes:
+        puts: batches that were taken.
+        messages: messages in them that were new.
+        bytes: their bytes as they stand in the journals.
+        resent: messages that were there already and were the same.
+        unseen: messages below the hub's own first offset: taken on trust.
+        refusals: refused batches by the error's name.
+        latency_buckets: batches by how long they took; the bounds are LATENCY_BOUNDS_S.
+        latency_s: the sum of these times, in seconds.
+    """
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._lock = threading.Lock()
+        self.puts = self.messages = self.bytes = self.resent = self.unseen = 0
+        self.refusals: Counter[str] = Counter()
+        self.latency_buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.latency_s = 0.0
+
+    def took(self, messages: int, size: int, seconds: float) -> None:
+        """A batch was taken."""
+        bucket = 0
+        while bucket < len(LATENCY_BOUNDS_S) and seconds > LATENCY_BOUNDS_S[bucket]:
+            bucket += 1
+        with self._lock:
+            self.puts += 1
+            self.messages += messages
+            self.bytes += size
+            self.latency_buckets[bucket] += 1
+            self.latency_s += seconds
+
+    def saw_again(self, same: int, unseen: int) -> None:
+        """Known offsets came again."""
+        with self._lock:
+            self.resent += same
+            self.unseen += unseen
+
+    def refused(self, error: BaseException) -> None:
+        """A batch was refused."""
+        with self._lock:
+            self.refusals[type(error).__name__] += 1

@@ -1,0 +1,84 @@
+"""How much a hub takes: bytes per client, and what must stay free on its disk.
+
+Both are asked before a batch is written, so that a refusal leaves nothing behind and a disk is never filled to the
+last byte. A client's bytes are counted once from its segments and then kept by addition; before a refusal they are
+counted anew, because retention may have removed some.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from hub.errors import DiskLowError, QuotaError
+from hub.naming import find_sources, source_path
+from sej.disk import Disk
+from sej.journal import Journal
+
+__all__ = ["Limits"]
+
+
+class Limits:
+    """Decides whether a batch may be written."""
+
+    def __init__(self, root: str, max_client_bytes: int | Mapping[str, int] | None, min_free_bytes: int, disk: Disk):
+        """Know the limits.
+
+        Args:
+            root: the hub's.
+            max_client_bytes: one number for all clients, or one by client id (``"*"``: the others); None: no quota.
+            min_free_bytes: what must stay free on the disk.
+            disk: the seam.
+        """
+        self._root = root
+        self._quota = max_client_bytes
+        self._min_free_bytes = min_free_bytes
+        self._disk = disk
+        self._used: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def admit(self, client: str, size: int) -> None:
+        """Let size bytes of a client in, and count them.
+
+        Raises:
+            DiskLowError: too little would stay free.
+            QuotaError: the client would have more than it may.
+        """
+        if self._min_free_bytes:
+            free = self._disk.free_bytes(self._root)
+            if free - size < self._min_free_bytes:
+                raise DiskLowError(
+                    f"{free} bytes are free and {self._min_free_bytes} must stay so: try later, when the hub's disk has"
+                    " room again",
+                    path=self._root,
+                )
+        quota = self.quota(client)
+        if quota is None:
+            return
+        with self._lock:
+            used = self._used.get(client)
+            if used is None or used + size > quota:
+                used = self.count(client)
+            if used + size > quota:
+                self._used[client] = used
+                raise QuotaError(
+                    f"client {client!r} has {used} of its {quota} bytes and sends {size} more: let its readers and"
+                    " retention make room, or raise the quota",
+                    path=self._root,
+                )
+            self._used[client] = used + size
+
+    def quota(self, client: str) -> int | None:
+        """How many bytes a client may have; None: any number."""
+        if isinstance(self._quota, Mapping):
+            return self._quota.get(client, self._quota.get("*"))
+        return self._quota
+
+    def count(self, client: str) -> int:
+        """How many bytes a client's segments hold."""
+        return sum(
+            segment.size
+            for source in find_sources(self._root, disk=self._disk)
+            if source.client == client
+            for segment in Journal(source_path(self._root, source), disk=self._disk).segments
+        )

@@ -1,0 +1,399 @@
+"""Many clients' journals as one stream: by timestamp, then client, then offset.
+
+What it relies on: one :class:`~sej.cursor.Cursor` a directory, a merger for the order (:mod:`hub.ordering`), a vector
+of kept offsets (:mod:`hub.vector`), watches for what is new.
+
+What it promises: every message once, none left out without an error; within a directory the order of offsets, whatever
+its clocks say; across directories the order of time among what is there. When it follows, a directory that is silent
+holds the others up for ``lateness_s`` and no longer; what it brings after that comes late, and is given out all the
+same. A directory that cannot be read is named (:class:`~hub.SourceError`) and can be left out; the others go on.
+
+Memory is bounded by ``memory_bytes`` and one message a directory, descriptors by ``max_open``: cursors beyond that are
+parked and opened again where they stood.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, Literal, Self
+
+from hub.errors import SourceError
+from hub.naming import Source, find_sources, require_root, source_path
+from hub.ordering import Merger
+from hub.vector import Vector
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.disk import OS, Disk
+from sej.errors import ClosedError, SejError
+from sej.format import OVERHEAD_SIZE
+from sej.message import Message
+from sej.watch import Watch, wait_any
+
+__all__ = ["Merge"]
+
+_TAKE: Final = 4096
+_FIRST_BATCH: Final = 16
+_MAX_BATCH: Final = 4096
+_OBJECT_BYTES: Final = 200
+"""What a message costs in memory beyond its bytes, about."""
+
+
+class _Slot:
+    """One directory of the merge."""
+
+    __slots__ = ("committed", "cursor", "error", "limit", "source", "watch")
+
+    def __init__(self, source: Source, cursor: Cursor) -> None:
+        self.source = source
+        self.cursor = cursor
+        self.committed: int | None = None
+        self.limit = _FIRST_BATCH
+        self.watch: Watch | None = None
+        self.error: SejError | None = None
+
+
+class Merge:
+    """Reads all client directories of a hub as one stream, and remembers how far it came.
+
+    Use it from one thread.
+
+    Attributes:
+        root: the hub's.
+        reader: the name under which the offsets are kept.
+        skipped: the directories that were left out, with their errors.
+        timeout: seconds to wait for a message; None follows for ever.
+
+    Example:
+        >>> import tempfile, hub, sej
+        >>> with hub.Store(tempfile.mkdtemp()) as store:
+        ...     _ = store.put("a", "x", [sej.Message(0, 1, 0, b"", b"first"), sej.Message(1, 3, 0, b"", b"third")])
+        ...     _ = store.put("b", "x", [sej.Message(0, 2, 0, b"", b"second")])
+        >>> with Merge(store.root, "reader") as m:
+        ...     [(source.client, message.value) for source, message in m]
+        ...     m.commit()
+        [('a', b'first'), ('b', b'second'), ('a', b'third')]
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        reader: str,
+        timeout: float | None = 0.0,
+        *,
+        lateness_s: float = 1.0,
+        on_error: Literal["raise", "skip"] = "raise",
+        max_open: int = 256,
+        memory_bytes: int = 1 << 26,
+        clock: Callable[[], float] = time.monotonic,
+        disk: Disk = OS,
+    ) -> None:
+        """Open a hub's root for reading, where the reader stands.
+
+        Args:
+            root: the hub's; marked or not.
+            reader: letters, digits, ``_``, ``-`` and ``.`` (not first); one process at a time.
+            timeout: seconds without a message after which iterating ends; 0 reads what is there, None follows for ever.
+            lateness_s: seconds that a silent directory may hold the others up, when following.
+            on_error: ``"skip"`` leaves a directory out that cannot be read, and keeps the error in :attr:`skipped`.
+            max_open: segments that are open at a time.
+            memory_bytes: messages that wait for their turn may take so much, about.
+            clock: seconds that only rise.
+            disk: the seam.
+
+        Raises:
+            JournalNotFoundError: there is nothing at root.
+            NotAJournalError: it is a file or a SEJ directory.
+            LockedError: another merge is this reader.
+        """
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"timeout {timeout}: seconds from 0 on, or None, are due")
+        if lateness_s < 0:
+            raise ValueError(f"lateness_s {lateness_s}: seconds from 0 on are due")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error {on_error!r}: expected 'raise' or 'skip'")
+        if max_open < 1:
+            raise ValueError(f"max_open {max_open}: at least 1 is due")
+        self.root = os.fspath(root)
+        self.reader = reader
+        self.timeout = timeout
+        self.skipped: dict[Source, SejError] = {}
+        self._lateness_s = lateness_s
+        self._on_error = on_error
+        self._max_open = max_open
+        self._memory_bytes = memory_bytes
+        self._clock = clock
+        self._disk = disk
+        require_root(self.root, disk=disk)
+        self._vector = Vector(self.root, reader, disk)
+        self._merger = Merger()
+        self._slots: list[_Slot] = []
+        self._by_source: dict[Source, int] = {}
+        self._silent: OrderedDict[int, float] = OrderedDict()  # slots at their end, by when they got there
+        self._excused: set[int] = set()  # silent for so long that nobody waits for them
+        self._open: OrderedDict[int, None] = OrderedDict()  # slots with an open segment, the longest unused first
+        self._broken: set[int] = set()
+        self._root_watch: Watch | None = None
+        self._ready: Iterator[tuple[Source, Message]] = iter(())
+        self._taken: list[tuple[Source, Message]] = []
+        self._closed = False
+
+    # --- reading
+
+    def __iter__(self) -> Iterator[tuple[Source, Message]]:
+        """Source and message, in order; ends after the time-out. Iterating again goes on where it ended.
+
+        Raises:
+            SourceError: a directory cannot be read; after :meth:`skip` of its source, iterate again.
+        """
+        while self._refill(self.timeout):
+            yield from self._ready
+
+    def read(self, max_messages: int = 1024, timeout: float | None = -1.0) -> list[tuple[Source, Message]]:
+        """A batch, as soon as there is one message; an empty list after the time-out (not given: the merge's own)."""
+        if max_messages < 1:
+            raise ValueError(f"max_messages {max_messages}: at least 1 is due")
+        found = self._refill(self.timeout if timeout == -1.0 else timeout)
+        return list(islice(self._ready, max_messages)) if found else []
+
+    @property
+    def sources(self) -> list[Source]:
+        """The directories that are read, sorted."""
+        return sorted(source for source in self._by_source if source not in self.skipped)
+
+    @property
+    def waiting_for(self) -> list[Source]:
+        """The silent directories that hold the others up at the moment."""
+        return sorted(self._slots[number].source for number in self._silent)
+
+    def skip(self, source: Source) -> None:
+        """Leave a directory out from now on; what was committed of it stays.
+
+        Raises:
+            KeyError: it is none of the merge's.
+        """
+        number = self._by_source[source]
+        slot = self._slots[number]
+        self.skipped[source] = slot.error or SourceError("left out by the caller", source=source)
+        self._broken.discard(number)
+        self._leave(number)
+
+    # --- remembering
+
+    def commit(self) -> None:
+        """Keep the place behind everything that was given out so far, durably."""
+        self._require_open()
+        offsets = self.offsets()
+        changed = [slot for slot in self._slots if offsets.get(slot.source, slot.committed) != slot.committed]
+        self._vector.commit({slot.source: offsets[slot.source] for slot in changed})
+        for slot in changed:
+            slot.committed = offsets[slot.source]
+
+    def offsets(self) -> dict[Source, int]:
+        """The next offset of every directory, behind everything that was given out so far."""
+        found = {}
+        for slot_number, slot in enumerate(self._slots):
+            head = self._merger.head(slot_number)
+            found[slot.source] = slot.cursor.due if head is None else head.offset
+        left = self._ready.__length_hint__() if hasattr(self._ready, "__length_hint__") else 0
+        for source, message in reversed(self._taken[len(self._taken) - left :]):
+            found[source] = message.offset  # taken from the merger, but not yet given out
+        return {source: offset for source, offset in found.items() if source not in self.skipped}
+
+    def close(self) -> None:
+        """Close everything and let go of the reader's lock; what was not committed comes again next time."""
+        if self._closed:
+            return
+        self._closed = True
+        for slot in self._slots:
+            slot.cursor.close()
+            if slot.watch is not None:
+                slot.watch.close()
+        if self._root_watch is not None:
+            self._root_watch.close()
+        self._vector.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close, without a commit."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Root and reader."""
+        return f"<hub.Merge {self.root!r} {self.reader!r}>"
+
+    # --- the loop
+
+    def _refill(self, timeout: float | None) -> bool:
+        """Have at least one message ready; False after the timeout."""
+        self._require_open()
+        if getattr(self._ready, "__length_hint__", int)():
+            return True
+        batch = self._take() if timeout == 0.0 else self._follow(timeout)
+        self._taken, self._ready = batch, iter(batch)
+        return bool(batch)
+
+    def _take(self) -> list[tuple[Source, Message]]:
+        """What is there now, in order; nobody is waited for."""
+        if not len(self._merger):
+            self._discover()
+            for number in [*self._silent, *self._excused]:
+                self._read(number, judge=True)
+        return self._from_merger()
+
+    def _from_merger(self) -> list[tuple[Source, Message]]:
+        if self._broken:
+            self._raise_broken()
+        out = self._merger.take(_TAKE)
+        if self._merger.emptied >= 0:
+            self._read(self._merger.emptied)
+        return out
+
+    def _follow(self, timeout: float | None) -> list[tuple[Source, Message]]:
+        """Wait for messages, and for the directories that may still bring older ones."""
+        if self._root_watch is None:
+            self._root_watch = Watch(self.root)
+            self._discover()
+        start = self._clock()
+        while True:
+            now = self._clock()
+            while self._silent and now - next(iter(self._silent.values())) >= self._lateness_s:
+                self._excused.add(self._silent.popitem(last=False)[0])
+            if len(self._merger) and not self._silent:
+                return self._from_merger()
+            if self._broken:
+                self._raise_broken()
+            # The reads that found these silent came before their watches, or while they were there: look once more.
+            if self._watch_silent():
+                continue
+            left = None if timeout is None else start + timeout - now
+            if len(self._merger):
+                left = next(iter(self._silent.values())) + self._lateness_s - now
+            elif left is not None and left <= 0:
+                return []
+            self._wait(left)
+
+    def _wait(self, timeout: float | None) -> None:
+        assert self._root_watch is not None
+        by_watch = {id(self._root_watch): -1}
+        watches = [self._root_watch]
+        for number in [*self._silent, *self._excused]:
+            watch = self._slots[number].watch
+            if watch is not None:
+                watches.append(watch)
+                by_watch[id(watch)] = number
+        changed = wait_any(watches, None if timeout is None else max(timeout, 0.0))
+        for watch in changed:
+            number = by_watch[id(watch)]
+            if number < 0:
+                self._discover()
+            else:
+                self._read(number, judge=len(changed) == len(watches))
+
+    def _watch_silent(self) -> bool:
+        """Watch the directories that wait for messages; whether one of them brought some meanwhile."""
+        found = False
+        for number in [*self._silent, *self._excused]:
+            slot = self._slots[number]
+            if slot.watch is None:
+                slot.watch = Watch(Directory(source_path(self.root, slot.source), self._disk).jnl)
+                found = self._read(number) or found
+        return found
+
+    # --- directories
+
+    def _discover(self) -> None:
+        """Take in directories that are new."""
+        fresh = [s for s in find_sources(self.root, disk=self._disk) if s not in self._by_source]
+        if not fresh:
+            return
+        for source in fresh:
+            self._by_source[source] = self._merger.add(source)
+            cursor = Cursor(Directory(source_path(self.root, source), self._disk), self._vector[source])
+            self._slots.append(_Slot(source, cursor))
+        clients = {client: rank for rank, client in enumerate(sorted({source.client for source in self._by_source}))}
+        for rank, source in enumerate(sorted(self._by_source)):
+            self._merger.rank(self._by_source[source], clients[source.client], rank)
+        for source in fresh:
+            number = self._by_source[source]
+            try:
+                self._vector.register(source)
+                self._slots[number].cursor.check_available()
+            except SejError as error:
+                self._fail(number, error)
+            else:
+                self._read(number)
+                head = self._merger.head(number)
+                self._slots[number].committed = self._slots[number].cursor.due if head is None else head.offset
+
+    def _read(self, number: int, *, judge: bool = False) -> bool:
+        """Read a slot's next batch; whether there was one."""
+        slot = self._slots[number]
+        try:
+            batch = slot.cursor.read(slot.limit)
+            if not batch and judge and slot.cursor.judge():
+                batch = slot.cursor.read(slot.limit)
+        except (SejError, OSError) as error:
+            self._fail(number, error if isinstance(error, SejError) else SejError(str(error), path=error.filename))
+            return False
+        self._keep_open(number)
+        if batch:
+            self._silent.pop(number, None)
+            self._excused.discard(number)
+            self._merger.feed(number, batch)
+            each = _OBJECT_BYTES + OVERHEAD_SIZE
+            each += sum([len(message.key) + len(message.value) for message in batch]) // len(batch)
+            slot.limit = min(max(self._memory_bytes // (len(self._slots) * each), 1), _MAX_BATCH, 4 * slot.limit)
+            return True
+        if number not in self._silent and number not in self._excused:
+            self._silent[number] = self._clock()
+        return False
+
+    def _keep_open(self, number: int) -> None:
+        self._open[number] = None
+        self._open.move_to_end(number)
+        if len(self._open) > self._max_open:
+            oldest, _ = self._open.popitem(last=False)
+            self._slots[oldest].cursor.park()
+
+    def _fail(self, number: int, error: SejError) -> None:
+        slot = self._slots[number]
+        failure = SourceError(
+            f"{slot.source}: {error.reason}; skip(source) goes on without it",
+            source=slot.source,
+            path=error.path or source_path(self.root, slot.source),
+            offset=error.offset,
+        )
+        failure.__cause__ = error
+        slot.error = failure
+        if self._on_error == "skip":
+            self.skipped[slot.source] = failure
+        else:
+            self._broken.add(number)
+        self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        slot = self._slots[number]
+        slot.cursor.close()
+        self._merger.remove(number)
+        self._silent.pop(number, None)
+        self._excused.discard(number)
+        self._open.pop(number, None)
+        if slot.watch is not None:
+            slot.watch.close()
+            slot.watch = None
+
+    def _raise_broken(self) -> None:
+        error = self._slots[min(self._broken)].error
+        assert error is not None
+        raise error
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the merge is closed", path=self.root)

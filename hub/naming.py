@@ -1,0 +1,158 @@
+"""Who a directory belongs to: ``root/[client-id].[journal-dir]/``, and what marks a root.
+
+A client id is letters, digits, ``_`` and ``-``, so the first dot divides. The identifiers must fully match, and the
+name must not hold ``..``: nothing that a caller sends can leave the root. Names with a dot in front are the hub's own:
+``.hub`` marks the root (names alone cannot tell it from a tree of shards), ``.merge/`` holds what merges remember.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final, NamedTuple
+
+from sej.disk import OS, Disk
+from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
+
+__all__ = [
+    "MARKER",
+    "Source",
+    "check_client",
+    "check_journal",
+    "find_sources",
+    "is_root",
+    "make_root",
+    "parse_source",
+    "require_root",
+    "source_path",
+]
+
+MARKER: Final = ".hub"
+_MARKER_TEXT: Final = b"This directory is the root of a SEJ hub: [client-id].[journal-dir]/ each.\n"
+_CLIENT: Final = re.compile(r"[0-9a-zA-Z_-]+")
+_JOURNAL: Final = re.compile(r"[0-9a-zA-Z_.-]+")
+_NAME_BYTES: Final = 255
+"""What file systems take for one name."""
+
+
+class Source(NamedTuple):
+    """One client's journal on the hub."""
+
+    client: str
+    journal_dir: str
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return f"{self.client}.{self.journal_dir}"
+
+    def __str__(self) -> str:
+        """The name of its directory."""
+        return self.name
+
+
+def check_client(client_id: str) -> str:
+    """Make sure that a client id can stand in a directory's name.
+
+    Raises:
+        InvalidNameError: it is not ``[0-9a-zA-Z_-]+``.
+    """
+    if not isinstance(client_id, str):
+        raise TypeError(f"a client id must be str, not {type(client_id).__name__}")
+    if not _CLIENT.fullmatch(client_id) or len(client_id) > _NAME_BYTES:
+        raise InvalidNameError(f"client id {client_id[:80]!r}: letters, digits, '_' and '-' are allowed, at least one")
+    return client_id
+
+
+def check_journal(client_id: str, journal_dir: str) -> Source:
+    """Make sure that both identifiers together are a directory's name inside the root.
+
+    Raises:
+        InvalidNameError: one does not fully match, or they hold ``..``, or they are too long.
+    """
+    check_client(client_id)
+    if not isinstance(journal_dir, str):
+        raise TypeError(f"a journal's name must be str, not {type(journal_dir).__name__}")
+    source = Source(client_id, journal_dir)
+    if not _JOURNAL.fullmatch(journal_dir) or ".." in source.name:
+        raise InvalidNameError(
+            f"journal {journal_dir[:80]!r}: letters, digits, '_', '-' and '.' (not first, no two together) are allowed,"
+            " at least one"
+        )
+    if len(source.name) > _NAME_BYTES:
+        raise InvalidNameError(f"{source.name[:80]!r}...: a directory's name has room for {_NAME_BYTES} bytes")
+    return source
+
+
+def parse_source(name: str) -> Source | None:
+    """Whose directory a name is; None where it is nobody's."""
+    client, dot, journal_dir = name.partition(".")
+    if not dot:
+        return None
+    try:
+        return check_journal(client, journal_dir)
+    except InvalidNameError:
+        return None
+
+
+def source_path(root: str, source: Source) -> str:
+    """Where a source's SEJ directory is."""
+    return os.path.join(root, source.name)
+
+
+def find_sources(root: str, *, disk: Disk = OS) -> list[Source]:
+    """Every client directory in a root, sorted by client and journal; what is no SEJ directory is left out."""
+    found = []
+    for name in disk.list(root):
+        source = parse_source(name)
+        if source is not None:
+            inside = disk.status(os.path.join(root, name, "jnl"))
+            if inside is not None and inside.is_dir:
+                found.append(source)
+    return sorted(found)
+
+
+def is_root(path: str | os.PathLike[str], *, disk: Disk = OS) -> bool:
+    """Whether a directory is marked as a hub's root."""
+    return disk.status(os.path.join(path, MARKER)) is not None
+
+
+def make_root(root: str, *, disk: Disk = OS) -> None:
+    """Make a root and mark it; one that is there is fine.
+
+    Raises:
+        NotAJournalError: the path is a file or a SEJ directory.
+    """
+    there = disk.status(root)
+    if there is not None and not there.is_dir:
+        raise NotAJournalError("this is a file; a hub's root is a directory", path=root)
+    if disk.status(os.path.join(root, "jnl")) is not None:
+        raise NotAJournalError("this is a SEJ directory; a hub's root holds those of its clients", path=root)
+    if there is None:
+        disk.mkdir(root)
+    if not is_root(root, disk=disk):
+        try:
+            file = disk.open(os.path.join(root, MARKER), "new")
+        except FileExistsError:  # another store of this root came first
+            return
+        try:
+            file.write(_MARKER_TEXT)
+            file.sync()
+        finally:
+            file.close()
+
+
+def require_root(root: str, *, disk: Disk = OS) -> None:
+    """Make sure that a directory can be read as a hub's root, marked or not.
+
+    Raises:
+        JournalNotFoundError: nothing is there.
+        NotAJournalError: a file, or a SEJ directory itself.
+    """
+    there = disk.status(root)
+    if there is None:
+        raise JournalNotFoundError("there is no hub here; a Store makes one", path=root)
+    if not there.is_dir:
+        raise NotAJournalError("this is a file; a hub's root is a directory", path=root)
+    if disk.status(os.path.join(root, "jnl")) is not None:
+        raise NotAJournalError("this is a SEJ directory; a hub's root holds those of its clients", path=root)

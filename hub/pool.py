@@ -1,0 +1,163 @@
+"""The open writers of a store: at most so many, each used by several threads, the longest unused closed first.
+
+A borrowed entry keeps its writer open. Lock order: an entry's lock, then the pool's condition; never the other way
+round, and nothing slow under the condition. Whoever opens a writer holds its entry's lock, so that the others wait for
+that directory alone. Entries with a user are never closed, so a thread that waits for room waits for users that need
+none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hub.naming import Source
+from sej.errors import ClosedError, SejError, WriterFailedError
+from sej.writer import Writer
+
+__all__ = ["Entry", "WriterPool"]
+
+
+class Entry:
+    """One directory: its lock, and its writer while it is open."""
+
+    __slots__ = ("lock", "users", "writer")
+
+    def __init__(self) -> None:
+        """Nothing is open."""
+        self.lock = threading.Lock()
+        self.writer: Writer | None = None
+        self.users = 0
+
+
+class WriterPool:
+    """Opens writers when they are asked for, and closes the longest unused one to make room."""
+
+    def __init__(self, open_writer: Callable[[Source, int], Writer], max_open: int) -> None:
+        """Start with none.
+
+        Args:
+            open_writer: opens the writer of a source; the number is where a new journal starts.
+            max_open: how many may be open at a time.
+        """
+        if max_open < 1:
+            raise ValueError(f"max_open {max_open}: at least 1 is due")
+        self._open_writer = open_writer
+        self._max_open = max_open
+        self._entries: OrderedDict[Source, Entry] = OrderedDict()
+        self._condition = threading.Condition(threading.Lock())
+        self._open = 0
+        self._closed = False
+
+    @property
+    def open_writers(self) -> int:
+        """How many are open."""
+        return self._open
+
+    @contextmanager
+    def borrow(self, source: Source) -> Iterator[Entry]:
+        """The entry of a source, which stays while it is used; its writer may not be open yet.
+
+        Raises:
+            ClosedError: the pool was closed.
+        """
+        with self._condition:
+            if self._closed:
+                raise ClosedError("the store is closed")
+            entry = self._entries.get(source)
+            if entry is None:
+                entry = self._entries[source] = Entry()
+            self._entries.move_to_end(source)
+            entry.users += 1
+        try:
+            yield entry
+        finally:
+            self._return(source, entry)
+
+    def writer(self, source: Source, entry: Entry, first_offset: int) -> Writer:
+        """The writer of a borrowed entry whose lock the caller holds; one that failed is opened anew."""
+        if entry.writer is not None:
+            return entry.writer
+        self._make_room()
+        try:
+            entry.writer = self._open_writer(source, first_offset)
+        except BaseException:
+            self._made_room()
+            raise
+        return entry.writer
+
+    def drop(self, entry: Entry, failed: Writer) -> None:
+        """Close a writer that failed, so that the next caller opens it anew and finds what is on disk."""
+        with entry.lock:
+            if entry.writer is failed:
+                self._close_entry(entry)
+
+    def close(self) -> None:
+        """Let no one in, wait for who is inside, and close every writer.
+
+        Raises:
+            SejError: a last write or sync failed; the others were closed all the same.
+        """
+        with self._condition:
+            self._closed = True
+            self._condition.wait_for(lambda: not any(entry.users for entry in self._entries.values()))
+            entries = list(self._entries.values())
+            self._entries.clear()
+        failure: SejError | None = None
+        for entry in entries:
+            with entry.lock:
+                try:
+                    self._close_entry(entry, quiet=False)
+                except SejError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _return(self, source: Source, entry: Entry) -> None:
+        with self._condition:
+            entry.users -= 1
+            if not entry.users and entry.writer is None and self._entries.get(source) is entry:
+                del self._entries[source]
+            self._condition.notify_all()
+
+    def _made_room(self) -> None:
+        with self._condition:
+            self._open -= 1
+            self._condition.notify_all()
+
+    def _make_room(self) -> None:
+        """Reserve room for one more, by closing the longest unused writer or by waiting for one that is in use."""
+        while True:
+            with self._condition:
+                if self._open < self._max_open:
+                    self._open += 1
+                    return
+                idle = next(
+                    ((s, e) for s, e in self._entries.items() if not e.users and e.writer is not None),
+                    None,
+                )
+                if idle is None:
+                    self._condition.wait()
+                    continue
+                source, entry = idle
+                entry.users += 1
+            try:
+                with entry.lock:
+                    self._close_entry(entry)
+            finally:
+                self._return(source, entry)
+
+    def _close_entry(self, entry: Entry, *, quiet: bool = True) -> None:
+        writer, entry.writer = entry.writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except WriterFailedError:
+            # What was acknowledged is durable already; the next opening finds what else reached the disk.
+            if not quiet:
+                raise
+        finally:
+            self._made_room()

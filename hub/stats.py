@@ -1,0 +1,76 @@
+"""What a hub holds: for each client and journal where it begins and ends, its bytes, and how far its readers are.
+
+Looks, and takes no lock; a directory that cannot be read is reported, not raised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hub.naming import Source, find_sources, require_root, source_path
+from sej.disk import OS, Disk
+from sej.errors import SejError
+from sej.journal import Journal
+
+__all__ = ["JournalStats", "stats"]
+
+
+class JournalStats(NamedTuple):
+    """One client's journal on the hub.
+
+    Attributes:
+        source: client and journal.
+        first_offset: of the first message that is there.
+        end_offset: of the next one.
+        size: bytes of its segments.
+        segments: how many there are.
+        last_arrival_ns: when something was last written to it, ns since the epoch; None: never.
+        lag: for each reader with a kept offset how many messages it has not read.
+        error: why it cannot be read, or None.
+    """
+
+    source: Source
+    first_offset: int
+    end_offset: int
+    size: int
+    segments: int
+    last_arrival_ns: int | None
+    lag: Mapping[str, int]
+    error: str | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many messages are there."""
+        return self.end_offset - self.first_offset
+
+
+def stats(root: str | os.PathLike[str], *, disk: Disk = OS) -> list[JournalStats]:
+    """Every client's journals, sorted.
+
+    Raises:
+        JournalNotFoundError: there is nothing at root.
+        NotAJournalError: it is a file or a SEJ directory.
+    """
+    path = os.fspath(root)
+    require_root(path, disk=disk)
+    return [_look(path, source, disk) for source in find_sources(path, disk=disk)]
+
+
+def _look(root: str, source: Source, disk: Disk) -> JournalStats:
+    journal = Journal(source_path(root, source), disk=disk)
+    try:
+        first, end, segments, kept = journal.first_offset, journal.end_offset, journal.segments, journal.offsets()
+    except SejError as error:
+        return JournalStats(source, 0, 0, 0, 0, None, {}, str(error))
+    filled = [segment.mtime_ns for segment in segments if segment.size]
+    return JournalStats(
+        source,
+        first,
+        end,
+        sum(segment.size for segment in segments),
+        len(segments),
+        max(filled, default=None),
+        {reader: end - max(offset or 0, first) for reader, offset in kept.items()},
+    )

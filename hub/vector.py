@@ -1,0 +1,121 @@
+"""What a merge remembers: the next offset of every directory, in one file that is old or new, never half.
+
+``.merge/NAME.json`` in the root holds the offsets by directory name; ``.merge/NAME.lck`` lets one merge at a time be
+the reader of that name. The file is the truth. Each directory's own ``ofs/NAME.ofs`` follows behind it, so that
+retention, which looks only there, knows what is still needed: after a crash it says less than the file, never more.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from typing import Final
+
+from hub.errors import HubError
+from hub.naming import Source, source_path
+from sej.directory import Directory, check_name
+from sej.disk import Disk, replace_file
+from sej.format import MAX_OFFSET
+from sej.locks import Lock
+from sej.offset import Offset, sync_up_to
+
+__all__ = ["Vector", "read_vector"]
+
+_FOLDER: Final = ".merge"
+_FORMAT: Final = 1
+
+
+def read_vector(root: str, reader: str, disk: Disk) -> dict[str, int]:
+    """The kept offsets of a merge by directory name, without its lock; empty where it never committed.
+
+    Raises:
+        HubError: the file is no vector.
+    """
+    path = os.path.join(root, _FOLDER, f"{check_name(reader, 'a reader name')}.json")
+    try:
+        file = disk.open(path, "read")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    try:
+        data = file.read(file.status().size, 0)
+    finally:
+        file.close()
+    try:
+        content = json.loads(data)
+        offsets: dict[str, int] = {name: operator.index(offset) for name, offset in content["offsets"].items()}
+        sound = content["format"] == _FORMAT and all(0 <= offset <= MAX_OFFSET for offset in offsets.values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        offsets, sound = {}, False
+    if not sound:
+        raise HubError(
+            f'a vector of offsets is due, {{"format": {_FORMAT}, "offsets": {{...}}}}: put a copy back, or remove this'
+            " file so that the merge starts with the first messages",
+            path=path,
+        )
+    return offsets
+
+
+class Vector:
+    """The kept offsets of one merge, held by one process at a time."""
+
+    def __init__(self, root: str, reader: str, disk: Disk) -> None:
+        """Take the reader's lock and read its offsets.
+
+        Raises:
+            LockedError: another merge is this reader.
+            HubError: the file is no vector.
+            InvalidNameError: the name could leave its directory.
+        """
+        self._root = root
+        self._reader = check_name(reader, "a reader's name")
+        self._disk = disk
+        self._folder = os.path.join(root, _FOLDER)
+        disk.mkdir(self._folder)
+        self._lock = Lock(os.path.join(self._folder, f"{reader}.lck"), what=f"merge {reader!r}", disk=disk).acquire()
+        try:
+            self._offsets = read_vector(root, reader, disk)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __getitem__(self, source: Source) -> int | None:
+        """The next offset of a directory; None: nothing of it was committed."""
+        return self._offsets.get(source.name)
+
+    def register(self, source: Source) -> None:
+        """Let retention know that this reader needs a directory, and let its mirror catch up.
+
+        Raises:
+            LockedError: a process reads that directory alone under this name.
+            OffsetBeyondEndError: the directory ends before what was committed.
+            SejError: the directory cannot be read.
+        """
+        with Offset(source_path(self._root, source), self._reader, disk=self._disk) as mirror:
+            kept = self[source]
+            if kept is not None:
+                mirror.commit(kept)
+
+    def commit(self, offsets: dict[Source, int]) -> None:
+        """Keep offsets, durably: the messages below them first, then the file, then the mirrors.
+
+        Raises:
+            SejError: a directory ends before its offset, or a mirror is in use.
+        """
+        changed = {source: offset for source, offset in offsets.items() if offset != self[source]}
+        if not changed:
+            return
+        self._lock.check()
+        for source, offset in changed.items():
+            sync_up_to(Directory(source_path(self._root, source), self._disk), offset)
+        merged = self._offsets | {source.name: offset for source, offset in changed.items()}
+        data = json.dumps({"format": _FORMAT, "offsets": merged}, indent=1, sort_keys=True).encode() + b"\n"
+        path = os.path.join(self._folder, f"{self._reader}.json")
+        replace_file(self._disk, path + ".tmp", path, data)
+        self._offsets = merged
+        for source in changed:
+            self.register(source)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        self._lock.release()
