@@ -1,0 +1,283 @@
+"""The writer: forms of appending, what each durability makes visible and durable, rotation, publish, encoded copies."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej import DecodeError, Message
+from tests.crash.disk import CrashDisk
+from tests.sej.hooks import HookedDisk, Worker, until
+from tests.sej.support import STAMP, encoded, packed, read_all, sample, segment, segments, values
+
+DURABILITIES: list[Any] = ["buffer", "os", "interval", "disk"]
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_every_form_of_append_gives_consecutive_offsets(durability: Any, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=300, durability=durability) as w:
+        assert w.append(b"value", b"key", type=3, timestamp=4) == 0
+        assert w.append(bytearray(b"v"), memoryview(b"k"), 1, sej.NO_TIMESTAMP) == 1
+        assert w.append_many([b"a", b"b"], [b"x", b"y"], type=[1, 2], timestamp=[8, 7]) == range(2, 4)
+        assert w.append_many((b"%d" % n for n in range(3)), type=9, timestamp=5) == range(4, 7)
+        assert w.append_many([]) == range(7, 7)
+        assert w.append_messages(sample(2, start=50)) == range(7, 9)
+        assert w.publish([b"p", b"q"], timestamp=6) == range(9, 11)
+        assert w.publish([]) == range(11, 11)
+        assert w.append_once("batch", 1, [b"once"], timestamp=1) == range(11, 12)
+        assert w.append_encoded(encoded(12, 2, 3, b"k", b"raw")) == range(12, 13)
+        assert w.offset == 13
+    rows = read_all(tmp_path)
+    assert [row.offset for row in rows] == list(range(13))
+    assert rows[:4] == [
+        Message(0, 4, 3, b"key", b"value"),
+        Message(1, sej.NO_TIMESTAMP, 1, b"k", b"v"),
+        Message(2, 8, 1, b"x", b"a"),
+        Message(3, 7, 2, b"y", b"b"),
+    ]
+    assert rows[4:7] == [Message(n, 5, 9, b"", b"%d" % (n - 4)) for n in range(4, 7)]
+    assert rows[7:9] == [row._replace(offset=row.offset - 43) for row in sample(2, start=50)]
+    assert values(rows[9:]) == [b"p", b"q", b"once", b"raw"]
+    assert rows[1].time is None and rows[0].time is not None
+    assert sej.Journal(tmp_path).verify() == []
+
+
+def test_a_message_without_a_timestamp_gets_the_time_of_the_append(tmp_path: Path) -> None:
+    start = time.time_ns()
+    with sej.Writer(tmp_path) as w:
+        w.append(b"a")
+        w.append_many([b"b", b"c"])
+    times = [row.timestamp for row in read_all(tmp_path)]
+    assert start <= times[0] <= times[1] <= times[2] <= time.time_ns()
+
+
+def test_buffered_messages_are_seen_after_flush_close_or_64_kib(tmp_path: Path) -> None:
+    file = segment(tmp_path, 0)
+    with sej.Writer(tmp_path, durability="buffer") as w:
+        w.append(b"v" * 100)
+        assert file.stat().st_size == 0
+        w.flush()
+        assert file.stat().st_size == 126
+        w.append(b"v" * (1 << 16))
+        assert file.stat().st_size > 1 << 16
+        size = file.stat().st_size
+        w.append(b"last")
+        assert file.stat().st_size == size
+    assert file.stat().st_size == size + 30
+
+
+@pytest.mark.parametrize("durability", ["os", "interval", "disk"])
+def test_every_append_is_seen_at_once(durability: Any, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, durability=durability) as w, sej.Scanner(tmp_path) as s:
+        for n in range(5):
+            w.append(b"%d" % n)
+            assert values(s.read()) == [b"%d" % n]
+        w.append_many([b"x"] * 10)
+        assert len(s.read()) == 10
+
+
+def test_durable_offset_follows_syncs_alone() -> None:
+    for durability in ("buffer", "os"):
+        disk = CrashDisk()
+        w = sej.Writer("/j", durability=durability, disk=disk)
+        w.append(b"a")
+        w.flush()
+        assert (w.offset, w.durable_offset) == (1, 0)
+        w.sync()
+        assert w.durable_offset == 1
+        w.append(b"b")
+        assert w.durable_offset == 1
+        assert sej.Journal("/j", disk=disk.crash()).end_offset == 1
+        w.close()
+        assert w.durable_offset == 2
+        assert sej.Journal("/j", disk=disk.crash()).end_offset == 2
+
+
+def test_under_disk_every_append_is_durable_and_a_batch_pays_one_sync() -> None:
+    disk = CrashDisk()
+    with sej.Writer("/j", durability="disk", disk=disk) as w:
+
+        def syncs(call: Callable[[], object]) -> int:
+            before = sum(what == "sync" for what, _ in disk.trace)
+            call()
+            assert w.durable_offset == w.offset
+            assert sej.Journal("/j", disk=disk.crash()).end_offset == w.offset
+            return sum(what == "sync" for what, _ in disk.trace) - before
+
+        assert syncs(lambda: w.append(b"v")) == 1
+        assert syncs(lambda: w.append_many([b"v"] * 1000)) == 1
+        assert syncs(lambda: w.append_messages(sample(10))) == 1
+        assert syncs(lambda: w.append_encoded(encoded(w.offset, 0, 0, b"", b""))) == 1
+        assert syncs(w.flush) == 0
+        assert syncs(w.sync) == 0
+
+
+def test_under_interval_a_sync_comes_by_itself(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001) as w:
+        for n in range(3):
+            w.append(b"v")
+            until(lambda due=n + 1: w.durable_offset == due)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("size", [1, 60, 200])
+def test_a_segment_ends_with_the_message_that_makes_it_long_enough(durability: Any, size: int, tmp_path: Path) -> None:
+    rows = sample(12)
+    with sej.Writer(tmp_path, segment_bytes=size, durability=durability) as w:
+        w.append_messages(rows[:5])
+        for row in rows[5:]:
+            w.append(row.value, row.key, row.type, row.timestamp)
+    due, part = {}, list[Message]()
+    for row in rows:
+        part.append(row)
+        if len(packed(part)) >= size:
+            due[f"{part[0].offset:016x}.jnl"] = packed(part)
+            part = []
+    due[f"{part[0].offset if part else 12:016x}.jnl"] = packed(part)
+    assert segments(tmp_path) == due
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_segment_is_synced_before_its_successor_is_made(durability: Any) -> None:
+    disk = CrashDisk()
+    with sej.Writer("/j", segment_bytes=50, durability=durability, disk=disk) as w:
+        w.append_many([b"v" * 30] * 4)
+        w.publish([b"p" * 60])
+        w.append(b"v" * 60)
+    ours: set[int] = set()
+    dirty: set[int] = set()
+    made = 0
+    for what, arguments in disk.trace:
+        if what == "write":
+            dirty |= {arguments[0]} & ours
+        elif what == "sync":
+            dirty.discard(arguments[0])
+        elif what in ("create", "rename") and arguments[1].endswith((".jnl", ".publish")):
+            assert arguments[1].endswith(".publish") or not dirty
+            made += arguments[1].endswith(".jnl")
+            ours |= set(arguments[2:])
+    assert made >= 5 and not dirty
+
+
+def test_nothing_foreign_is_put_into_jnl(tmp_path: Path) -> None:
+    seen = set[str]()
+
+    def look(*_: object) -> None:
+        if (tmp_path / "jnl").exists():
+            seen.update(file.name for file in (tmp_path / "jnl").iterdir())
+
+    with sej.Writer(tmp_path, segment_bytes=100, disk=HookedDisk(look)) as w:
+        w.append_many([b"v" * 30] * 5)
+        w.publish([b"v"])
+        w.append_once("n", 1, [b"v"])
+    with sej.Offset(tmp_path, "reader", disk=HookedDisk(look)) as o:
+        o.commit(3)
+    assert seen and all(len(name) == 20 and name.endswith(".jnl") and int(name[:16], 16) >= 0 for name in seen)
+    assert sej.Journal(tmp_path).verify() == []
+
+
+def test_publish_is_a_segment_of_its_own_and_readers_see_all_or_nothing(tmp_path: Path) -> None:
+    counts = set[int]()
+    with sej.Scanner(by_writer(tmp_path)) as s:
+
+        def look(*_: object) -> None:
+            counts.add(len(s.read()))
+
+        with sej.Writer(tmp_path, disk=HookedDisk(look)) as w:
+            w.append(b"before")
+            look()
+            counts.clear()
+            assert w.publish([b"p"] * 1000) == range(1, 1001)
+            assert w.durable_offset == 1001
+            look()
+    assert counts == {0, 1000}
+    assert len(segments(tmp_path)[segment(tmp_path, 1).name]) == 27 * 1000
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def by_writer(path: Path) -> Path:
+    sej.Writer(path).close()
+    return path
+
+
+def test_publish_into_an_empty_journal_and_twice(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=40) as w:
+        assert w.publish([b"a" * 50]) == range(1)
+        assert w.publish([b"b"]) == range(1, 2)
+        assert w.append(b"c") == 2
+        assert w.publish([b"d"]) == range(3, 4)
+    assert values(read_all(tmp_path)) == [b"a" * 50, b"b", b"c", b"d"]
+    assert sej.Journal(tmp_path).verify() == []
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_encoded_messages_are_taken_as_they_stand(durability: Any, tmp_path: Path) -> None:
+    rows = sample(3000)
+    data = packed(rows)
+    with sej.Writer(tmp_path, segment_bytes=10_000, durability=durability) as w:
+        assert w.append_encoded(data[: len(packed(rows[:10]))]) == range(10)
+        assert w.append_encoded(memoryview(data)[len(packed(rows[:10])) :]) == range(10, 3000)
+    assert read_all(tmp_path) == rows
+    assert sej.Journal(tmp_path).verify() == []
+    assert len(segments(tmp_path)) > 5, "segments are cut on the way"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        packed(sample(2))[:-1],
+        packed(sample(2)) + b"x",
+        packed(sample(2, start=1)),
+        packed([*sample(1), *sample(1)]),
+        packed(sample(1)) + bytes(26),
+        b"garbage of at least twenty-six bytes",
+    ],
+    ids=["cut", "a byte more", "wrong first offset", "wrong second offset", "zeros", "garbage"],
+)
+def test_wrong_encoded_messages_are_refused_whole(data: bytes, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        with pytest.raises(DecodeError):
+            w.append_encoded(data)
+        assert w.offset == 0
+        assert w.append(b"first", timestamp=STAMP) == 0
+    assert values(read_all(tmp_path)) == [b"first"]
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_threads_share_a_writer(durability: Any, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=2000, durability=durability) as w:
+
+        def work(me: int) -> list[tuple[int, bytes]]:
+            done = []
+            for n in range(30):
+                text = b"%d-%d" % (me, n)
+                done.append((w.append(text), text))
+                done += [(at, text + b"+") for at in w.append_many([text + b"+"] * 3)]
+            return done
+
+        workers = [Worker(lambda me=me: work(me)) for me in range(6)]  # type: ignore[misc]
+        acknowledged = dict(pair for worker in workers for pair in worker.result())  # type: ignore[attr-defined]
+        assert durability != "disk" or w.durable_offset == w.offset
+    assert {row.offset: row.value for row in read_all(tmp_path)} == acknowledged
+    assert len(acknowledged) == 6 * 30 * 4
+
+
+def test_threads_that_wait_for_the_disk_share_one_sync(tmp_path: Path) -> None:
+    syncs: list[int] = []
+
+    def hook(verb: str, *_: object) -> None:
+        if verb == "sync" and started:
+            syncs.append(w.offset)
+            if len(syncs) == 1:
+                until(lambda: w.offset == 8)  # the disk is slow: the others come meanwhile
+
+    started = False
+    with sej.Writer(tmp_path, durability="disk", disk=HookedDisk(hook)) as w:
+        started = True
+        workers = [Worker(lambda: w.append(b"v")) for _ in range(8)]
+        assert sorted(int(str(worker.result())) for worker in workers) == list(range(8))
+        assert w.durable_offset == 8
+        assert len(syncs) == 2, "one for whoever came first, one for all the others"
