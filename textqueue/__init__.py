@@ -1,5 +1,6 @@
 """TextQueue: message queues in plain text files that people edit while programs work on them."""
 
+from textqueue.checker import Problem, check
 from textqueue.claims import Claim
 from textqueue.errors import (
     FileInUseError,
@@ -26,8 +27,10 @@ __all__ = [
     "MessageMovedError",
     "MessageStatus",
     "NoSuchVariableError",
+    "Problem",
     "QueueItem",
     "TextQueue",
     "TextQueueError",
     "VariableTooLongError",
+    "check",
 ]

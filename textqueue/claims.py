@@ -19,9 +19,10 @@ from sej.disk import File
 from sej.errors import ClosedError
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import CONTROL_OF, ENTRY, RETRIES, MessageStatus
+from textqueue.intent import read_intent
 from textqueue.ledger import BESIDE, IN_MUTEX, digest
 from textqueue.message import Message, marking
-from textqueue.mutex import ROOM, is_alive, mutex_of, owner_text
+from textqueue.mutex import ROOM, holder_of, is_alive, mutex_of, owner_text
 from textqueue.parser import essence, name_of, variables_of
 from textqueue.reader import WINDOW, read_window
 from textqueue.reconcile import Conflict, Place
@@ -129,8 +130,13 @@ class Claimer:
         self._held: set[int] = set()  # before it: messages whose mutex somebody holds of whom the ledger knows nothing
         self.later: set[int] = set()  # messages that failed here: others go first
 
-    def take(self, owner: str | None) -> Claim | None:
-        """Claim the next free message, or None."""
+    def take(self, owner: str | None, *, pull: bool = True) -> Claim | None:
+        """Claim the next free message, or None.
+
+        Args:
+            owner: as in ``TextQueue.claim``.
+            pull: count its retries down.
+        """
         source = self._source
         for _ in range(_TRIES):
             try:
@@ -139,7 +145,7 @@ class Claimer:
                     found = self._next(session.file)
                     if found is None:
                         return None
-                    claim = self._claim(session, found, owner)
+                    claim = self._claim(session, found, owner, pull)
             except FileNotFoundError:
                 return None
             if claim is not None:
@@ -160,11 +166,11 @@ class Claimer:
         for position, record in sorted(self._source.ledger.claims.items()):
             if not is_alive(record.owner, dead_hosts=self._dead_hosts):
                 raw = _entry(file, position)
-                if raw is not None and digest(essence(raw)) == record.digest:
+                if raw is not None and digest(essence(raw)) == record.digest and not self._in_transit(raw):
                     return _Found(Place(position, raw, self._epoch), dead=True)
         for position in sorted(self._held):
             raw = _entry(file, position)
-            if raw is None or not self._is_taken(raw):
+            if raw is None or not (self._is_taken(raw) or self._in_transit(raw)):
                 self._held.discard(position)
                 self._low = min(self._low, position)
         found = self._scan(file)
@@ -192,13 +198,12 @@ class Claimer:
                     passed = False
                 elif place in claims:
                     pass
-                elif self._is_taken(raw):
+                elif self._is_taken(raw) or (holder_of(raw) and self._in_transit(raw)):
                     self._held.add(place)
                 else:
                     if passed:
                         self._low = place
-                    mutex = mutex_of(raw)
-                    return _Found(Place(place, raw, self._epoch), dead=mutex is not None and mutex.holder != b"")
+                    return _Found(Place(place, raw, self._epoch), dead=bool(holder_of(raw)))
                 at = data.find(b"\n-", match.end() - 1) + 1
                 if not at:
                     break
@@ -210,15 +215,18 @@ class Claimer:
             size = min(size * 4, WINDOW)
 
     def _is_taken(self, raw: bytes) -> bool:
-        mutex = mutex_of(raw)
-        return mutex is not None and mutex.holder != b"" and is_alive(mutex.holder, dead_hosts=self._dead_hosts)
+        holder = holder_of(raw)
+        return bool(holder) and is_alive(holder, dead_hosts=self._dead_hosts)
 
-    def _claim(self, session: Session, found: _Found, owner: str | None) -> Claim | None:
+    def _in_transit(self, raw: bytes) -> bool:
+        """Whether its dead owner may have brought it into a journal already: then the next drain ends it."""
+        return read_intent(self._source.disk, self._source.path + ".drain").holds(raw)
+
+    def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
         source = self._source
         if found.dead and _retries(found.place.raw) == 0:
-            mutex = mutex_of(found.place.raw)
             old = source.ledger.claims.get(found.place.position)
-            holder = mutex.holder if mutex is not None and mutex.holder else old.owner if old is not None else b""
+            holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
             reason = "its worker died, and no retries were left"
             change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
             source.write(session, [found.place], [change], "give up a message")
@@ -235,7 +243,8 @@ class Claimer:
                 writes.append((mutex.position, mutex.filled(name)))
             elif mutex is not None and mutex.holder:
                 writes.append((mutex.position, mutex.filled(b"")))
-            writes += _count_down(raw)
+            if pull:
+                writes += _count_down(raw)
             return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
 
         (place,), current = source.write(session, [found.place], [claim], "claim a message")

@@ -18,7 +18,7 @@ from typing import Final
 from sej.disk import File
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.message import Message
-from textqueue.mutex import is_alive, mutex_of
+from textqueue.mutex import holder_of, is_alive
 from textqueue.parser import chunks
 from textqueue.reader import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
 from textqueue.source import Source
@@ -144,8 +144,7 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
 
 
 def _taken(raw: bytes, owner: bytes | None) -> bool:
-    mutex = mutex_of(raw)
-    holder = owner or (mutex.holder if mutex is not None else b"")
+    holder = owner or holder_of(raw)
     return bool(holder) and is_alive(holder)
 
 

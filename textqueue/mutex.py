@@ -20,7 +20,7 @@ from sej.locks import host_name, process_start
 from textqueue.grammar import MUTEX
 from textqueue.parser import name_of, variables_of
 
-__all__ = ["ROOM", "MutexRoom", "is_alive", "mutex_of", "owner_text"]
+__all__ = ["ROOM", "MutexRoom", "holder_of", "is_alive", "mutex_of", "owner_text"]
 
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
@@ -57,6 +57,12 @@ def mutex_of(raw: bytes) -> MutexRoom | None:
             start = data.find(b"=") + 1
             return MutexRoom(position + start, data[start:]) if start else MutexRoom(position + len(data), b"")
     return None
+
+
+def holder_of(raw: bytes) -> bytes:
+    """Who is written into a message's mutex; empty where it is free, or has none."""
+    mutex = mutex_of(raw)
+    return b"" if mutex is None else mutex.holder
 
 
 def owner_text(room: int = 255, owner: str | None = None) -> bytes:

@@ -9,14 +9,19 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Self
 
 from sej.disk import OS, Disk, File, Status
 from sej.errors import ClosedError
+from textqueue.archive import archive
 from textqueue.claims import Claim, Claimer, Claiming
 from textqueue.cursor import Cursor, walk
+from textqueue.drain import OnceWriter, drain
 from textqueue.errors import InvalidTextError, TextQueueError
+from textqueue.files import Files, files_of
+from textqueue.follow import follow
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.message import Message, marking
 from textqueue.parser import render
@@ -47,6 +52,7 @@ class TextQueue:
         self,
         path: str | os.PathLike[str] | None = None,
         *,
+        writer: str | None = None,
         settle_s: float = 1.0,
         on_revert: OnRevert = "reapply",
         dead_hosts: Collection[str] = (),
@@ -55,7 +61,10 @@ class TextQueue:
         """Name the queue; no file is opened or made.
 
         Args:
-            path: a ``.tq`` file, which need not exist yet. None: ``add_input`` names files later.
+            path: a ``.tq`` file, which need not exist yet; a directory, for all ``*.tq`` in it; or a pattern. None:
+                ``add_input`` names files later.
+            writer: of a directory or pattern: the name, without ``.tq``, of the file that this object appends to;
+                by default one for each host and process.
             settle_s: how long, in seconds, a file must have been quiet before a last line without a newline counts.
             on_revert: what to do about a mark of ours that a stale buffer took back: mark it again, or deliver it.
             dead_hosts: names of other hosts whose workers are known to be gone, so that their claims are taken over.
@@ -74,13 +83,17 @@ class TextQueue:
         self._disk = disk
         self._sources: list[Source] = []
         self._cursors: list[Cursor] = []
+        self._walks: dict[tuple[int, frozenset[MessageStatus]], Iterator[Message]] = {}
         self._now: Iterator[Message] = iter(())
         self._claimers: list[Claimer] = []
         self._dead_hosts = frozenset(dead_hosts)
         self._threads = threading.RLock()
         self._closed = False
+        self._files: Files | None = None
+        self._writer = writer
         if path is not None:
-            self._add(os.fspath(path))
+            self._files = files_of(os.fspath(path), writer, disk)
+            self._look()
 
     # The published package's interface
 
@@ -112,12 +125,22 @@ class TextQueue:
     def _get_next(self) -> Message | None:
         with self._threads:
             self._check_open()
+            self._look()
             for cursor in self._cursors:
-                found = cursor.next()
+                found = self._next_of(cursor)
                 if found is not None:
                     self._now = cursor.ready
                     return found
         return None
+
+    def _next_of(self, cursor: Cursor) -> Message | None:
+        while True:
+            try:
+                return cursor.next()
+            except ValueError:
+                if not getattr(cursor.ready, "gi_running", False):
+                    raise
+                time.sleep(0)  # another thread is reading there, without a lock, for a few instructions
 
     def claim(self, owner: str | None = None) -> Claiming:
         """Claim the next free message for the time of a ``with`` block; no other worker gets it meanwhile.
@@ -144,6 +167,7 @@ class TextQueue:
         """
         self._check_open()
         with self._threads:
+            self._look()
             for claimer in self._claimers:
                 claim = claimer.take(owner)
                 if claim is not None:
@@ -156,6 +180,32 @@ class TextQueue:
         self._now = iter(())
         for source in self._sources:
             source.close()
+
+    def get_next_in_file(
+        self,
+        file_index: int,
+        include_cleared_items: bool = False,
+        include_comment_items: bool = False,
+        include_critical_items: bool = False,
+    ) -> Message | None:
+        """The next message of one file, the published package's way; for more than queued ones its own walk is kept."""
+        self._check_open()
+        statuses = {MessageStatus.queued}
+        statuses |= {MessageStatus.cleared} if include_cleared_items else set()
+        statuses |= {MessageStatus.comment} if include_comment_items else set()
+        statuses |= {MessageStatus.critical} if include_critical_items else set()
+        with self._threads:
+            if statuses == _QUEUED:
+                return self._next_of(self._cursors[file_index])
+            place = (file_index, frozenset(statuses))
+            if place not in self._walks:
+                self._walks[place] = walk(self._sources[file_index], statuses)
+            return next(self._walks[place], None)
+
+    @property
+    def input_files(self) -> list[str]:
+        """The paths of the files, in order."""
+        return [source.path for source in self._sources]
 
     # Reading
 
@@ -172,7 +222,21 @@ class TextQueue:
         for status in statuses:
             if not isinstance(status, MessageStatus):
                 raise TypeError(f"statuses must hold textqueue.MessageStatus, not {status!r}")
+        self._look()
         return itertools.chain.from_iterable(walk(source, statuses) for source in self._sources)
+
+    def follow(self, *, timeout: float | None = None, stop: threading.Event | None = None) -> Iterator[Message]:
+        """Give out queued messages as ``get_next`` does, and wait for more: appended by programs, or saved by editors.
+
+        Args:
+            timeout: end after so many seconds without a message; None: never.
+            stop: end soon after this is set.
+        """
+        return follow(self.get_next, self._directories, timeout=timeout, settle_s=self._settle_s, stop=stop)
+
+    def _directories(self) -> set[str]:
+        names = {os.path.dirname(source.path) or "." for source in self._sources}
+        return names | ({self._files.directory} if self._files is not None else set()) or {"."}
 
     # Writing
 
@@ -227,6 +291,55 @@ class TextQueue:
                 message._moved(place)
                 source.given.forget(name)
 
+    def archive(
+        self,
+        target: str | os.PathLike[str],
+        statuses: Collection[MessageStatus] = frozenset({MessageStatus.cleared}),
+    ) -> int:
+        """Move done messages to the end of another file; see ``textqueue.archive``.
+
+        Args:
+            target: the file; made when it is missing.
+            statuses: which: ``cleared``, ``critical`` or both.
+
+        Returns:
+            How many messages were moved.
+
+        Raises:
+            FileInUseError: an editor shows a file of the queue open.
+        """
+        self._check_open()
+        self._look()
+        there = [source for source in self._sources if self._disk.status(source.path) is not None]
+        return sum(archive(source, os.fspath(target), statuses) for source in there)
+
+    def drain_to(
+        self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000
+    ) -> int:
+        """Move every free message into a journal, each once, whatever dies in between; see ``textqueue.drain``.
+
+        A message is marked as cleared only after the journal has it on disk.
+
+        Args:
+            writer: a ``sej.Writer``, or anything with its ``append_once`` and ``sync``.
+            key: makes the key of a message; None: no keys.
+            batch: messages that are appended, synced and marked together.
+
+        Returns:
+            How many messages were moved.
+
+        Raises:
+            LockedError: somebody else drains the same file.
+        """
+        self._check_open()
+        if batch < 1:
+            raise InvalidTextError(f"batch must be 1 or more, not {batch}")
+        with self._threads:
+            self._look()
+            pairs = list(zip(self._sources, self._claimers, strict=True))
+        there = [(source, claimer) for source, claimer in pairs if self._disk.status(source.path) is not None]
+        return sum(drain(source, claimer, writer, key=key, batch=batch) for source, claimer in there)
+
     def sync(self) -> None:
         """Force what was written to the medium: after this a power loss takes none of it."""
         for source in self._sources:
@@ -254,7 +367,7 @@ class TextQueue:
     def _add(self, path: str) -> Source:
         status = self._disk.status(path)
         if status is not None and status.is_dir:
-            raise TextQueueError("this is a directory and no .tq file; name the file", path=path)
+            raise TextQueueError("this is a directory and no .tq file; open it as TextQueue(path)", path=path)
         source = Source(
             path, disk=self._disk, settle_s=self._settle_s, on_revert=self._on_revert, conflicts=self.conflicts
         )
@@ -262,6 +375,14 @@ class TextQueue:
         self._cursors.append(Cursor(source))
         self._claimers.append(Claimer(source, dead_hosts=self._dead_hosts))
         return source
+
+    def _look(self) -> None:
+        """Find files that others have made since."""
+        if self._files is not None and (self._files.single is None or not self._sources):
+            known = {source.path for source in self._sources}
+            for path in self._files.found(self._disk):
+                if path not in known:
+                    self._add(path)
 
     def _append(
         self, entries: Sequence[tuple[str | bytes, Sequence[str | bytes]]], status: MessageStatus
@@ -281,9 +402,15 @@ class TextQueue:
         return [Message((source, raw, position, epoch)) for position, raw, epoch in places]
 
     def _target(self) -> Source:
-        if not self._sources:
-            raise TextQueueError("this queue has no file to append to: name one, TextQueue(path)")
-        return self._sources[-1]
+        if self._files is None:
+            if not self._sources:
+                raise TextQueueError("this queue has no file to append to: name one, TextQueue(path)")
+            return self._sources[-1]
+        path = self._files.own(self._writer, self._disk)
+        for source in self._sources:
+            if source.path == path:
+                return source
+        return self._add(path)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -26,10 +26,11 @@ from sej.disk import Disk, File, Status
 from sej.locks import lease
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.given import Given
-from textqueue.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
+from textqueue.grammar import STATUS_OF
 from textqueue.guard import Guard
 from textqueue.ledger import APPENDED, IN_MUTEX, MARKS_KEPT, Ledger, Record, digest
 from textqueue.parser import essence, value_of
+from textqueue.proof import ends, entry_at, here, neighbours, proven
 from textqueue.reader import Token, settled, token_of
 from textqueue.reconcile import Conflict, OnRevert, Place, find_again, reconcile
 
@@ -44,7 +45,6 @@ _LOOK_S: Final = 0.1
 _TRIES: Final = 16
 _NEWLINE: Final = 10
 _NEAR_BYTES: Final = 4096
-_GROUP_BYTES: Final = 1 << 18
 
 
 class Change(NamedTuple):
@@ -190,7 +190,7 @@ class Source:
                     ahead = 1
                     data = file.read(size + 2, position - 1) if position else b"\n" + file.read(size + 1, 0)
                     after = data[size + 1 :]
-                if data[ahead - 1] != _NEWLINE or data[ahead : ahead + size] != raw or not _ends(raw, after):
+                if data[ahead - 1] != _NEWLINE or data[ahead : ahead + size] != raw or not ends(raw, after):
                     return None
                 file.write_at(control, position)
                 there = self.disk.status(self.path)
@@ -213,8 +213,8 @@ class Source:
             with self.session() as session:
                 if not session.alone or not order:
                     return None
-                groups = _windows([places[number] for number in order])
-                if not all(_proven(session.file, group) for group in groups):
+                groups = neighbours([places[number] for number in order])
+                if not all(proven(session.file, group) for group in groups):
                     return None
                 for group in groups:
                     data = bytearray(session.file.read(group[-1].position + 1 - group[0].position, group[0].position))
@@ -271,7 +271,7 @@ class Source:
                 raw[relative : relative + len(data)] = data
             new = bytes(raw)
             if not session.alone and file.read(len(new), place.position) != new:
-                self._report(place.position, new, "collision", "the file was rewritten while this message was edited")
+                self.report(place.position, new, "collision", "the file was rewritten while this message was edited")
             found[number] = place._replace(raw=new)
             records.append((change.kind, place.position, new, change.owner))
         if not records:
@@ -374,7 +374,7 @@ class Source:
             raw = self._mine[1]
             if file.read(len(raw), last.position) == raw:
                 return True
-        raw = _entry_at(file, last.position)
+        raw = entry_at(file, last.position)
         if not raw or digest(essence(raw)) != last.digest:
             return False
         if last.kind in STATUS_OF:
@@ -385,7 +385,8 @@ class Source:
         self._mine = None
         self.conflicts += reconcile(self.ledger, file, path=self.path, on_revert=self.on_revert)
 
-    def _report(self, position: int, raw: bytes, kind: str, action: str) -> None:
+    def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
+        """Keep something that a person should know."""
         self.conflicts.append(Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action))
 
     def _alone(self, file: File) -> bool:
@@ -408,7 +409,7 @@ class Source:
         found: list[Place] = []
         lost: list[int] = []
         for number, place in enumerate(places):
-            raw = self._here(file, place)
+            raw = here(file, place, epoch=self.ledger.epoch)
             if raw is None:
                 lost.append(number)
             found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
@@ -418,68 +419,3 @@ class Source:
             for number, (position, raw) in zip(lost, again, strict=True):
                 found[number] = Place(position, raw, -1)
         return found
-
-    def _here(self, file: File, place: Place) -> bytes | None:
-        """The bytes of the message, if it stands where it was read; they may differ in its reserved variables."""
-        position, raw, epoch = place
-        size = len(raw)
-        before = min(position, 3)
-        data = file.read(before + size + 1, position - before)
-        if before and data[before - 1] != _NEWLINE and not (position == len(BOM) and data.startswith(BOM)):
-            return None
-        now, after = data[before : before + size], data[before + size :]
-        if not _ends(now, after):
-            return None
-        if now == raw:
-            return raw
-        if CHUNK.fullmatch(now) is None or now[0] not in STATUS_OF:
-            return None
-        if epoch > 0 and epoch == self.ledger.epoch:  # only our own programs were here: nothing can have moved
-            return now if value_of(now) == value_of(raw) else None
-        return now if now[0] == raw[0] and essence(now) == essence(raw) else None
-
-
-def _windows(places: Sequence[Place]) -> list[list[Place]]:
-    """Neighbours in groups that are read and written at once."""
-    groups: list[list[Place]] = []
-    for place in places:
-        if not groups or place.position - groups[-1][0].position > _GROUP_BYTES:
-            groups.append([])
-        groups[-1].append(place)
-    return groups
-
-
-def _proven(file: File, group: Sequence[Place]) -> bool:
-    """Whether every message of a group stands where it was read, with the bytes that were read."""
-    start = max(group[0].position - 1, 0)
-    data = file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
-    end = -1
-    for position, raw, _ in group:
-        at = position - start
-        stop = at + len(raw)
-        if at <= end or data[at:stop] != raw or (position and data[at - 1] != _NEWLINE):
-            return False
-        if not _ends(raw, data[stop : stop + 1]):
-            return False
-        end = at
-    return True
-
-
-def _ends(raw: bytes, after: bytes) -> bool:
-    """Whether an entry ends with these bytes, given the byte behind them (none at the end of the file)."""
-    if not raw.endswith(b"\n"):
-        return not after
-    return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
-
-
-def _entry_at(file: File, position: int) -> bytes:
-    """The entry that begins at a position, or nothing."""
-    size = 4096
-    while True:
-        data = file.read(size, position)
-        match = CHUNK.match(data)
-        if match is None or data[0] not in STATUS_OF:
-            return b""
-        if match.end() < len(data) or len(data) < size:
-            return match.group()
-        size *= 4

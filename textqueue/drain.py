@@ -1,0 +1,116 @@
+"""From a queue file into a journal: each message once, whatever dies in between.
+
+What a writer must offer (:class:`OnceWriter`; ``sej.Writer`` does):
+
+- ``append_once(producer, number, values, keys=...)`` appends batch ``number`` of a producer's, all or nothing, and when
+  it is called again with the same batch, even after a crash, appends nothing.
+- ``sync()`` returns when what was appended is on the medium.
+
+Steps for a batch: claim the messages; write what they are into ``jobs.tq.drain``, synced (the intent); ``append_once``;
+``sync``; mark the messages; sync the queue file; close the intent. Whoever finds an open intent repeats from
+``append_once`` with the very same values, so the journal recognises them, and marks what is still queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from sej.locks import Lock
+from textqueue.claims import Claim, Claimer
+from textqueue.errors import MessageMovedError
+from textqueue.grammar import MessageStatus
+from textqueue.intent import Intent, read_intent, write_intent
+from textqueue.message import Message, marking
+from textqueue.mutex import holder_of
+from textqueue.reconcile import Place
+from textqueue.source import Source
+
+__all__ = ["OnceWriter", "drain"]
+
+
+class OnceWriter(Protocol):
+    """What ``drain_to`` relies on."""
+
+    def append_once(
+        self, name: str, number: int, values: Sequence[bytes], keys: Sequence[bytes] | None = None
+    ) -> object:
+        """Append batch ``number`` of a producer; a repeat appends nothing."""
+
+    def sync(self) -> None:
+        """Return when everything is on the medium."""
+
+
+def drain(
+    source: Source,
+    claimer: Claimer,
+    writer: OnceWriter,
+    *,
+    key: Callable[[Message], bytes] | None,
+    batch: int,
+    owner: str | None = None,
+) -> int:
+    """Move every free message of a file into a journal; -> how many.
+
+    Raises:
+        LockedError: somebody else drains this file.
+        TextQueueError: ``jobs.tq.drain`` cannot be read.
+    """
+    path = source.path + ".drain"
+    count = 0
+    with _alone(source):
+        intent = read_intent(source.disk, path)
+        if intent.raws:
+            count += _finish(source, writer, path, intent, [])
+        while True:
+            claims: list[Claim] = []
+            before = intent.number
+            try:
+                while len(claims) < batch and (claim := claimer.take(owner, pull=False)) is not None:
+                    claims.append(claim)
+                if not claims:
+                    return count
+                messages = [claim.message for claim in claims]
+                keys = None if key is None else [key(message) for message in messages]
+                intent = Intent(intent.producer, before + 1, [message._raw for message in messages], keys)
+                write_intent(source.disk, path, intent)
+            except BaseException:
+                if read_intent(source.disk, path).number == before:  # the next run knows nothing of this batch
+                    for claim in claims:
+                        claim.give_back()
+                raise
+            count += _finish(source, writer, path, intent, messages)
+            intent = intent._replace(raws=[], keys=None)
+
+
+def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, messages: Sequence[Message]) -> int:
+    values = [Message((source, raw, 0, -1)).value_bytes for raw in intent.raws]
+    if intent.keys is None:
+        writer.append_once(intent.producer, intent.number, values)
+    else:
+        writer.append_once(intent.producer, intent.number, values, keys=intent.keys)
+    writer.sync()
+    # After a crash the messages are looked for by what they are: their positions are of another life.
+    todo = messages or [Message((source, raw, 0, -1)) for raw in intent.raws]
+    for message in todo:
+        owner = holder_of(message._raw)
+        change = marking(source, message._raw, message._position, MessageStatus.cleared, None, owner)
+        place: Place = message._place
+        try:
+            source.edit(place, change, "mark a message that is in the journal")
+        except MessageMovedError as error:
+            source.report(place.position, place.raw, "changed", f"is in the journal, left as it is: {error.reason}")
+    file = source.disk.open(source.path, "edit")
+    try:
+        file.sync()
+    finally:
+        file.close()
+    write_intent(source.disk, path, intent._replace(raws=[], keys=None))
+    return len(intent.raws)
+
+
+@contextmanager
+def _alone(source: Source) -> Iterator[None]:
+    with Lock(source.path + ".drain.lck", what="the drain of this queue file", disk=source.disk):
+        yield

@@ -1,0 +1,79 @@
+"""Which files make up a queue: one file, a directory's ``*.tq``, or a pattern. No file is opened here.
+
+Several files as one queue are the document's way for several writers: each writes into a file of its own.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from typing import Final, NamedTuple
+
+from sej.disk import Disk
+from sej.locks import host_name
+from textqueue.errors import InvalidTextError, TextQueueError
+
+__all__ = ["SUFFIX", "Files", "files_of"]
+
+SUFFIX: Final = ".tq"
+_WILD: Final = frozenset("*?[")
+
+
+class Files(NamedTuple):
+    """A directory and a pattern for the names in it; without a pattern it is one file, ``single``."""
+
+    directory: str
+    pattern: str
+    single: str | None
+
+    def found(self, disk: Disk) -> list[str]:
+        """The paths that there are now, in the order of their names."""
+        if self.single is not None:
+            return [self.single]
+        status = disk.status(self.directory)
+        if status is None or not status.is_dir:
+            return []
+        names = disk.list(self.directory)
+        # A hidden file is an editor's: `.jobs.tq.swp`, `.#jobs.tq`.
+        kept = [name for name in names if fnmatch.fnmatchcase(name, self.pattern) and not name.startswith(".")]
+        paths = [os.path.join(self.directory, name) for name in kept]
+        return [path for path in paths if (at := disk.status(path)) is not None and not at.is_dir]
+
+    def own(self, writer: str | None, disk: Disk) -> str:
+        """The file that a writer appends to; its directory is made when it is missing.
+
+        Raises:
+            TextQueueError: the writer's file would not be a part of the queue.
+        """
+        if self.single is not None:
+            return self.single
+        name = (writer or f"{host_name()}-{os.getpid()}") + SUFFIX
+        if not fnmatch.fnmatchcase(name, self.pattern):
+            raise TextQueueError(
+                f"the file of this writer, {name!r}, is not among {self.pattern!r}: give a writer= whose name is, or"
+                " open one file to append to it",
+                path=self.directory,
+            )
+        disk.mkdir(self.directory)
+        return os.path.join(self.directory, name)
+
+
+def files_of(path: str, writer: str | None, disk: Disk) -> Files:
+    """What a path names.
+
+    Raises:
+        InvalidTextError: a pattern in a directory's name, or a writer that is no file name.
+    """
+    if writer is not None and (not writer or "/" in writer or os.sep in writer or writer.startswith(".")):
+        raise InvalidTextError(f"writer must be the beginning of a file name, not {writer!r}")
+    status = disk.status(path)
+    if path.endswith(("/", os.sep)) or (status is not None and status.is_dir):
+        return Files(path.rstrip("/" + os.sep) or path[:1], "*" + SUFFIX, None)
+    directory, name = os.path.split(path)
+    if status is None and _WILD & set(name):
+        if _WILD & set(directory):
+            raise InvalidTextError("a pattern may stand in the last part of a path only", path=path)
+        return Files(directory or ".", name, None)
+    if writer is not None:
+        raise InvalidTextError("writer= is for a directory or a pattern; this is one file", path=path)
+    return Files(directory or ".", name, path)

@@ -1,0 +1,68 @@
+"""What is on its way from a queue file into a journal: ``jobs.tq.drain``, so that a crash in between is recognised.
+
+One JSON object: ``producer`` and ``number`` name the batch for the journal; ``messages`` are the bytes of its messages
+as they stood in the queue, and ``keys`` their keys. No messages: nothing is on its way. It is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any, NamedTuple
+
+from sej.disk import Disk, replace_file
+from textqueue.errors import TextQueueError
+from textqueue.parser import decode, encode, essence
+
+__all__ = ["Intent", "read_intent", "write_intent"]
+
+
+class Intent(NamedTuple):
+    """A batch: of which producer, its number, the messages' bytes and their keys."""
+
+    producer: str
+    number: int
+    raws: list[bytes]
+    keys: list[bytes] | None
+
+    def holds(self, raw: bytes) -> bool:
+        """Whether a message is on its way."""
+        return bool(self.raws) and essence(raw) in {essence(one) for one in self.raws}
+
+
+def write_intent(disk: Disk, path: str, intent: Intent) -> None:
+    """Make the file say so, or leave it as it is."""
+    fields: dict[str, Any] = {"producer": intent.producer, "number": intent.number}
+    fields["messages"] = [decode(raw) for raw in intent.raws]
+    fields["keys"] = None if intent.keys is None else [decode(key) for key in intent.keys]
+    replace_file(disk, path + ".tmp", path, json.dumps(fields, indent=1).encode("ascii") + b"\n")
+
+
+def read_intent(disk: Disk, path: str) -> Intent:
+    """What the file says; without one, nothing is on its way for a producer of a new name.
+
+    Raises:
+        TextQueueError: it cannot be read.
+    """
+    try:
+        file = disk.open(path, "read")
+    except FileNotFoundError:
+        # A new name: a lost file must not make new batches look like old ones.
+        return Intent(f"textqueue-{uuid.uuid4().hex}", 0, [], None)
+    try:
+        fields = json.loads(file.read(file.status().size, 0))
+        keys = fields["keys"]
+        return Intent(
+            str(fields["producer"]),
+            int(fields["number"]),
+            [encode(raw) for raw in fields["messages"]],
+            None if keys is None else [encode(each) for each in keys],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise TextQueueError(
+            f"this file says what is on its way into a journal, and cannot be read ({error}); compare the journal's end"
+            " with the queue, mark by hand what is there, then remove this file",
+            path=path,
+        ) from error
+    finally:
+        file.close()

@@ -1,0 +1,91 @@
+"""Proof that a message stands where it was read, by its bytes and by the line that begins there.
+
+A match of bytes alone would not do: after an edit the same bytes may stand in the middle of another line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sej.disk import File
+from textqueue.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
+from textqueue.parser import essence, value_of
+from textqueue.reconcile import Place
+
+__all__ = ["ends", "entry_at", "here", "neighbours", "proven"]
+
+_NEWLINE: Final = 10
+_GROUP_BYTES: Final = 1 << 18
+
+
+def here(file: File, place: Place, *, epoch: int) -> bytes | None:
+    """The bytes of a message, if it stands where it was read; they may differ in its reserved variables.
+
+    Args:
+        file: as it is now.
+        place: the message as it was read.
+        epoch: of the ledger, now; in the same one only our own programs were here, and nothing can have moved.
+    """
+    position, raw, then = place
+    size = len(raw)
+    before = min(position, 3)
+    data = file.read(before + size + 1, position - before)
+    if before and data[before - 1] != _NEWLINE and not (position == len(BOM) and data.startswith(BOM)):
+        return None
+    now, after = data[before : before + size], data[before + size :]
+    if not ends(now, after):
+        return None
+    if now == raw:
+        return raw
+    if CHUNK.fullmatch(now) is None or now[0] not in STATUS_OF:
+        return None
+    if then > 0 and then == epoch:
+        return now if value_of(now) == value_of(raw) else None
+    return now if now[0] == raw[0] and essence(now) == essence(raw) else None
+
+
+def neighbours(places: Sequence[Place]) -> list[list[Place]]:
+    """Neighbours in groups that are read and written at once."""
+    groups: list[list[Place]] = []
+    for place in places:
+        if not groups or place.position - groups[-1][0].position > _GROUP_BYTES:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
+
+
+def proven(file: File, group: Sequence[Place]) -> bool:
+    """Whether every message of a group stands where it was read, with the bytes that were read."""
+    start = max(group[0].position - 1, 0)
+    data = file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
+    end = -1
+    for position, raw, _ in group:
+        at = position - start
+        stop = at + len(raw)
+        if at <= end or data[at:stop] != raw or (position and data[at - 1] != _NEWLINE):
+            return False
+        if not ends(raw, data[stop : stop + 1]):
+            return False
+        end = at
+    return True
+
+
+def ends(raw: bytes, after: bytes) -> bool:
+    """Whether an entry ends with these bytes, given the byte behind them (none at the end of the file)."""
+    if not raw.endswith(b"\n"):
+        return not after
+    return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
+
+
+def entry_at(file: File, position: int) -> bytes:
+    """The entry that begins at a position, or nothing."""
+    size = 4096
+    while True:
+        data = file.read(size, position)
+        match = CHUNK.match(data)
+        if match is None or data[0] not in STATUS_OF:
+            return b""
+        if match.end() < len(data) or len(data) < size:
+            return match.group()
+        size *= 4
