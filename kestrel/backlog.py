@@ -35,6 +35,7 @@ class Backlog:
         data_bytes: the data of all waiting entries.
         memory_bytes: the data of those in memory.
         behind: how many entries stand in the journal alone.
+        expiring: whether any entry had an expiry of its own.
         place: where the operation stands whose entry is appended next; set by who appends.
     """
 
@@ -43,6 +44,7 @@ class Backlog:
         self.data_bytes = 0
         self.memory_bytes = 0
         self.behind = 0
+        self.expiring = False
         self.place: tuple[Piece, int] | None = None
         self._storage = storage
         self._limit = limit_bytes
@@ -66,10 +68,13 @@ class Backlog:
 
     def append(self, entry: Entry) -> None:
         """Add at the end: in memory, or counted as behind when that is full."""
-        assert entry.item is not None
-        size = len(entry.item.data)
+        item = entry.item
+        assert item is not None
+        size = len(item.data)
         self.data_bytes += size
-        if self.behind or self._charge() >= self._limit:
+        if item.expiry:
+            self.expiring = True
+        if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self._limit:
             if not self.behind:
                 assert self.place is not None
                 self._next_number = entry.number

@@ -35,6 +35,7 @@ class Growth:
         rewrites: how often the journal was written anew.
         rotations: how often the current file was rotated.
         packs: how often older files were packed at a checkpoint.
+        quiet_below: while the current file is smaller than this, nothing is due.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Growth:
         self._next_compaction_ms = 0
         self._fresh_bytes = 0
         self._checkpoints: list[Checkpoint] = []
+        self.quiet_below = 0
 
     def tend(self, machine: Machine, now_ms: int) -> None:
         """Do what is due. Raises as ``Storage.append``."""
@@ -80,11 +82,15 @@ class Growth:
             piece = storage.rotate()
             self.rotations += 1
             self.remember(piece, machine)
+        older = storage.total_size - storage.size
+        due = (self._journal_bytes + self._fresh_bytes, self._max_memory_bytes, self._max_journal_bytes - older)
+        self.quiet_below = 0 if self._checkpoints else min(due)
 
     def remember(self, piece: Piece, machine: Machine) -> None:
         """At the end of a rotated file: keep its state in mind, if the queue is in read-behind."""
         if self._backlog.behind:
             self._checkpoints.append(Checkpoint.of(piece, machine, self._backlog))
+            self.quiet_below = 0
 
     def rewrite(self, machine: Machine, now_ms: int) -> None:
         """Write the journal anew."""

@@ -1,158 +1,34 @@
 """A Kestrel 2 queue: items in, items out, everything in a journal that Kestrel 2.1 to 2.4.8 reads too.
 
-Relies on ``storage`` (one write per operation, one rename per replacement) and ``backlog`` (a queue longer than
-memory). Promises: an operation that returned survives the death of the process; an item that was reserved and not
-confirmed comes back when the queue is opened; expiry, limits and the journal's growth follow the original's rules, its
-defects do not. One process opens a queue; its threads share it.
+Promises: an operation that returned survives the death of the process; an item that was reserved and not confirmed
+comes back when the queue is opened; expiry, limits and the journal's growth follow the original's rules, its defects do
+not. One process opens a queue; its threads share it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
-import time
-from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from collections.abc import Iterable
+from typing import Final
 
-from kestrel.backlog import Backlog
 from kestrel.codec import addx, continue_, removes, xid_operation
-from kestrel.errors import Damage, FullError, ShutError, TooLargeError
-from kestrel.format import CONFIRM_REMOVE, MAX_ITEM_SIZE, MAX_TIME_MS, REMOVE_TENTATIVE_XID, UNREMOVE
-from kestrel.growth import Growth
-from kestrel.journal import Dialect
-from kestrel.packing import load, wall_clock_ms
+from kestrel.format import ADDX, ADDX_BLOCK, ADDX_HEAD, CONFIRM_REMOVE, MAX_TIME_MS, REMOVE_TENTATIVE_XID
+from kestrel.opened import Counters, Opened
 from kestrel.replay import Entry, Item, next_xid
-from kestrel.storage import Storage
-from kestrel.syncing import Sync
-from sej.disk import OS, Disk
 
 __all__ = ["Counters", "Queue"]
 
 _FLUSH_STEP: Final = 1 << 16
 
 
-class Counters(NamedTuple):
-    """What the original counts, by its names; since the queue was opened where it is no size."""
+class Queue(Opened):
+    """A queue; see :class:`Opened` for its options.
 
-    items: int
-    bytes: int
-    total_items: int
-    logsize: int
-    expired_items: int
-    mem_items: int
-    mem_bytes: int
-    age: int
-    discarded: int
-    waiters: int
-    open_transactions: int
-    transactions: int
-    canceled_transactions: int
-    total_flushes: int
-    journal_rewrites: int
-    journal_rotations: int
-
-
-class Queue:
-    """One queue.
-
-    Attributes:
-        name: the queue's name.
-        directory: where its files are.
-        damage: what was unreadable when it was opened; those bytes are in ``kept/``.
+    Example:
+        >>> with Queue(directory, "cars") as queue:  # doctest: +SKIP
+        ...     queue.put(b"a car")
+        ...     xid, item = queue.reserve()
+        ...     queue.confirm(xid)
     """
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        name: str,
-        *,
-        max_items: int | None = None,
-        max_bytes: int | None = None,
-        max_item_bytes: int | None = None,
-        discard_oldest: bool = False,
-        max_age_s: float | None = None,
-        expire_to: Queue | None = None,
-        open_timeout_s: float | None = None,
-        max_queue_age_s: float | None = None,
-        sync: Sync = "never",
-        max_memory_bytes: int = 128 << 20,
-        journal_bytes: int = 16 << 20,
-        max_journal_bytes: int = 1 << 30,
-        compact_delay_s: float = 60.0,
-        dialect: Dialect = "auto",
-        now_ms: Callable[[], int] = wall_clock_ms,
-        disk: Disk = OS,
-    ) -> None:
-        """Open a queue, or make it. Open transactions are put back, the lowest xid at the head, as the original does.
-
-        Args:
-            directory: where the files are; made if missing.
-            name: at least one character, none of ``. / ~``.
-            max_items: how many items may wait.
-            max_bytes: how much data may wait; passed by one item at most.
-            max_item_bytes: how much data one item may have.
-            discard_oldest: at a limit drop the oldest items instead of refusing the new one.
-            max_age_s: after how many seconds every item expires.
-            expire_to: the queue that expired items are put into, without expiry; one that it refuses is dropped.
-            open_timeout_s: after how many seconds a reserved item is put back, at the next get or reserve.
-            max_queue_age_s: after how many seconds an empty queue ``is_stale``.
-            sync: when writes are forced to the medium: ``"never"``, ``"always"`` or every so many seconds.
-            max_memory_bytes: what waiting items may take in memory; also the size at which a file is rotated.
-            journal_bytes: the size at which the journal of an empty queue begins anew.
-            max_journal_bytes: the size of all files at which a queue that is in memory is written anew.
-            compact_delay_s: the least time between two of these.
-            dialect: what opcode 8 means in the files that are there.
-            now_ms: the clock, in ms since the epoch.
-            disk: the seam.
-
-        Raises:
-            BusyError: somebody else has the queue open.
-            BadNameError: no queue can have this name.
-            FailedError: the lock or a write failed.
-        """
-        self.name = name
-        self.directory = os.fspath(directory)
-        self._max_items = max_items
-        self._max_bytes = max_bytes
-        self._max_item_bytes = MAX_ITEM_SIZE if max_item_bytes is None else max_item_bytes
-        self._discard_oldest = discard_oldest
-        self._max_age_ms = None if max_age_s is None else int(max_age_s * 1000)
-        self._expire_to = expire_to
-        self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
-        self._max_queue_age_s = max_queue_age_s
-        self._now_ms = now_ms
-        self._changed = threading.Condition(threading.RLock())
-        self._closed = False
-        self._evictions = 0
-        self._waiters = 0
-        self._age_ms = 0
-        self._reserved_at: dict[int, int] = {}
-        self._counts = dict.fromkeys(("total", "expired", "discarded", "opened", "canceled", "flushes"), 0)
-        self._opened_ms = now_ms()
-        self._storage = Storage(directory, name, sync=sync, sync_soon=self.sync, disk=disk, now_ms=now_ms)
-        self._backlog = Backlog(self._storage, max_memory_bytes, dialect=dialect, disk=disk)
-        self._growth = Growth(
-            self._storage,
-            self._backlog,
-            max_memory_bytes=max_memory_bytes,
-            journal_bytes=journal_bytes,
-            max_journal_bytes=max_journal_bytes,
-            compact_delay_s=compact_delay_s,
-        )
-        try:
-            self._machine, damage = load(
-                self._storage, self._backlog, dialect=dialect, disk=disk, at_end=self._growth.remember
-            )
-            self._storage.ready(damage)
-            self.damage: list[Damage] = damage
-            with self._changed:
-                self._back_out(sorted(self._machine.open, reverse=True))
-        except BaseException:
-            self._backlog.close()
-            self._storage.close()
-            raise
 
     def put(self, data: bytes, *, expiry: int = 0) -> None:
         """Add an item at the end.
@@ -167,17 +43,30 @@ class Queue:
             FailedError: a write failed, now or before.
             ShutError: the queue is closed.
         """
-        self.put_many((data,), expiry=expiry)
+        if type(data) is not bytes or len(data) > self._max_item_bytes:
+            data = self._checked(data)
+        if expiry and not 0 < expiry <= MAX_TIME_MS:
+            raise ValueError(f"expiry must be 0 or ms since the epoch, not {expiry}")
+        with self._guard:
+            now = self._prepare((data,))
+            if self._max_age_ms is not None:
+                expiry = self._capped(now, expiry)
+            storage, machine, backlog = self._storage, self._machine, self._backlog
+            backlog.place = storage.current, storage.size
+            storage.append(ADDX_HEAD.pack(ADDX, ADDX_BLOCK + len(data), now, expiry) + data)
+            backlog.append(Entry(machine.added, Item(data, now, expiry)))
+            machine.added += 1
+            self._total_items += 1
+            if self._waiters:
+                self._changed.notify()
 
     def put_many(self, values: Iterable[bytes], *, expiry: int = 0) -> int:
         """Add items at the end, with one write: all of them or none. Raises as :meth:`put`; returns how many."""
         items = [self._checked(data) for data in values]
         if not 0 <= expiry <= MAX_TIME_MS:
             raise ValueError(f"expiry must be 0 or ms since the epoch, not {expiry}")
-        with self._changed:
-            now = self._expire()
-            self._make_room(items)
-            self._growth.tend(self._machine, now)
+        with self._guard:
+            now = self._prepare(items)
             expiry = self._capped(now, expiry)
             self._add([addx(data, now, expiry) for data in items], items, now, expiry)
         return len(items)
@@ -191,17 +80,17 @@ class Queue:
         Returns:
             The item; None when there was none in time.
         """
-        with self._changed:
+        with self._guard:
             if self._wait(timeout) is None:
                 return None
             self._storage.append(removes(1))
             item = self._backlog.popleft().item
-            self._growth.tend(self._machine, self._now_ms())
+            self._removed(self._now_ms())
         return item
 
     def peek(self, timeout: float | None = 0.0) -> Item | None:
         """The head, which stays. As :meth:`get`."""
-        with self._changed:
+        with self._guard:
             entry = self._wait(timeout)
             return None if entry is None else entry.item
 
@@ -214,7 +103,7 @@ class Queue:
         Returns:
             The transaction's id and the item; None when there was none in time.
         """
-        with self._changed:
+        with self._guard:
             if self._wait(timeout) is None:
                 return None
             xid = next_xid(self._machine.last_xid, self._machine.open)
@@ -225,13 +114,13 @@ class Queue:
             now = self._now_ms()
             self._reserved_at[xid] = now
             self._counts["opened"] += 1
-            self._growth.tend(self._machine, now)
+            self._removed(now)
             assert entry.item is not None
             return xid, entry.item
 
     def confirm(self, xid: int) -> bool:
         """The reserved item is done with. False where no such transaction is open: it was put back in the meantime."""
-        with self._changed:
+        with self._guard:
             if xid not in self._machine.open:
                 self._check_open()
                 return False
@@ -241,7 +130,7 @@ class Queue:
 
     def unreserve(self, xid: int) -> bool:
         """Put the reserved item back at the head. False where no such transaction is open."""
-        with self._changed:
+        with self._guard:
             if xid not in self._machine.open:
                 self._check_open()
                 return False
@@ -258,12 +147,11 @@ class Queue:
             TooLargeError: the item is over the limit for one. Limits on the queue do not count here.
         """
         data = self._checked(data)
-        with self._changed:
+        with self._guard:
             if xid not in self._machine.open:
                 self._check_open()
                 return False
-            now = self._expire()
-            self._growth.tend(self._machine, now)
+            now = self._prepare(())
             expiry = self._capped(now, expiry)
             self._add([continue_(xid, data, now, expiry)], [data], now, expiry)
             self._close_transaction(xid)
@@ -271,7 +159,7 @@ class Queue:
 
     def flush(self) -> int:
         """Remove all waiting items; reserved ones stay reserved. Returns how many were removed."""
-        with self._changed:
+        with self._guard:
             self._check_open()
             count = left = len(self._backlog)
             while left:
@@ -280,221 +168,26 @@ class Queue:
                 left -= step
             self._backlog.clear()
             self._counts["flushes"] += 1
-            self._growth.tend(self._machine, self._now_ms())
+            self._removed(self._now_ms())
             return count
 
     def flush_expired(self) -> int:
         """Remove the expired items at the head, as every put, get and peek does. Returns how many were removed."""
-        with self._changed:
+        with self._guard:
             self._check_open()
             before = self._counts["expired"]
-            self._expire()
+            self._expire(self._now_ms())
             return self._counts["expired"] - before
 
-    def __len__(self) -> int:
-        with self._changed:
-            return len(self._backlog)
-
-    @property
-    def open_transactions(self) -> dict[int, Item]:
-        """The reserved items by xid."""
-        with self._changed:
-            return {xid: entry.item for xid, entry in self._machine.open.items() if entry.item is not None}
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the queue is empty and older than ``max_queue_age_s``: it may be deleted."""
-        with self._changed:
-            limit = self._max_queue_age_s
-            idle = not self._backlog and not self._machine.open and not self._waiters
-            return limit is not None and idle and self._now_ms() - self._opened_ms > limit * 1000
-
-    def counters(self) -> Counters:
-        """What the original counts."""
-        with self._changed:
-            counts = self._counts
-            return Counters(
-                items=len(self._backlog),
-                bytes=self._backlog.data_bytes,
-                total_items=counts["total"],
-                logsize=self._storage.total_size,
-                expired_items=counts["expired"],
-                mem_items=len(self._backlog.memory),
-                mem_bytes=self._backlog.memory_bytes,
-                age=self._age_ms if len(self._backlog) else 0,
-                discarded=counts["discarded"],
-                waiters=self._waiters,
-                open_transactions=len(self._machine.open),
-                transactions=counts["opened"],
-                canceled_transactions=counts["canceled"],
-                total_flushes=counts["flushes"],
-                journal_rewrites=self._growth.rewrites,
-                journal_rotations=self._growth.rotations,
-            )
-
-    def sync(self) -> None:
-        """Force everything that was written to the medium."""
-        with self._changed:
-            if not self._closed:
-                self._storage.sync()
-
-    def evict_waiters(self) -> None:
-        """Let every waiting get, peek and reserve return None now."""
-        with self._changed:
-            self._evictions += 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Sync and close. What is reserved comes back at the next opening; an empty queue's journal begins anew."""
-        self._shut(self._leave)
-
-    def _leave(self) -> None:
-        try:
-            if not self._storage.failed and not self._backlog and self._storage.total_size:
-                self._growth.rewrite(self._machine, self._now_ms())
-        finally:
-            self._storage.close()
-
-    def _shut(self, leave: Callable[[], None]) -> None:
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            self._changed.notify_all()
-        self._storage.stop()
-        with self._changed:
-            try:
-                leave()
-            finally:
-                self._backlog.close()
-
-    def delete(self) -> None:
-        """Remove the queue's files and close it; its lock file stays."""
-        self._shut(self._storage.erase)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _checked(self, data: bytes) -> bytes:
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"an item is bytes, not {type(data).__name__}")
-        data = bytes(data)
-        if len(data) > self._max_item_bytes:
-            raise TooLargeError(
-                f"an item of {len(data)} bytes; max_item_bytes is {self._max_item_bytes}", path=self.directory
-            )
-        return data
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ShutError("the queue is closed; open it anew", path=self.directory)
-
-    def _capped(self, start_ms: int, expiry: int) -> int:
-        if self._max_age_ms is None:
-            return expiry
-        latest = start_ms + self._max_age_ms
-        return min(expiry, latest) if expiry else latest
-
-    def _make_room(self, items: list[bytes]) -> None:
-        """Refuse or discard. The last item is the one that may pass max_bytes, as a single one may."""
-        if self._max_items is None and self._max_bytes is None:
-            return
-        more, extra = len(items) - 1, sum(map(len, items[:-1]))
-
-        def over(count: int, size: int) -> bool:
-            return (self._max_items is not None and count + more >= self._max_items) or (
-                self._max_bytes is not None and size + extra >= self._max_bytes
-            )
-
-        backlog = self._backlog
-        if over(len(backlog), backlog.data_bytes) and (not self._discard_oldest or over(0, 0)):
-            raise FullError(
-                f"the queue {self.name} holds {len(backlog)} items of {backlog.data_bytes} bytes; its limits are"
-                f" {self._max_items} items and {self._max_bytes} bytes: take some out, or open it with discard_oldest",
-                path=self.directory,
-            )
-        while backlog.head() is not None and over(len(backlog), backlog.data_bytes):
-            self._storage.append(removes(1))
-            backlog.popleft()
-            self._counts["discarded"] += 1
-
     def _add(self, operations: list[bytes], items: list[bytes], now: int, expiry: int) -> None:
-        piece, position = self._storage.pieces[-1], self._storage.size
-        self._storage.append(operations[0] if len(operations) == 1 else b"".join(operations))
-        machine, backlog = self._machine, self._backlog
+        storage, machine, backlog = self._storage, self._machine, self._backlog
+        piece, position = storage.current, storage.size
+        storage.append(b"".join(operations))
         for operation, data in zip(operations, items, strict=True):
             backlog.place = (piece, position)
             backlog.append(Entry(machine.added, Item(data, now, expiry)))
             machine.added += 1
             position += len(operation)
-        self._counts["total"] += len(items)
+        self._total_items += len(items)
         if self._waiters:
             self._changed.notify(len(items))
-
-    def _wait(self, timeout: float | None) -> Entry | None:
-        """The head, once there is one that has not expired."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        evictions = self._evictions
-        while True:
-            self._check_open()
-            now = self._now_ms()
-            self._time_out(now)
-            self._expire(now)
-            entry = self._backlog.head()
-            if entry is not None:
-                if entry.item is not None and entry.item.add_time is not None:
-                    self._age_ms = max(now - entry.item.add_time, 0)
-                return entry
-            left = None if deadline is None else deadline - time.monotonic()
-            if (left is not None and left <= 0) or evictions != self._evictions:
-                return None
-            if self._open_timeout_ms is not None and self._reserved_at:
-                due = (min(self._reserved_at.values()) + self._open_timeout_ms - now) / 1000
-                left = max(due, 0.001) if left is None else min(left, max(due, 0.001))
-            self._waiters += 1
-            try:
-                self._changed.wait(left)
-            finally:
-                self._waiters -= 1
-
-    def _expire(self, now: int | None = None) -> int:
-        """Remove what has expired at the head; returns the time."""
-        now = self._now_ms() if now is None else now
-        while (entry := self._backlog.head()) is not None:
-            item = entry.item
-            assert item is not None
-            expiry = self._capped(now if item.add_time is None else item.add_time, item.expiry)
-            if not expiry or expiry >= now:
-                break
-            if self._expire_to is not None:
-                with contextlib.suppress(FullError, TooLargeError):
-                    self._expire_to.put(item.data)
-            self._storage.append(removes(1))
-            self._backlog.popleft()
-            self._counts["expired"] += 1
-        return now
-
-    def _time_out(self, now: int) -> None:
-        if self._open_timeout_ms is not None and self._reserved_at:
-            late = [xid for xid, since in self._reserved_at.items() if now - since > self._open_timeout_ms]
-            self._back_out(late[::-1])
-
-    def _back_out(self, xids: list[int]) -> None:
-        """Put reserved items back, one after another; so the last of xids ends at the head."""
-        if not xids:
-            return
-        self._storage.append(b"".join(xid_operation(UNREMOVE, xid) for xid in xids))
-        for xid in xids:
-            self._backlog.appendleft(self._machine.open.pop(xid))
-            if self._reserved_at.pop(xid, None) is not None:
-                self._counts["canceled"] += 1
-        self._changed.notify(len(xids))
-
-    def _close_transaction(self, xid: int) -> None:
-        del self._machine.open[xid]
-        self._reserved_at.pop(xid, None)

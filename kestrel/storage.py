@@ -18,10 +18,11 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
-from kestrel.errors import BusyError, Damage, FailedError, ShutError
+from kestrel.errors import BusyError, Damage
 from kestrel.files import KEPT, Listing, check_name, join, list_parts, lock_path
+from kestrel.fuse import Fuse
 from kestrel.syncing import Sync, Syncer
 from sej.disk import Disk, File
 from sej.errors import ClosedError, LockedError, LockLostError
@@ -83,6 +84,7 @@ class Storage:
 
     Attributes:
         pieces: the files in the order of replay; the last one is the current file.
+        current: that one; only once it is ready.
         damage: what was cut away when the queue was opened.
     """
 
@@ -99,9 +101,10 @@ class Storage:
         self.directory = os.fspath(directory)
         self.name = check_name(name)
         self.damage: list[Damage] = []
+        self.current: Piece
         self._disk = disk
         self._now_ms = now_ms
-        self._failure: FailedError | None = None
+        self._fuse = Fuse(join(directory, name))
         self._file: File | None = None
         self._checked = 0.0
         self._unsynced = False
@@ -153,7 +156,7 @@ class Storage:
     @property
     def size(self) -> int:
         """The bytes of the current file."""
-        return self.pieces[-1].size
+        return self.current.size
 
     @property
     def total_size(self) -> int:
@@ -164,7 +167,7 @@ class Storage:
     @property
     def failed(self) -> bool:
         """Whether a write or sync failed."""
-        return self._failure is not None
+        return self._fuse.blown is not None
 
     def append(self, data: bytes) -> None:
         """Write operations at the end of the current file.
@@ -174,8 +177,8 @@ class Storage:
             ShutError: the storage was closed, or belongs to the parent process.
         """
         file = self._file
-        if file is None or self._failure is not None:
-            self._refuse()
+        if file is None or self._fuse.blown is not None:
+            self._fuse.refuse()
         try:
             now = time.monotonic()
             if now - self._checked > _CHECK_S:
@@ -184,23 +187,24 @@ class Storage:
             elif not self._lock.held:
                 raise ClosedError("the lock is not held by this process")
             file.write(data)
-            self.pieces[-1].size += len(data)
+            self.current.size += len(data)
             self._unsynced = True
-            self._syncer.wrote()
+            if self._syncer.active:
+                self._syncer.wrote()
         except (OSError, LockLostError, ClosedError) as error:
-            self._fail(error)
+            self._fuse.blow(error)
 
     def sync(self) -> None:
         """Force what was written to the medium. Raises as :meth:`append`."""
-        if self._file is None or self._failure is not None:
-            self._refuse()
+        if self._file is None or self._fuse.blown is not None:
+            self._fuse.refuse()
         if self._unsynced:
             try:
                 self._lock.check()
                 self._file.sync()
                 self._unsynced = False
             except (OSError, LockLostError, ClosedError) as error:
-                self._fail(error)
+                self._fuse.blow(error)
 
     def rotate(self) -> Piece:
         """Give the current file its number and begin a new one; returns the rotated piece. Raises as :meth:`append`."""
@@ -210,7 +214,7 @@ class Storage:
             self._rename_current()
             self._open_current()
         except (OSError, LockLostError, ClosedError) as error:
-            self._fail(error)
+            self._fuse.blow(error)
         return self.pieces[-2]
 
     def replace(self, last: Piece, content: Iterable[bytes]) -> None:
@@ -219,7 +223,7 @@ class Storage:
         try:
             self._replace(last, content)
         except (OSError, LockLostError, ClosedError) as error:
-            self._fail(error)
+            self._fuse.blow(error)
 
     def rewrite(self, content: Iterable[bytes]) -> None:
         """Put content in the place of everything. Raises as :meth:`append`."""
@@ -236,7 +240,7 @@ class Storage:
             self.pieces[0].path, self.pieces[0].stamp = path, None
             self._open_current()
         except (OSError, LockLostError, ClosedError) as error:
-            self._fail(error)
+            self._fuse.blow(error)
 
     def _replace(self, last: Piece, content: Iterable[bytes]) -> None:
         self._swap(self._write_temporary(content), last)
@@ -277,30 +281,13 @@ class Storage:
         self._file = self._disk.open(path, "append")
         if not self.pieces or self.pieces[-1].stamp is not None:
             self.pieces.append(Piece(path, None, 0))
+        self.current = self.pieces[-1]
         self._unsynced = False
 
     def _close_current(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-    def _refuse(self) -> NoReturn:
-        if self._failure is not None:
-            raise FailedError(self._failure.reason, path=self.directory) from self._failure
-        raise ShutError("the queue is closed; open it anew", path=join(self.directory, self.name))
-
-    def _fail(self, cause: Exception) -> NoReturn:
-        if isinstance(cause, ClosedError):
-            raise ShutError(
-                "the queue was opened by the parent process; a forked child opens its own after the parent closed it",
-                path=join(self.directory, self.name),
-            ) from cause
-        self._failure = FailedError(
-            f"writing failed ({cause}); what reached the disk is unknown: close the queue and open it anew, which finds"
-            " what is there",
-            path=join(self.directory, self.name),
-        )
-        raise self._failure from cause
 
     def stop(self) -> None:
         """End the sync thread; the caller must not hold the lock that it takes."""
@@ -318,7 +305,7 @@ class Storage:
     def close(self) -> None:
         """Sync, close and let go of the lock; a second time does nothing."""
         try:
-            if self._file is not None and self._failure is None and self._lock.held:
+            if self._file is not None and self._fuse.blown is None and self._lock.held:
                 self.sync()
         finally:
             with contextlib.suppress(OSError):

@@ -29,6 +29,7 @@ class Syncer:
             raise ValueError(f"sync must be 'never', 'always' or seconds above 0, not {policy!r}")
         self._sync = sync
         self.always = policy == "always"
+        self.active = policy != "never"
         self._period = policy if isinstance(policy, int | float) else None
         self._wake = threading.Event()
         self._stop = threading.Event()

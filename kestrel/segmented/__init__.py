@@ -2,6 +2,8 @@
 
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, read_reader_file, read_writer_file
+from kestrel.segmented.queue import Queue
+from kestrel.segmented.reader import Reader
 from kestrel.segmented.state import State, load
 
-__all__ = ["Bookmark", "Item", "State", "load", "read_reader_file", "read_writer_file"]
+__all__ = ["Bookmark", "Item", "Queue", "Reader", "State", "load", "read_reader_file", "read_writer_file"]

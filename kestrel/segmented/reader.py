@@ -1,0 +1,391 @@
+"""One reader of a libkestrel queue: what it gets, gives back and commits, in whatever order.
+
+Every method is called by the queue's threads and takes the queue's lock. The items stand in the writer files and are
+read from there; in memory are those that were taken and not committed, and numbers.
+
+The head moves to just before the lowest item that is taken or given back, or to the last one that was read: so it
+passes ids that are missing, and done items above it are skipped after the next opening. (The original stops for ever at
+a gap between two files, and delivers done items again.)
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from kestrel.errors import MissingError
+from kestrel.journal import open_file
+from kestrel.segmented.bookmarks import BookmarkFile
+from kestrel.segmented.codec import Item
+from kestrel.segmented.files import Bookmark, Reading
+from kestrel.segmented.format import MAGIC_SIZE
+from kestrel.segmented.writing import WriterFile, WriterFiles
+from sej.disk import Disk, File
+
+__all__ = ["Counters", "Owner", "Reader"]
+
+
+class Owner(Protocol):
+    """What a reader needs of its queue."""
+
+    guard: threading.RLock
+    changed: threading.Condition
+    evictions: int
+
+    @property
+    def tail_id(self) -> int:
+        """The last id that was given."""
+
+    def check(self) -> None:
+        """Make sure that the queue is open and well."""
+
+    def expired(self, item: Item) -> bool:
+        """Whether an item has expired."""
+
+    def tell_expired(self, item: Item) -> None:
+        """Hand an expired item on."""
+
+    def gives_up(self, reader: Reader, item: Item) -> bool:
+        """Whether an item was given back too often."""
+
+    def committed(self, reader: Reader) -> None:
+        """A reader has committed an item."""
+
+    def items_after(self, number: int) -> Iterator[Item]:
+        """The items above an id, from the files."""
+
+    def sync(self) -> None:
+        """Force everything that was written to the medium."""
+
+
+class Counters(NamedTuple):
+    """What a reader has waiting, and what it did since the queue was opened."""
+
+    items: int
+    bytes: int
+    open: int
+    gets: int
+    hits: int
+    misses: int
+    committed: int
+    canceled: int
+    expired: int
+    discarded: int
+    flushes: int
+
+
+class Reader:
+    """One reader; made by ``Queue.reader``.
+
+    Attributes:
+        name: empty for the default reader.
+    """
+
+    def __init__(
+        self, queue: Owner, name: str, bookmark: Bookmark, files: WriterFiles, file: BookmarkFile, disk: Disk
+    ) -> None:
+        self.name = name
+        self._queue = queue
+        self._file = file
+        self._head = bookmark.head
+        self._done = set(bookmark.done)
+        self._skip = set(bookmark.done)
+        self._outstanding: dict[int, Item] = {}
+        self._lowest: list[int] = []
+        self._taken: set[int] = set()
+        self._given_back: deque[int] = deque()
+        self._seen = bookmark.head
+        self._cursor = _Cursor(files, bookmark.head, disk)
+        self._ahead: Item | None = None
+        self._items = 0
+        self._bytes = 0
+        self._counts = dict.fromkeys(("gets", "hits", "committed", "canceled", "expired", "discarded", "flushes"), 0)
+
+    @property
+    def head(self) -> int:
+        """Every id up to it is committed."""
+        return self._head
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """Where the reader stands."""
+        with self._queue.guard:
+            return Bookmark(self._head, frozenset(number for number in self._done if number > self._head))
+
+    def get(self, timeout: float | None = 0.0) -> Item | None:
+        """Take the next item; until it is committed it comes back at the next opening.
+
+        Args:
+            timeout: seconds to wait for an item; 0: do not, None: for ever.
+
+        Returns:
+            The item; None when there was none in time. One that was given back comes before the others, with its
+            error_count raised.
+        """
+        return self._next(timeout, take=True)
+
+    def peek(self, timeout: float | None = 0.0) -> Item | None:
+        """The item that ``get`` would take, which stays."""
+        return self._next(timeout, take=False)
+
+    def commit(self, number: int) -> bool:
+        """The item is done with. False where it is not taken."""
+        with self._queue.guard:
+            if number not in self._taken:
+                self._queue.check()
+                return False
+            self._finish(number)
+            self._counts["committed"] += 1
+            return True
+
+    def unget(self, number: int) -> bool:
+        """Give a taken item back: it is the next to be got, behind others that were given back. False where not taken.
+
+        Its error_count is raised, in memory alone, as in the original; at ``max_errors`` the item is committed instead.
+        """
+        with self._queue.guard:
+            self._queue.check()
+            if number not in self._taken:
+                return False
+            item = self._outstanding[number]
+            item = item._replace(error_count=item.error_count + 1)
+            self._counts["canceled"] += 1
+            if self._queue.gives_up(self, item):
+                self._finish(number)
+                self._counts["discarded"] += 1
+                return True
+            self._outstanding[number] = item
+            self._taken.discard(number)
+            self._given_back.append(number)
+            self._queue.changed.notify_all()
+            return True
+
+    def flush(self) -> int:
+        """Commit everything that waits, up to the last item; taken ones stay taken. Returns how many."""
+        with self._queue.guard:
+            self._queue.check()
+            count = self._items - len(self._taken)
+            for number in self._given_back:
+                del self._outstanding[number]
+            self._given_back.clear()
+            self._ahead = None
+            self._cursor.skip_to(self._queue.tail_id)
+            self._seen = self._queue.tail_id
+            self._items = len(self._taken)
+            self._bytes = sum(len(item.data) for item in self._outstanding.values())
+            if self._taken:  # everything above the lowest taken one must be done by number
+                self._done.update(
+                    item.id for item in self._queue.items_after(min(self._taken) - 1) if item.id not in self._taken
+                )
+            self._move_head()
+            self._counts["flushes"] += 1
+            self.checkpoint()
+            return count
+
+    def __len__(self) -> int:
+        """How many items are not committed, those that are taken included."""
+        return self._items
+
+    def counters(self) -> Counters:
+        """What is counted."""
+        with self._queue.guard:
+            counts = self._counts
+            return Counters(
+                self._items,
+                self._bytes,
+                len(self._taken),
+                counts["gets"],
+                counts["hits"],
+                counts["gets"] - counts["hits"],
+                counts["committed"],
+                counts["canceled"],
+                counts["expired"],
+                counts["discarded"],
+                counts["flushes"],
+            )
+
+    # What the queue calls, under its lock.
+
+    def count(self, item: Item) -> None:
+        """An item is there that this reader may have to see."""
+        if item.id > self._head and item.id not in self._skip:
+            self._items += 1
+            self._bytes += len(item.data)
+
+    def checkpoint(self) -> None:
+        """Write the reader file anew. The queue has synced the writer files."""
+        self._queue.sync()
+        self._done = {number for number in self._done if number > self._head}
+        self._file.replace(self._head, sorted(self._done))
+
+    @property
+    def size(self) -> int:
+        """The data of everything that is not committed."""
+        return self._bytes
+
+    def drop_oldest(self) -> bool:
+        """Commit the item that is next, unseen; False where there is none."""
+        item = self._upcoming()
+        if item is None:
+            return False
+        self._take(item)
+        self._finish(item.id)
+        self._counts["discarded"] += 1
+        return True
+
+    def close(self) -> None:
+        """Write where it stands, and close."""
+        self._cursor.close()
+        self._file.close()
+
+    @property
+    def file(self) -> BookmarkFile:
+        """Its file."""
+        return self._file
+
+    def _next(self, timeout: float | None, *, take: bool) -> Item | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        queue = self._queue
+        with queue.guard:
+            self._counts["gets"] += take
+            evictions = queue.evictions
+            while True:
+                queue.check()
+                item = self._upcoming()
+                if item is not None:
+                    if take:
+                        self._take(item)
+                        self._counts["hits"] += 1
+                    return item
+                left = None if deadline is None else deadline - time.monotonic()
+                if (left is not None and left <= 0) or evictions != queue.evictions:
+                    return None
+                queue.changed.wait(left)
+
+    def _upcoming(self) -> Item | None:
+        """The next item that has not expired; it stays where it is."""
+        while True:
+            if self._given_back:
+                item = self._outstanding[self._given_back[0]]
+            else:
+                if self._ahead is None:
+                    self._ahead = self._read()
+                if self._ahead is None:
+                    return None
+                item = self._ahead
+            if not self._queue.expired(item):
+                return item
+            self._take(item)
+            self._queue.tell_expired(item)
+            self._finish(item.id)
+            self._counts["expired"] += 1
+
+    def _read(self) -> Item | None:
+        while (item := self._cursor.next()) is not None:
+            number = item.id
+            if number > self._head and number not in self._skip and number not in self._outstanding:
+                return item
+            self._skip.discard(number)
+            self._seen = max(self._seen, number)
+        return None
+
+    def _take(self, item: Item) -> None:
+        if self._given_back and self._given_back[0] == item.id:
+            self._given_back.popleft()
+        else:
+            self._ahead = None
+            self._seen = max(self._seen, item.id)
+            self._outstanding[item.id] = item
+            heapq.heappush(self._lowest, item.id)
+        self._taken.add(item.id)
+
+    def _finish(self, number: int) -> None:
+        # Written first: where that fails, nothing here has changed.
+        item = self._outstanding[number]
+        lowest = self._lowest
+        while lowest and (lowest[0] not in self._outstanding or lowest[0] == number):
+            heapq.heappop(lowest)
+        head = lowest[0] - 1 if lowest else self._seen
+        if head > self._head:
+            self._file.head(head)
+            self._head = head
+        else:
+            self._file.done(number)
+            self._done.add(number)
+        del self._outstanding[number]
+        self._taken.discard(number)
+        self._items -= 1
+        self._bytes -= len(item.data)
+        self._queue.committed(self)
+
+    def _move_head(self) -> None:
+        self._lowest = sorted(self._outstanding)
+        self._head = max(self._lowest[0] - 1 if self._lowest else self._seen, self._head)
+
+
+class _Cursor:
+    """Reads the items of the writer files from an id on; follows files that grow and passes ids that are missing."""
+
+    def __init__(self, files: WriterFiles, after: int, disk: Disk) -> None:
+        self._files = files
+        self._disk = disk
+        self._after = after
+        self._writer: WriterFile | None = None
+        self._position = MAGIC_SIZE
+        self._end = MAGIC_SIZE
+        self._file: File | None = None
+        self._items: Iterator[Item] = iter(())
+
+    def next(self) -> Item | None:
+        while True:
+            for item in self._items:
+                if item.id > self._after:
+                    return item
+            if not self._advance():
+                return None
+
+    def skip_to(self, number: int) -> None:
+        """Pass everything up to number."""
+        self.close()
+        self._after = number
+        self._writer = None
+
+    def _advance(self) -> bool:
+        """Go on to what was written since, in this file or the next; False where there is nothing."""
+        self._position = self._end
+        if self._writer is None or self._position >= self._writer.size:
+            following = self._following()
+            if following is None:
+                return False
+            self.close()
+            self._writer, self._position = following, MAGIC_SIZE
+        if self._file is None:
+            try:
+                self._file = open_file(self._writer.path, self._disk)
+            except MissingError:
+                self._end = self._writer.size
+                return True
+        self._end = self._writer.size
+        self._items = Reading(self._file, start=self._position, end=self._end).items()
+        return True
+
+    def _following(self) -> WriterFile | None:
+        """The next file that can hold an id above the last one."""
+        files = self._files.files
+        start = 0
+        if self._writer is not None and self._writer in files:
+            start = files.index(self._writer) + 1
+        for file in files[start:]:
+            if file is not self._writer and file.last_id > self._after:
+                return file
+        return None
+
+    def close(self) -> None:
+        self._items = iter(())
+        if self._file is not None:
+            self._file.close()
+            self._file = None
