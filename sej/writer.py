@@ -133,7 +133,7 @@ class Writer:
             with self._alone():
                 self._batches.roll_forward(self)
         except BaseException:
-            self._lock.release()
+            self._abandon()
             raise
         if durability != "disk" and not TYPE_CHECKING:
             self.append = self._buffer.append  # nothing to wait for: the codec's own method, without a call between
@@ -234,6 +234,7 @@ class Writer:
         Raises:
             BatchConflictError: the number came before with other messages, or is below one whose record is gone.
         """
+        values, keys = list(values), None if keys is None else list(keys)
         with self._alone():
             return self._batches.append(self, name, number, values, keys, type, timestamp)
 
@@ -258,6 +259,7 @@ class Writer:
         Returns:
             Their offsets.
         """
+        values, keys = list(values), None if keys is None else list(keys)
         with self._alone():
             first = self._buffer.offset
             staged = self._directory.at("tmp", f"{first:016x}.publish")
@@ -378,13 +380,16 @@ class Writer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """With the mutex, everything handed to the kernel, and no append coming in."""
+        """With the mutex, everything handed to the kernel, and no append coming in; what the disk refuses poisons."""
         with self._mutex:
             self._require_open()
             self._buffer.freeze()
             try:
                 self._buffer.flush()
                 yield
+            except OSError as error:
+                self._fail(error)
+                raise self._failed("a write or sync failed", error) from error
             finally:
                 self._buffer.thaw()
 
@@ -462,6 +467,9 @@ class Writer:
             if time.monotonic() >= self._lock_check_at:
                 self._lock.check()
                 self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
+        except OSError as error:
+            self._fail(error)
+            raise self._failed("a sync or a new segment failed", error) from error
         except BaseException as error:
             self._fail(error)
             raise
@@ -594,6 +602,16 @@ class Writer:
             position=self._position,
             offset=self._buffer.offset,
         )
+
+    def _abandon(self) -> None:
+        """Let go of everything after an opening that failed half-way; nothing was appended."""
+        self._closed = True
+        if hasattr(self, "_syncer"):
+            self._syncer.close()
+        if hasattr(self, "_file"):
+            self._index_file.close()
+            self._file.close()
+        self._lock.release()
 
     def _fail(self, error: BaseException) -> None:
         """Poison: from now on every call raises."""
