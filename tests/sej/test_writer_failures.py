@@ -1,0 +1,319 @@
+"""A writer that fails stays failed; what was acknowledged stays; reopening works. Forks, forgotten writers."""
+
+import errno
+import gc
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej import LockLostError, WriterFailedError
+from sej.disk import File
+from tests.sej.hooks import HookedDisk, Worker, output, until
+from tests.sej.support import read_all, segment, values
+
+CALLS: dict[str, Callable[[sej.Writer], object]] = {
+    "append": lambda w: w.append(b"v"),
+    "append_many": lambda w: w.append_many([b"v"]),
+    "append_messages": lambda w: w.append_messages([sej.Message(0, 0, 0, b"", b"")]),
+    "append_once": lambda w: w.append_once("n", 2, [b"v"]),
+    "append_encoded": lambda w: w.append_encoded(b""),
+    "publish": lambda w: w.publish([b"v"]),
+    "flush": lambda w: w.flush(),
+    "sync": lambda w: w.sync(),
+}
+
+
+class Failing(HookedDisk):
+    """Fails once, at the next call of a verb, when it is armed."""
+
+    def __init__(self) -> None:
+        super().__init__(self.strike)
+        self.armed = ""
+        self.number = errno.EIO
+        self.short = False
+
+    def strike(self, verb: str, file: File | None, data: bytes) -> None:
+        if verb == self.armed:
+            self.armed = ""
+            if self.short and file is not None:
+                file.write(data[: len(data) // 2])
+            raise OSError(self.number, os.strerror(self.number))
+
+
+def assert_poisoned(w: sej.Writer) -> None:
+    for call in CALLS.values():
+        with pytest.raises(WriterFailedError):
+            call(w)
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
+@pytest.mark.parametrize("call", ["append", "append_many", "append_messages", "flush", "sync"])
+def test_a_failed_write_poisons_the_writer(call: str, durability: Any, tmp_path: Path) -> None:
+    disk = Failing()
+    w = sej.Writer(tmp_path, durability=durability, disk=disk)
+    w.append(b"good")
+    w.flush()
+    disk.armed = "write"
+
+    def doomed() -> None:
+        CALLS[call](w)
+        w.append(b"held back until the flush")
+        w.flush()
+
+    with pytest.raises(WriterFailedError, match="Input/output error") as raised:
+        doomed()
+    assert raised.value.path == str(segment(tmp_path, 0))
+    assert_poisoned(w)
+    w.close()
+    assert values(read_all(tmp_path)) == [b"good"]
+    with sej.Writer(tmp_path) as again:
+        assert again.recovery is None, "the tail was left clean"
+        assert again.append(b"next") == 1
+
+
+@pytest.mark.parametrize("call", ["append", "append_many", "sync", "append_once", "publish", "rotate", "close"])
+def test_a_failed_sync_poisons_the_writer(call: str, tmp_path: Path) -> None:
+    disk = Failing()
+    durability: Any = "disk" if call.startswith("append") and call != "append_once" else "os"
+    w = sej.Writer(tmp_path, durability=durability, disk=disk, segment_bytes=1 << 30 if call != "rotate" else 64)
+    w.append(b"good")
+    w.sync()
+    disk.armed = "sync"
+
+    def doomed() -> None:
+        if call in ("sync", "close"):
+            w.append(b"v")
+        w.append(b"v" * 99) if call == "rotate" else w.close() if call == "close" else CALLS[call](w)
+
+    with pytest.raises(WriterFailedError):
+        doomed()
+    assert w.durable_offset == 1
+    if call != "close":
+        assert_poisoned(w)
+        assert w.durable_offset == 1, "a sync that failed is not tried again"
+        w.close()
+    with sej.Writer(tmp_path) as again:
+        assert values(read_all(tmp_path))[0] == b"good"
+        assert again.offset in (1, 2)
+
+
+def test_everybody_who_waits_for_a_sync_that_fails_is_told(tmp_path: Path) -> None:
+    calls = 0
+
+    def hook(verb: str, *_: object) -> None:
+        nonlocal calls
+        if verb == "sync" and started:
+            calls += 1
+            until(lambda: w.offset == 4)
+            raise OSError(errno.EIO, "gone")
+
+    started = False
+    w = sej.Writer(tmp_path, durability="disk", disk=HookedDisk(hook))
+    started = True
+    workers = [Worker(lambda: w.append(b"v")) for _ in range(4)]
+    for worker in workers:
+        with pytest.raises(WriterFailedError):
+            worker.result()
+    assert calls == 1 and w.durable_offset == 0
+    w.close()
+
+
+def test_a_sync_that_fails_in_the_background_is_told_at_the_next_call(tmp_path: Path) -> None:
+    disk = Failing()
+    w = sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk)
+    disk.armed = "sync"
+    w.append(b"v")
+    until(lambda: disk.armed == "" and "failed" in repr(w))
+    assert_poisoned(w)
+    w.close()
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
+def test_a_full_disk_leaves_a_clean_tail_and_appending_works_again(durability: Any, tmp_path: Path) -> None:
+    disk = Failing()
+    w = sej.Writer(tmp_path, durability=durability, disk=disk)
+    w.append_many([b"good"] * 3)
+    w.flush()
+    disk.armed, disk.short, disk.number = "write", True, errno.ENOSPC
+
+    def doomed() -> None:
+        w.append_many([b"%d" % n * 50 for n in range(9)])
+        w.flush()
+
+    with pytest.raises(WriterFailedError, match="No space left"):
+        doomed()
+    w.close()
+    found = read_all(tmp_path)
+    assert sej.Journal(tmp_path).verify() == [], "no torn tail is left behind"
+    assert values(found)[:3] == [b"good"] * 3
+    assert values(found)[3:] == [b"%d" % n * 50 for n in range(len(found) - 3)], "whole messages, in order"
+    with sej.Writer(tmp_path) as again:
+        assert again.recovery is None and again.append(b"space again") == len(found)
+
+
+LIMITED = """
+import resource, sys, json, sej
+w = sej.Writer(sys.argv[1], durability=sys.argv[2])
+w.append(b"good")
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+done, error = 1, ""
+try:
+    while True:
+        w.append(b"%04d" % done * 50)
+        done += 1
+except sej.WriterFailedError as found:
+    error = str(found)
+try:
+    w.close()
+except sej.WriterFailedError as found:
+    pass
+print(json.dumps([done, error]))
+"""
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
+def test_the_kernels_own_short_write_leaves_whole_messages(durability: str, tmp_path: Path) -> None:
+    done, error = json.loads(output(LIMITED, tmp_path, durability))
+    assert "File too large" in error
+    found = values(read_all(tmp_path))
+    assert sej.Journal(tmp_path).verify() == []
+    assert found == [b"good", *(b"%04d" % n * 50 for n in range(1, len(found)))]
+    assert durability == "buffer" or len(found) == done
+    with sej.Writer(tmp_path) as w:
+        assert w.recovery is None and w.append(b"next") == len(found)
+
+
+def test_an_index_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
+    (tmp_path / "idx").write_bytes(b"a file where a directory is due")
+    with sej.Writer(tmp_path, segment_bytes=64) as w:
+        for value in (b"v", b"w"):
+            with pytest.warns(RuntimeWarning, match="index"):
+                w.append(value * 100)
+    assert values(read_all(tmp_path)) == [b"v" * 100, b"w" * 100]
+
+
+def test_the_error_of_the_with_block_is_not_replaced(tmp_path: Path) -> None:
+    disk = Failing()
+
+    def doomed() -> None:
+        with sej.Writer(tmp_path, disk=disk) as w:
+            disk.armed = "write"
+            w.append(b"v")
+
+    with pytest.raises(WriterFailedError, match="a write failed"):
+        doomed()
+    sej.Writer(tmp_path).close()
+
+
+# --- the lock goes away
+
+
+def test_a_removed_lock_file_poisons_at_sync(tmp_path: Path) -> None:
+    w = sej.Writer(tmp_path)
+    w.append(b"mine")
+    (tmp_path / "jnl.lck").unlink()
+    with pytest.raises(LockLostError, match="removed or replaced"):
+        w.sync()
+    assert_poisoned(w)
+    w.close()
+    assert not (tmp_path / "jnl.lck").exists(), "whoever removed it: a failed writer makes no new one"
+
+
+@pytest.mark.parametrize("call", ["rotate", "publish"])
+def test_a_replaced_lock_file_poisons_before_a_new_segment(call: str, tmp_path: Path) -> None:
+    w = sej.Writer(tmp_path, segment_bytes=64)
+    (tmp_path / "jnl.lck").unlink()
+    with sej.Writer(tmp_path), pytest.raises(LockLostError):
+        w.append(b"v" * 100) if call == "rotate" else w.publish([b"p"])
+    assert_poisoned(w)
+    assert len(list((tmp_path / "jnl").iterdir())) == 1
+    w.close()
+
+
+def test_a_lost_lock_is_noticed_while_writing(tmp_path: Path) -> None:
+    w = sej.Writer(tmp_path)
+    (tmp_path / "jnl.lck").unlink()
+
+    def doomed() -> None:
+        while True:  # a tenth of a second of appends
+            w.append(b"v")
+
+    with pytest.raises(LockLostError):
+        doomed()
+    w.close()
+
+
+# --- forks and forgotten writers
+
+FORKED = """
+import os, sys, sej
+w = sej.Writer(sys.argv[1], durability=sys.argv[2])
+w.append(b"parent")
+child = os.fork()
+if child == 0:
+    errors = []
+    for call in (lambda: w.append(b"child"), lambda: w.append_many([b"child"]), w.flush, w.sync,
+                 lambda: w.publish([b"child"]), lambda: w.append_once("n", 1, [b"child"])):
+        try:
+            call()
+        except sej.ClosedError as error:
+            errors.append("parent process" in str(error))
+    w.close()
+    os._exit(0 if errors == [True] * 6 else 1)
+assert os.waitpid(child, 0)[1] == 0, "the child's calls went through"
+try:
+    sej.Writer(sys.argv[1])
+except sej.LockedError:
+    print("locked")
+w.append(b"parent again")
+w.close()
+sej.Writer(sys.argv[1]).close()
+"""
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
+def test_a_forked_child_cannot_use_its_parents_writer(durability: str, tmp_path: Path) -> None:
+    assert output(FORKED, tmp_path, durability) == "locked"
+    assert values(read_all(tmp_path)) == [b"parent", b"parent again"]
+
+
+ORPHAN = """
+import os, sys, sej
+w = sej.Writer(sys.argv[1])
+out, into = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(into)
+    os.read(out, 1)
+    os._exit(0)
+w.close()
+sej.Writer(sys.argv[1]).close()
+print("free")
+os.close(into)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_does_not_keep_the_lock_alive(tmp_path: Path) -> None:
+    assert output(ORPHAN, tmp_path) == "free"
+
+
+def test_a_forgotten_writer_warns_and_loses_nothing(tmp_path: Path) -> None:
+    w = sej.Writer(tmp_path, durability="buffer")
+    w.append(b"v")
+    del w
+    with pytest.warns(ResourceWarning, match="never closed"):
+        gc.collect()
+    assert values(read_all(tmp_path)) == [b"v"]
+    sej.Writer(tmp_path).close()
+
+
+def test_a_writer_that_could_not_open_does_not_warn(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path), pytest.raises(sej.LockedError):
+        sej.Writer(tmp_path)
+    gc.collect()  # a warning would be an error here
