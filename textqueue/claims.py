@@ -248,6 +248,8 @@ class Claimer:
             return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
 
         (place,), current = source.write(session, [found.place], [claim], "claim a message")
+        if self._epoch <= 0:  # this was the first edit of all
+            self._epoch = place.epoch
         if not current:
             return None
         return Claim(self, Message((source, place.raw, place.position, place.epoch)), name)

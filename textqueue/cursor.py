@@ -29,6 +29,8 @@ FRESH_S: Final = 0.05
 BACK_S: Final = 1.0
 _TICK_NS: Final = 20_000_000
 """A change this shortly before or after a look may hide behind the same time of change."""
+_FEW: Final = 32
+"""So many messages of a window are followed by a look at the file whatever the time: of a short file, all."""
 _ANCHOR_BYTES: Final = 64
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
@@ -54,7 +56,15 @@ class _Reader:
             return None
         try:
             status = file.status()
-            token, epoch = token_of(status), self.source.epoch_of(status)
+            epoch = self.source.epoch_of(status)
+            if epoch < 0 and self.source.has_ledger and status.size:
+                # A stale buffer may have taken marks of ours back: they are put right before anything is given out.
+                file.close()
+                self.source.look()
+                file = self.source.disk.open(self.source.path, "read")
+                status = file.status()
+                epoch = self.source.epoch_of(status)
+            token = token_of(status)
             if self.token is not None and token != self.token and (epoch < 0 or epoch != self.epoch):
                 self.foreign = True
                 if not self._anchored(file):
@@ -128,10 +138,10 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
             continue
         position, epoch = window.position, reader.epoch
         fresh_until = clock() + FRESH_S
-        for raw in chunks(window.data):
+        for number, raw in enumerate(chunks(window.data)):
             if raw[0] in controls:
                 yield Message((source, raw, position, epoch))
-                if clock() > fresh_until:
+                if clock() > fresh_until or number < _FEW:
                     if reader.stale():
                         reader.at(window, position + len(raw))
                         break
@@ -240,7 +250,7 @@ class Cursor:
         careful = bool(again) or bool(claims) or b"\n\\" in window.data
         clock = time.monotonic
         fresh_until = clock() + FRESH_S
-        for raw in chunks(window.data):
+        for number, raw in enumerate(chunks(window.data)):
             if raw[0] == _QUEUED:
                 if careful and again.get(name := hash(raw)):
                     again[name] -= 1
@@ -249,7 +259,7 @@ class Cursor:
                 else:
                     remember(raw)
                     yield Message((source, raw, position, epoch))
-                    if clock() > fresh_until:
+                    if clock() > fresh_until or number < _FEW:
                         if reader.stale():
                             reader.at(window, position + len(raw))
                             given.settle()

@@ -31,6 +31,8 @@ def here(file: File, place: Place, *, epoch: int) -> bytes | None:
     size = len(raw)
     before = min(position, 3)
     data = file.read(before + size + 1, position - before)
+    if len(data) <= before:
+        return None
     if before and data[before - 1] != _NEWLINE and not (position == len(BOM) and data.startswith(BOM)):
         return None
     now, after = data[before : before + size], data[before + size :]

@@ -104,9 +104,18 @@ class Source:
             self._refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
 
-    def friendly(self, status: Status) -> bool:
-        """Whether the file is as our last edit left it."""
-        return self.epoch_of(status) >= 0
+    def look(self) -> None:
+        """Look into what others did to the file, before anything of it is given out."""
+        try:
+            with self.session():
+                pass
+        except FileNotFoundError:
+            return
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether our programs have edited this file, so that somebody else may have taken that back."""
+        return self.ledger.epoch > 0
 
     def given_back(self) -> tuple[int, int]:
         """The epoch, and how many messages were put back into the queue within it."""
@@ -190,7 +199,7 @@ class Source:
                     ahead = 1
                     data = file.read(size + 2, position - 1) if position else b"\n" + file.read(size + 1, 0)
                     after = data[size + 1 :]
-                if data[ahead - 1] != _NEWLINE or data[ahead : ahead + size] != raw or not ends(raw, after):
+                if data[ahead : ahead + size] != raw or data[ahead - 1] != _NEWLINE or not ends(raw, after):
                     return None
                 file.write_at(control, position)
                 there = self.disk.status(self.path)
@@ -298,43 +307,59 @@ class Source:
         """
         with self.guard:
             for _ in range(_TRIES):
-                self._refresh()
-                file = self.disk.open(self.path, "append")
+                if self.disk.status(self.path) is None:
+                    self.disk.open(self.path, "append").close()
                 try:
-                    self._alone(file)
-                    status = file.status()
-                    if not self._ours(file, status):
-                        self._reconcile(file)
-                        status = file.status()
-                    mend, entries = build(file, status)
-                    position = self._write_end(file, status.size, mend + b"".join(entries))
-                    there = self.disk.status(self.path)
-                finally:
-                    file.close()
-                if position is None or there is None or there.identity != status.identity:
+                    with self.session() as session:
+                        places = self._append(session, build)
+                except FileNotFoundError:
                     continue
-                places = []
-                position += len(mend)
-                for raw in entries:
-                    places.append(Place(position, raw, 0))
-                    position += len(raw)
-                if places:
-                    self.record(token_of(there), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
-                return [place._replace(epoch=self.ledger.epoch) for place in places]
+                if places is not None:
+                    return places
         raise TextQueueError("cannot append: another program replaces the file all the time", path=self.path)
 
-    def _write_end(self, file: File, size: int, text: bytes) -> int | None:
-        """Append; -> where it stands, or None when somebody else wrote over it. All of it, or nothing, is left."""
+    def _append(
+        self, session: Session, build: Callable[[File, Status], tuple[bytes, list[bytes]]]
+    ) -> list[Place] | None:
+        size = session.status.size
+        mend, entries = build(session.file, session.status)
+        text = mend + b"".join(entries)
+        if session.alone:
+            position: int | None = size
+            self._write_end(session.file, session.file.write_at, size, text)
+        else:
+            # Somebody else may append as well: let the kernel find the end, then see where it was.
+            file = self.disk.open(self.path, "append")
+            try:
+                if file.status().identity != session.status.identity:
+                    return None
+                self._write_end(file, lambda data, _: file.write(data), size, text)
+                found = file.read(file.status().size - size, size).find(text)
+                position = None if found < 0 else size + found
+            finally:
+                file.close()
+        there = self.disk.status(self.path)
+        if position is None or there is None or there.identity != session.status.identity:
+            return None
+        places = []
+        position += len(mend)
+        for raw in entries:
+            places.append(Place(position, raw, 0))
+            position += len(raw)
+        if places:
+            self.record(token_of(there), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
+        return [place._replace(epoch=self.ledger.epoch) for place in places]
+
+    def _write_end(self, file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:
+        """Write at the end, and leave all of it or nothing."""
         try:
-            file.write(text)
+            write(text, size)
         except OSError:
             # Half a message must not be taken for a whole one: cut it off, unless somebody else wrote behind it.
             part = file.read(len(text) + 1, size)
             if part and text.startswith(part):
                 file.truncate(size)
             raise
-        found = file.read(file.status().size - size, size).find(text)
-        return None if found < 0 else size + found
 
     def close(self) -> None:
         """Give the descriptors back."""

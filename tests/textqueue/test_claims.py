@@ -1,0 +1,228 @@
+"""Claims: exactly one owner, whatever stands in the file; and what becomes of a message when the work is over."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sej.locks import host_name, process_start
+from textqueue import MessageStatus, TextQueue
+from textqueue.mutex import is_alive, mutex_of, owner_text
+
+MUTEX = "mutex=" + " " * 24
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.tq"
+
+
+def claim_elsewhere(path: Path, then: str) -> "subprocess.Popen[str]":
+    """Another process claims the next message, says so, and does something else."""
+    script = (
+        "import sys, textqueue\n"
+        f"q = textqueue.TextQueue({str(path)!r})\n"
+        "claim = q.take()\n"
+        "print(claim.message.value if claim else None, flush=True)\n" + then
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=env
+    )
+
+
+@pytest.mark.parametrize("variables", [[MUTEX], [], ["mutex=      "], ["MUTEX"]])
+def test_a_claimed_message_goes_to_nobody_else(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=variables)
+        q.append("a", variables=variables)
+        before = path.read_bytes()
+        with q.claim("me") as m:
+            assert m is not None
+            assert m.value == "a"
+            with other.claim() as second:
+                assert second is not None
+                assert second.position != m.position
+                with q.claim() as third:
+                    assert third is None
+                assert other.get_next() is None
+            assert (b"mutex=%d@" % os.getpid() in path.read_bytes()) == (variables == [MUTEX])
+        assert q.get_next() is None
+        assert path.read_bytes() == before.replace(b"-a", b"=a"), "the claims are blanked"
+
+
+def test_the_claim_in_the_mutex_names_its_process(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("a", variables=["mutex=" + " " * 60])
+        with q.claim() as m:
+            assert m is not None
+            assert m["mutex"] == f"{os.getpid()}@{host_name()}/{process_start(os.getpid())}"
+
+
+def test_a_failure_puts_it_back_until_its_retries_are_used_up(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("job", variables=["retries=2 ", MUTEX, "reason=                    "])
+        with pytest.raises(RuntimeError, match="no luck"), q.claim() as m:
+            assert m is not None
+            assert m["retries"] == "1"
+            raise RuntimeError("no luck")
+        (m,) = q.messages()
+        assert (m["retries"], m["mutex"], m["reason"]) == ("1", "", "RuntimeError: no luc")
+        with pytest.raises(RuntimeError), q.claim() as m:
+            raise RuntimeError("again")
+        with q.claim() as m:
+            assert m is None
+        (m,) = q.messages({MessageStatus.critical})
+        assert (m["retries"], m["mutex"], m["reason"]) == ("0", "", "RuntimeError: again")
+
+
+def test_without_retries_it_is_put_back_and_others_go_first(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["bad", "good"])
+        seen = []
+        for _ in range(4):
+            try:
+                with q.claim() as m:
+                    assert m is not None
+                    seen.append(m.value)
+                    if m.value == "bad" and len(seen) < 4:
+                        raise ValueError
+            except ValueError:
+                continue
+        assert seen == ["bad", "good", "bad", "bad"]
+    assert path.read_bytes() == b"=bad\n=good\n"
+
+
+def test_an_interrupted_program_gives_back_what_it_held(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("job", variables=["retries=1"])
+        with pytest.raises(KeyboardInterrupt), q.claim():
+            raise KeyboardInterrupt
+        assert path.read_bytes() == b"-job\n\\retries=0\n"
+
+
+@pytest.mark.parametrize("variables", [[MUTEX], []])
+def test_a_dead_owners_claim_is_taken_over_at_once_a_live_ones_never(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q:
+        q.append("a", variables=variables)
+        with claim_elsewhere(path, "sys.stdin.read()") as owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "a\n"
+            assert q.take() is None
+            assert q.get_next() is None
+            owner.send_signal(signal.SIGKILL)
+            owner.wait()
+            claim = q.take()
+            assert claim is not None
+            assert claim.done()
+    assert path.read_bytes().startswith(b"=a\n")
+
+
+def test_a_message_whose_worker_died_on_its_last_try_is_given_up(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("poison", variables=["retries=1", MUTEX, "reason=" + " " * 50])
+        with claim_elsewhere(path, "import os; os.kill(os.getpid(), 9)") as owner:
+            owner.wait()
+        assert q.take() is None
+        (m,) = q.messages({MessageStatus.critical})
+        assert m["reason"] == "its worker died, and no retries were left"
+        assert m["mutex"] == ""
+
+
+def test_another_hosts_claim_is_taken_over_only_when_that_is_said(path: Path) -> None:
+    path.write_bytes(b"-a\n\\mutex=12@elsewhere/345             \n-b\n\\mutex=bob, on holiday            \n")
+    with TextQueue(path) as q:
+        assert q.take() is None
+    with TextQueue(path, dead_hosts=["elsewhere"]) as q:
+        claim = q.take()
+        assert claim is not None
+        assert claim.message.value == "a"
+        assert q.take() is None, "what a person wrote there is left alone"
+
+
+def test_an_owner_is_cut_to_its_room_and_still_known() -> None:
+    name = host_name()
+    for room in range(24, 60):
+        text = owner_text(room)
+        assert len(text) <= room
+        assert text.startswith(b"%d@" % os.getpid())
+        assert is_alive(text)
+    pid = subprocess.Popen([sys.executable, "-c", ""])
+    start = process_start(pid.pid)
+    pid.wait()
+    assert not is_alive(f"{pid.pid}@{name}/{start}".encode())
+    assert not is_alive(f"{os.getpid()}@{name}/1".encode()), "the number was used again"
+
+
+def test_a_mutex_without_room_has_a_place_all_the_same() -> None:
+    room = mutex_of(b"-a\n\\v=1\n\\MUTEX\n")
+    assert room is not None
+    assert room.data == b""
+    assert mutex_of(b"-mutex=1\n") is None
+
+
+def test_claims_move_with_their_messages(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b", "c"])
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"-new\n" + path.read_bytes())
+        found = [other.take(), other.take(), other.take()]
+        assert [each.message.value for each in found if each] == ["new", "b", "c"]
+        assert other.take() is None
+        assert claim.done()
+    assert path.read_bytes() == b"-new\n=a\n-b\n-c\n"
+
+
+def test_a_claim_that_a_stale_buffer_blanked_is_written_again(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=[MUTEX])
+        buffer = path.read_bytes()
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"# hello\n" + buffer)
+        assert other.take() is None
+        assert [conflict.kind for conflict in other.conflicts] == ["claim"]
+        assert claim.done()
+    assert path.read_bytes() == b"# hello\n" + buffer.replace(b"-a", b"=a")
+
+
+def test_a_claimed_message_that_a_person_deletes_is_reported_and_left(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "b"])
+        with q.claim() as m:
+            assert m is not None
+            path.write_bytes(b"#a\n-b\n")
+        (conflict,) = q.conflicts
+        assert (conflict.kind, conflict.text) == ("changed", "a")
+    assert path.read_bytes() == b"#a\n-b\n"
+
+
+def test_a_claim_in_a_million_done_messages_does_not_walk_over_them(path: Path) -> None:
+    path.write_bytes(b"=done\n" * 20_000 + b"-x\n" * 50)
+    reads = 0
+    with TextQueue(path) as q:
+        first = q.take()
+        assert first is not None
+        from textqueue import claims
+
+        original = claims.read_window
+
+        def counting(*args: object, **options: object) -> object:
+            nonlocal reads
+            reads += 1
+            return original(*args, **options)  # type: ignore[arg-type]
+
+        claims.read_window = counting  # type: ignore[assignment]
+        try:
+            for _ in range(10):
+                claim = q.take()
+                assert claim is not None
+                claim.done()
+        finally:
+            claims.read_window = original
+    assert reads == 10, "one window each"

@@ -1,0 +1,268 @@
+"""A person edits the file in every way that editors know, while a program holds messages of it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from textqueue import MessageMovedError, MessageStatus, TextQueue
+
+Save = Callable[[Path, bytes], None]
+
+
+def by_rename(path: Path, data: bytes) -> None:
+    """As Vim, gedit, sed -i and git do."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(data)
+    new.replace(path)
+
+
+def in_place(path: Path, data: bytes) -> None:
+    """As nano and most others do: the file is emptied and written again."""
+    path.write_bytes(data)
+
+
+def with_backup(path: Path, data: bytes) -> None:
+    """The old file lives on under another name."""
+    path.replace(path.with_name(path.name + "~"))
+    path.write_bytes(data)
+
+
+def over(path: Path, data: bytes) -> None:
+    """As rsync --inplace does: written over what stands there, then cut."""
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()
+
+
+SAVES = pytest.mark.parametrize("save", [by_rename, in_place, with_backup, over])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n-b\n\\order=17\n-c\n more\n")
+    return path
+
+
+@SAVES
+def test_lines_above_are_inserted(path: Path, save: Save) -> None:
+    q = TextQueue(path)
+    a, b, c = q.messages()
+    save(path, b"# to do\n\n-new\n" + path.read_bytes())
+    b.mark_as_cleared()
+    c.mark_as_critical_error()
+    a.mark_as_cleared()
+    assert path.read_bytes() == b"# to do\n\n-new\n=a\n=b\n\\order=17\n!c\n more\n"
+    assert b.position == path.read_bytes().index(b"=b")
+
+
+@SAVES
+def test_lines_are_reordered(path: Path, save: Save) -> None:
+    q = TextQueue(path)
+    a, b, _c = q.messages()
+    save(path, b"-c\n more\n-b\n\\order=17\n-a\n")
+    q.mark_many([a, b], MessageStatus.cleared)
+    assert path.read_bytes() == b"-c\n more\n=b\n\\order=17\n=a\n"
+
+
+@SAVES
+@pytest.mark.parametrize(
+    "after",
+    [
+        b"-a\n-c\n more\n",  # deleted
+        b"-a\n-B\n\\order=17\n-c\n more\n",  # another text
+        b"-a\n-b\n\\order=18\n-c\n more\n",  # another variable
+        b"-a\n-b\n more\n\\order=17\n-c\n more\n",  # a line more
+        b"-a\n-b\n\\order=17\n\\x=1\n-c\n more\n",  # a variable more
+        b"-a\n#b\n\\order=17\n-c\n more\n",  # commented out
+        b"#-a\n-b\n\\order=17\n-c\n more\n"[:3] + b"\n",  # nearly nothing left
+        b"-a\n#x-b\n\\order=17\n-c\n more\n",  # the same bytes within another line
+        b"",
+    ],
+)
+def test_a_message_that_is_gone_or_changed_is_never_marked(path: Path, save: Save, after: bytes) -> None:
+    q = TextQueue(path)
+    _a, b, _c = q.messages()
+    save(path, after)
+    with pytest.raises(MessageMovedError, match="nothing was written") as caught:
+        b.mark_as_cleared()
+    assert caught.value.path == str(path)
+    assert caught.value.position == 3
+    assert path.read_bytes() == after
+
+
+def test_the_file_is_gone(path: Path) -> None:
+    q = TextQueue(path)
+    a, *_ = q.messages()
+    path.unlink()
+    with pytest.raises(MessageMovedError, match="gone"):
+        a.mark_as_cleared()
+    assert not path.exists()
+    assert q.get_next() is None
+
+
+def test_the_same_bytes_in_the_middle_of_a_line_are_another_message(path: Path) -> None:
+    q = TextQueue(path)
+    _a, b, _c = q.messages()
+    path.write_bytes(b"##-b\n\\order=17\n")
+    with pytest.raises(MessageMovedError):
+        b.mark_as_cleared()
+    assert path.read_bytes() == b"##-b\n\\order=17\n"
+
+
+@SAVES
+def test_a_mark_that_a_stale_buffer_took_back_is_made_again(path: Path, save: Save) -> None:
+    buffer = path.read_bytes()
+    q = TextQueue(path)
+    first = q.get_next()
+    assert first is not None
+    first.mark_as_cleared()
+    save(path, buffer.replace(b"-c", b"-see"))
+    found = []
+    while (m := q.get_next()) is not None:
+        found.append(m.value)
+    assert found == ["b", "see\nmore"]
+    assert path.read_bytes().startswith(b"=a\n-b\n")
+    (conflict,) = q.conflicts
+    assert (conflict.kind, conflict.text, conflict.path) == ("reverted", "a", str(path))
+    assert conflict.action == "marked again as cleared"
+
+
+@SAVES
+def test_or_delivered_again_when_that_is_wished(path: Path, save: Save) -> None:
+    buffer = path.read_bytes()
+    q = TextQueue(path, on_revert="deliver")
+    first = q.get_next()
+    assert first is not None
+    first.mark_as_cleared()
+    save(path, buffer)
+    found = []
+    while (m := q.get_next()) is not None:
+        found.append(m.value)
+        m.mark_as_cleared()
+    assert sorted(found) == ["a", "b", "c\nmore"]
+    assert [conflict.action for conflict in q.conflicts] == ["delivered again"]
+    assert path.read_bytes() == b"=a\n=b\n\\order=17\n=c\n more\n"
+
+
+def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
+    """The same inode, size and time of change: only the mark itself tells."""
+    buffer = path.read_bytes()
+    q = TextQueue(path)
+    a, b, _c = q.messages()
+    a.mark_as_cleared()
+    before = path.stat()
+    over(path, buffer)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    b.mark_as_cleared()
+    assert path.read_bytes() == b"=a\n=b\n\\order=17\n-c\n more\n"
+    assert [conflict.text for conflict in q.conflicts] == ["a"]
+
+
+def test_another_process_finds_it_too(path: Path) -> None:
+    buffer = path.read_bytes()
+    worker = TextQueue(path)
+    first = worker.get_next()
+    assert first is not None
+    first.mark_as_cleared()
+    worker.close()
+    by_rename(path, buffer)
+    with TextQueue(path) as other:
+        other.append("x")
+        assert [conflict.text for conflict in other.conflicts] == ["a"]
+    assert path.read_bytes() == b"=a\n-b\n\\order=17\n-c\n more\n-x\n"
+
+
+def test_a_text_that_is_written_anew_is_a_new_message(path: Path) -> None:
+    path.write_bytes(b"-backup\n")
+    q = TextQueue(path)
+    for _ in range(3):
+        m = q.get_next()
+        assert m is not None
+        assert m.value == "backup"
+        m.mark_as_cleared()
+        in_place(path, path.read_bytes() + b"-backup\n")
+    assert q.conflicts == []
+    assert path.read_bytes() == b"=backup\n" * 3 + b"-backup\n"
+
+
+@SAVES
+def test_edits_above_are_seen_before_none_is_given(path: Path, save: Save) -> None:
+    q = TextQueue(path)
+    given = [q.get_next(), q.get_next(), q.get_next()]
+    assert all(given)
+    save(path, b"-urgent\n" + path.read_bytes())
+    m = q.get_next()
+    assert m is not None
+    assert m.value == "urgent"
+    assert q.get_next() is None, "what was given out already is not given out again"
+    m.mark_as_cleared()
+    for message in given:
+        assert message is not None
+        message.mark_as_cleared()
+    assert path.read_bytes() == b"=urgent\n=a\n=b\n\\order=17\n=c\n more\n"
+
+
+def test_equal_messages_are_interchangeable_but_counted(path: Path) -> None:
+    path.write_bytes(b"-a\n-a\n-a\n")
+    q = TextQueue(path)
+    one, two, three = q.messages()
+    two.mark_as_cleared()
+    by_rename(path, b"# moved\n" + path.read_bytes())
+    one.mark_as_cleared()
+    assert path.read_bytes().count(b"=a") == 2
+    three.mark_as_cleared()
+    assert path.read_bytes() == b"# moved\n=a\n=a\n=a\n"
+
+
+def test_a_walk_goes_on_where_it_stood_when_lines_move(path: Path) -> None:
+    lines = [b"-%05d\n" % n for n in range(60_000)]
+    path.write_bytes(b"".join(lines))
+    q = TextQueue(path)
+    found = []
+    for m in q.messages():
+        found.append(m.value)
+        if m.value == "00100":
+            by_rename(path, b"# above\n-above\n" + b"".join(lines))
+    assert found == [line[1:-1].decode() for line in lines]
+
+
+def test_somebody_else_marked_it(path: Path) -> None:
+    q, other = TextQueue(path), TextQueue(path)
+    mine, theirs = next(q.messages()), next(other.messages())
+    theirs.mark_as_critical_error()
+    with pytest.raises(MessageMovedError, match="somebody marked it as critical"):
+        mine.mark_as_cleared()
+    mine.mark_as_critical_error()
+    assert path.read_bytes().startswith(b"!a\n-b\n")
+
+
+def test_a_file_that_somebody_keeps_open_can_be_edited_all_the_same(path: Path) -> None:
+    with path.open("rb"):
+        q = TextQueue(path)
+        for m in q.messages():
+            m.mark_as_cleared()
+    assert path.read_bytes() == b"=a\n=b\n\\order=17\n=c\n more\n"
+    assert q.conflicts == []
+
+
+def test_nothing_is_written_by_reading(path: Path) -> None:
+    q = TextQueue(path)
+    while q.get_next() is not None:
+        pass
+    assert [name.name for name in path.parent.iterdir()] == ["jobs.tq"]
+
+
+def test_a_damaged_or_lost_ledger_costs_only_what_it_knew(path: Path) -> None:
+    q = TextQueue(path)
+    a, b, c = q.messages()
+    a.mark_as_cleared()
+    ledger = path.with_name("jobs.tq.log")
+    ledger.write_bytes(b"\x00garbage\n= 1 2\n" + ledger.read_bytes() + b"= 3 torn")
+    b.mark_as_cleared()
+    ledger.unlink()
+    c.mark_as_cleared()
+    assert path.read_bytes() == b"=a\n=b\n\\order=17\n=c\n more\n"
+    assert TextQueue(path).get_next() is None
