@@ -1,0 +1,216 @@
+"""Batches by name and number: once, whatever is repeated, refused or interrupted."""
+
+import errno
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej import BatchConflictError, CorruptionError, WriterFailedError
+from sej.disk import File
+from tests.crash.disk import CrashDisk
+from tests.sej.hooks import HookedDisk
+from tests.sej.support import STAMP, encoded, read_all, segment, values
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
+def test_a_repeat_appends_nothing_and_returns_its_range(durability: Any, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, durability=durability) as w:
+        w.append(b"before")
+        assert w.append_once("p", 17, [b"a", b"b"], [b"k", b""], type=[1, 2]) == range(1, 3)
+        assert w.durable_offset == 3, "durable at every durability"
+        w.append(b"between")
+        assert w.append_once("p", 17, [b"a", b"b"], [b"k", b""], type=[1, 2]) == range(1, 3)
+        assert w.append_once("q", 17, [b"a", b"b"]) == range(4, 6), "each name counts for itself"
+        assert w.append_once("p", 18, [b"c"]) == range(6, 7)
+    with sej.Writer(tmp_path) as w:
+        assert w.append_once("p", 17, [b"a", b"b"], [b"k", b""], type=[1, 2]) == range(1, 3)
+        assert w.append_once("p", 18, [b"c"]) == range(6, 7)
+        assert w.append_once("p", 30, [b"d"]) == range(7, 8), "gaps between numbers are fine"
+    assert values(read_all(tmp_path)) == [b"before", b"a", b"b", b"between", b"a", b"b", b"c", b"d"]
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_repeat_is_known_by_content_not_by_time(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        assert w.append_once("p", 1, [b"a"], timestamp=5) == range(1)
+        assert w.append_once("p", 1, [b"a"], timestamp=6) == range(1)
+        assert w.append_once("p", 1, [b"a"]) == range(1)
+    assert [row.timestamp for row in read_all(tmp_path)] == [5]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"values": [b"a"]},
+        {"values": [b"a", b"b", b"c"]},
+        {"values": [b"a", b"x"]},
+        {"values": [b"b", b"a"]},
+        {"values": [b"ab", b""]},
+        {"values": [b"a", b"b"], "keys": [b"k", b""]},
+        {"values": [b"a", b"b"], "type": 1},
+        {"values": []},
+    ],
+    ids=str,
+)
+def test_the_same_number_with_other_messages_is_a_conflict(other: dict[str, Any], tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_once("p", 1, [b"a", b"b"])
+        with pytest.raises(BatchConflictError, match="batch 1 of 'p'"):
+            w.append_once("p", 1, **other)
+        assert w.append(b"the writer goes on") == 2
+        assert w.append_once("p", 1, [b"a", b"b"]) == range(2)
+
+
+def test_a_number_that_goes_backwards_is_refused(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_once("p", 5, [b"a"])
+        with pytest.raises(BatchConflictError, match="batch 4"):
+            w.append_once("p", 4, [b"b"])
+        with pytest.raises(ValueError, match="-1"):
+            w.append_once("p", -1, [b"b"])
+        assert w.offset == 1
+
+
+def test_only_so_many_batches_are_remembered_and_the_others_are_refused(tmp_path: Path) -> None:
+    disk = CrashDisk()
+    with sej.Writer("/j", disk=disk) as w:
+        for number in range(300):
+            w.append_once("p", number, [b"%d" % number])
+        assert w.append_once("p", 299, [b"299"]) == range(299, 300)
+        assert w.append_once("p", 44, [b"44"]) == range(44, 45)
+        with pytest.raises(BatchConflictError):
+            w.append_once("p", 43, [b"43"])
+        assert w.offset == 300
+
+
+def test_an_empty_batch_counts(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"before")
+        assert len(w.append_once("p", 1, [])) == 0
+        assert len(w.append_once("p", 1, [])) == 0
+        with pytest.raises(BatchConflictError):
+            w.append_once("p", 1, [b"a"])
+        assert w.offset == 1
+
+
+def test_a_batch_larger_than_a_segment_is_cut_and_whole(tmp_path: Path) -> None:
+    rows = [b"%d" % n * 10 for n in range(500)]
+    with sej.Writer(tmp_path, segment_bytes=1000) as w:
+        assert w.append_once("p", 1, rows) == range(500)
+        assert w.append_once("p", 1, rows) == range(500)
+    assert values(read_all(tmp_path)) == rows
+    assert sej.Journal(tmp_path).verify() == []
+
+
+def interrupted(path: Path, at: int) -> bool:
+    """A batch whose writer dies at its at-th call to the disk; whether it died at all."""
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if armed and disk.calls > at:  # everything from here on: a dead process does nothing
+            raise OSError(errno.EIO, "dead")
+
+    armed = False
+    disk = HookedDisk(hook)
+    w = sej.Writer(path, disk=disk)
+    w.append_many([b"before", b"it"], timestamp=STAMP)
+    disk.calls, armed = 0, True
+    died = False
+    try:
+        w.append_once("p", 7, [b"a", b"b", b"c"], timestamp=STAMP)
+    except WriterFailedError:
+        died = True
+    w.close()
+    return died
+
+
+def test_whichever_writer_comes_next_finishes_what_was_promised(tmp_path: Path) -> None:
+    outcomes = set[int]()
+    for at in range(100):
+        path = tmp_path / str(at)
+        died = interrupted(path, at)
+        promised = (path / "txn" / "p.intent").exists()
+        with sej.Writer(path) as w:
+            found = values(read_all(path))[2:]
+            assert found == [b"a", b"b", b"c"] or (died and not promised and not found), at
+            outcomes.add(len(found))
+            assert w.append_once("p", 7, [b"a", b"b", b"c"]) == range(2, 5)
+            assert w.append(b"after") == 5
+        assert not (path / "txn" / "p.intent").exists()
+        assert values(read_all(path)) == [b"before", b"it", b"a", b"b", b"c", b"after"]
+        if not died:
+            break
+    assert outcomes == {0, 3} and at > 8
+
+
+def pending(path: Path) -> Path:
+    """A journal with an intent that was promised and of which nothing stands in it yet."""
+    at = 0
+    while True:
+        here = path / f"pending-{at}"
+        assert interrupted(here, at)
+        if (here / "txn" / "p.intent").exists():
+            assert (here / "jnl" / f"{0:016x}.jnl").stat().st_size == 26 * 2 + 8
+            return here
+        at += 1
+
+
+def test_offsets_once_seen_never_change_when_foreign_messages_came_between(tmp_path: Path) -> None:
+    path = pending(tmp_path)
+    with open(segment(path, 0), "ab") as file:  # an original writer knows no intents
+        file.write(encoded(2, STAMP, 0, b"", b"a") + encoded(3, STAMP, 0, b"", b"foreign"))
+    with sej.Writer(path) as w:
+        assert w.offset == 6
+        assert w.append_once("p", 7, [b"a", b"b", b"c"]) == range(2, 6)
+        assert w.append_once("p", 7, [b"a", b"b", b"c"]) == range(2, 6)
+    assert values(read_all(path)) == [b"before", b"it", b"a", b"foreign", b"b", b"c"]
+
+
+def test_a_torn_batch_is_finished_behind_the_tear(tmp_path: Path) -> None:
+    path = pending(tmp_path)
+    with open(segment(path, 0), "ab") as file:
+        file.write(encoded(2, STAMP, 0, b"", b"a") + encoded(3, STAMP, 0, b"", b"b")[:-3])
+    with sej.Writer(path) as w:
+        assert w.recovery is not None and w.recovery.offset == 3
+        assert w.offset == 5
+    assert values(read_all(path)) == [b"before", b"it", b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("damage", ["staged rows gone", "staged rows changed", "intent changed"])
+def test_a_promise_that_cannot_be_kept_is_loud_and_appends_nothing(damage: str, tmp_path: Path) -> None:
+    path = pending(tmp_path)
+    (staged,) = (path / "tmp").glob("*.rows")
+    intent = path / "txn" / "p.intent"
+    if damage == "staged rows gone":
+        staged.unlink()
+    else:
+        file = staged if damage == "staged rows changed" else intent
+        data = bytearray(file.read_bytes())
+        data[-4] ^= 1
+        file.write_bytes(data)
+    before = segment(path, 0).read_bytes()
+    for _ in range(2):
+        with pytest.raises(CorruptionError) as raised:
+            sej.Writer(path)
+        assert raised.value.path in (str(staged), str(intent))
+    gc.collect()  # a writer that could not open leaves no warning, no thread, no lock
+    assert segment(path, 0).read_bytes() == before
+    intent.unlink()
+    with sej.Writer(path) as w:
+        assert w.append(b"given up") == 2
+
+
+def test_what_is_kept_has_a_checksum(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_once("p", 1, [b"a"])
+    done = tmp_path / "txn" / "p.done"
+    assert json.loads(done.read_bytes().partition(b" ")[2])["batches"]
+    done.write_bytes(done.read_bytes().replace(b"1", b"2", 1))
+    with sej.Writer(tmp_path) as w:
+        with pytest.raises(CorruptionError) as raised:
+            w.append_once("p", 1, [b"a"])
+        assert raised.value.path == str(done)
+        assert w.offset == 1
