@@ -221,8 +221,8 @@ def lease(file: File) -> bool:
     """
     if not _LINUX:
         return False
-    fd = file.fileno()
     try:
+        fd = file.fileno()
         # The kernel's own choice of signal for "somebody waits" would end the process; this one is ignored.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
