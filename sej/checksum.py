@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import crc32c as _library
-
 __all__ = ["crc32c"]
 
 
@@ -14,4 +12,7 @@ def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
         >>> hex(crc32c(b"123456789"))
         '0xe3069283'
     """
-    return _library.crc32c(data, crc)
+    # Importing it costs 20 ms, most of a short command; asking for it again costs nothing beside a block.
+    import crc32c as library
+
+    return library.crc32c(data, crc)
