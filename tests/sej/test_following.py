@@ -1,0 +1,223 @@
+"""Scanners that wait: time-outs, other threads and processes, segments that come and go under them."""
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej import CorruptionError, OffsetTooSmallError
+from tests.sej.hooks import Worker, output, script, until
+from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, values
+
+
+def empty(path: Path) -> Path:
+    sej.Writer(path).close()
+    return path
+
+
+def test_a_timeout_is_kept_to(tmp_path: Path) -> None:
+    with sej.Scanner(empty(tmp_path), timeout=0.05) as s:
+        for own in (None, 0.05):
+            start = time.monotonic()
+            assert (list(s) if own is None else s.read(timeout=own)) == []
+            assert 0.04 < time.monotonic() - start < 5
+        start = time.monotonic()
+        assert s.read(timeout=0.0) == []
+        assert time.monotonic() - start < 0.04
+
+
+def test_a_timeout_is_a_bound_whatever_else_happens_in_the_directory(tmp_path: Path) -> None:
+    with sej.Scanner(empty(tmp_path), 10, timeout=0.2) as s, sej.Writer(tmp_path) as w:
+        reader = Worker(lambda: s.read())
+        start = time.monotonic()
+        while reader.is_alive() and w.offset < 9:
+            w.append(b"not the one that is waited for")
+        assert reader.result() == []
+        assert time.monotonic() - start < 5
+
+
+def test_read_returns_as_soon_as_there_is_one(tmp_path: Path) -> None:
+    with sej.Scanner(empty(tmp_path), timeout=None) as s, sej.Writer(tmp_path) as w:
+        for n in range(20):
+            reader = Worker(s.read)
+            w.append(b"%d" % n)
+            assert values(reader.result()) == [b"%d" % n]  # type: ignore[arg-type]
+
+
+def test_following_over_rotations_misses_nothing(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=100) as w, sej.Scanner(tmp_path, timeout=None) as s:
+        reader = Worker(lambda: list(itertools.islice(s, 1000)))
+        for n in range(500):
+            w.append(b"%d" % n)
+        w.append_many([b"%d" % n for n in range(500, 990)])
+        w.publish([b"%d" % n for n in range(990, 1000)])
+        assert values(reader.result()) == [b"%d" % n for n in range(1000)]  # type: ignore[arg-type]
+
+
+def test_an_offset_beyond_the_end_waits_until_it_is_there(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=60) as w, sej.Scanner(tmp_path, 50, timeout=None) as s:
+        reader = Worker(s.read)
+        for n in range(50):
+            w.append(b"%d" % n)
+        assert reader.is_alive()
+        w.append(b"50")
+        assert values(reader.result()) == [b"50"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("iterate", [True, False])
+def test_closing_from_another_thread_ends_the_wait(iterate: bool, tmp_path: Path) -> None:
+    s = sej.Scanner(empty(tmp_path), timeout=None)
+    reader = Worker(lambda: list(s) if iterate else s.read())
+    until(lambda: s._using.locked())
+    s.close()
+    assert reader.result() == []
+
+
+def test_closing_ends_an_iteration_that_has_messages(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b"v"] * 10)
+    s = sej.Scanner(tmp_path)
+    seen = []
+    for message in s:
+        seen.append(message)
+        s.close()
+    assert len(seen) >= 1
+
+
+def test_many_scanners_wait_in_one_process(tmp_path: Path) -> None:
+    paths = [empty(tmp_path / str(n)) for n in range(8)]
+    scanners = [sej.Scanner(path, timeout=None) for path in paths for _ in range(2)]
+    readers = [Worker(s.read) for s in scanners]
+    for path in reversed(paths):
+        with sej.Writer(path) as w:
+            w.append(os.fsencode(path))
+    for s, reader in zip(scanners, readers, strict=True):
+        assert values(reader.result()) == [os.fsencode(s.path)]  # type: ignore[arg-type]
+        s.close()
+
+
+def test_old_segments_may_go_under_a_tailing_scanner(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=1) as w, sej.Scanner(tmp_path, timeout=None) as s:
+        for n in range(100):
+            w.append(b"%d" % n)
+            assert values(s.read()) == [b"%d" % n]
+            (tmp_path / "jnl" / f"{n:016x}.jnl").unlink()
+            (tmp_path / "jnl" / f"foreign-{n}").write_bytes(b"")
+
+
+def test_a_slow_reader_reads_the_segment_it_has_open_and_then_is_told(tmp_path: Path) -> None:
+    rows = sample(40)
+    with sej.Writer(tmp_path, segment_bytes=200) as w:
+        w.append_messages(rows)
+    names = sorted((tmp_path / "jnl").iterdir())
+    with sej.Scanner(tmp_path) as s:
+        assert s.read(1) == rows[:1]
+        for name in names[:3]:
+            name.unlink()
+        there = int(names[1].name[:16], 16)
+        assert s.read(100) == rows[1:there], "what is open stays readable"
+        with pytest.raises(OffsetTooSmallError) as raised:
+            s.read()
+        assert (raised.value.offset, raised.value.first_available) == (there, int(names[3].name[:16], 16))
+        s.seek(raised.value.first_available)
+        assert list(s) == rows[raised.value.first_available :]
+
+
+def test_the_whole_journal_may_go_and_come_back_further_on(tmp_path: Path) -> None:
+    rows = sample(20)
+    path = by_hand(tmp_path, (0, packed(rows[:10])))
+    with sej.Scanner(path) as s:
+        assert s.read() == rows[:10]
+        segment(path, 0).unlink()
+        assert s.read() == []
+        by_hand(path, (10, packed(rows[10:])))
+        assert s.read() == rows[10:]
+
+
+def test_a_segment_replaced_by_a_longer_one_is_read_on(tmp_path: Path) -> None:
+    rows = sample(30)
+    path = by_hand(tmp_path, (0, packed(rows[:10])), (10, packed(rows[10:20])), (20, packed(rows[20:])))
+    with sej.Scanner(path) as s:
+        assert s.read(5) == rows[:5]
+        (tmp_path / "merged").write_bytes(packed(rows[:20]))
+        os.replace(tmp_path / "merged", segment(path, 0))
+        segment(path, 10).unlink()
+        assert list(s) == rows[5:]
+
+
+def test_damage_that_stands_for_a_second_is_judged_while_following(tmp_path: Path) -> None:
+    rows = sample(5)
+    bad = bytearray(encoded(3, STAMP, 0, b"", b"v"))
+    bad[17] = 0xFF
+    path = by_hand(tmp_path, (0, packed(rows[:3]) + bytes(bad) + packed(rows[4:])))
+    with sej.Scanner(path, timeout=None) as s:
+        assert s.read() == rows[:3]
+        with pytest.raises(CorruptionError):
+            Worker(s.read).result()
+
+
+FOLLOWER = """
+import sys, sej
+with sej.Scanner(sys.argv[1], timeout=None) as s:
+    print("ready", flush=True)
+    for message in s:
+        assert message.value == b"%d" % message.offset
+        if message.offset + 1 == int(sys.argv[2]):
+            break
+print(s.offset)
+"""
+
+
+def test_eight_processes_follow_one_writer_that_rotates_every_ten(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=270) as w:
+        readers = [script(FOLLOWER, tmp_path, 500) for _ in range(8)]
+        for reader in readers:
+            assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
+        for n in range(500):
+            w.append(b"%d" % n)
+        assert [reader.communicate(timeout=30)[0] for reader in readers] == ["500\n"] * 8
+
+
+NO_INOTIFY = """
+import ctypes, itertools, sys, threading, sej, sej.watch
+sej.watch._LIBC = None  # a system without inotify
+path = sys.argv[1]
+with sej.Writer(path, segment_bytes=50) as w, sej.Scanner(path, timeout=None) as s:
+    w.append(b"first")
+    s.read()
+    def work():
+        for n in range(100):
+            w.append(b"%d" % n)
+    threading.Thread(target=work).start()
+    found = [message.value for message in itertools.islice(s, 100)]
+assert s._watch.polling
+print(found == [b"%d" % n for n in range(100)])
+"""
+
+
+def test_following_works_where_there_is_no_inotify(tmp_path: Path) -> None:
+    assert output(NO_INOTIFY, tmp_path) == "True"
+
+
+FORKED = """
+import os, sys, sej
+path = sys.argv[1]
+w = sej.Writer(path)
+with sej.Scanner(path, timeout=0.01) as s:
+    assert s.read() == []  # this process watches
+    child = os.fork()
+    if child == 0:
+        with sej.Scanner(path, timeout=None) as own:
+            os._exit(0 if own.read()[0].value == b"v" else 1)
+    w.append(b"v")
+    assert s.read(timeout=30)[0].value == b"v"
+print(os.waitpid(child, 0)[1])
+w.close()
+"""
+
+
+def test_parent_and_forked_child_follow_side_by_side(tmp_path: Path) -> None:
+    assert output(FORKED, tmp_path) == "0"
