@@ -97,8 +97,8 @@ class _Node:
         return list(dict.fromkeys(found))
 
 
-Change = tuple[str, int | None]
-"""A name in a directory, and the node that it stands for from now on; None: the name is gone."""
+Change = dict[str, int | None]
+"""Names in a directory, and the nodes that they stand for from now on; None: the name is gone. All of it or nothing."""
 
 
 class _Dir:
@@ -109,12 +109,16 @@ class _Dir:
         self.durable: dict[str, int] = {}
         self.changes: list[Change] = []
 
-    def change(self, name: str, node: int | None) -> None:
-        self.changes.append((name, node))
-        if node is None:
-            self.seen.pop(name, None)
-        else:
-            self.seen[name] = node
+    def change(self, change: Change) -> None:
+        self.changes.append(change)
+        self.apply(self.seen, change)
+
+    def apply(self, names: dict[str, int], change: Change) -> None:
+        for name, node in change.items():
+            if node is None:
+                names.pop(name, None)
+            else:
+                names[name] = node
 
     def sync(self) -> None:
         self.durable = dict(self.seen)
@@ -123,11 +127,8 @@ class _Dir:
     def prefixes(self) -> list[dict[str, int]]:
         names = dict(self.durable)
         found = [dict(names)]
-        for name, node in self.changes:
-            if node is None:
-                names.pop(name, None)
-            else:
-                names[name] = node
+        for change in self.changes:
+            self.apply(names, change)
             found.append(dict(names))
         return found
 
@@ -260,13 +261,18 @@ class CrashDisk:
 
     def _create(self, parent: str, base: str, number: int) -> None:
         self.nodes[number] = _Node(number)
-        self.dirs[parent].change(base, number)
+        self.dirs[parent].change({base: number})
 
     def _rename(self, old: str, new: str) -> None:
         (from_dir, from_base), (to_dir, to_base) = os.path.split(old), os.path.split(new)
         number = self.dirs[from_dir].seen[from_base]
-        self.dirs[to_dir].change(to_base, number)
-        self.dirs[from_dir].change(from_base, None)
+        if old == new:
+            return
+        if to_dir == from_dir:
+            self.dirs[to_dir].change({to_base: number, from_base: None})
+        else:
+            self.dirs[to_dir].change({to_base: number})
+            self.dirs[from_dir].change({from_base: None})
 
     def _mkdir(self, name: str) -> None:
         self.dirs[name] = _Dir()
@@ -326,7 +332,7 @@ _OPERATIONS: dict[str, Callable[..., None]] = {
     "rename": CrashDisk._rename,
     "mkdir": CrashDisk._mkdir,
     "rmdir": CrashDisk._rmdir,
-    "unlink": lambda disk, parent, base: disk.dirs[parent].change(base, None),
+    "unlink": lambda disk, parent, base: disk.dirs[parent].change({base: None}),
     "sync_dir": lambda disk, name: disk.dirs[name].sync(),
     "write": lambda disk, number, at, data: disk.nodes[number].write(at, data),
     "truncate": lambda disk, number, size: disk.nodes[number].truncate(size),
