@@ -1,0 +1,136 @@
+"""The program: finds the subcommand that was asked for, loads that one alone, and turns errors into exit codes.
+
+A subcommand of the core is a click command named in :data:`_CORE`. Other packages contribute through the entry-point
+group ``sej.commands``: ``name = "module:app"`` with a click command or a ``typer.Typer``; they are looked for only
+where the core has no such name. A damaged journal, a lock, a missing directory end in one line on standard error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from sej.cli.exits import Exit, exit_of
+from sej.errors import SejError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["app", "run"]
+
+_CORE: Final = {
+    "count": "sej.cli.reading",
+    "scan": "sej.cli.reading",
+    "tail": "sej.cli.reading",
+    "dump": "sej.cli.reading",
+    "append": "sej.cli.writing",
+    "verify": "sej.cli.checking",
+}
+"""Subcommand to the module that holds a click command of its name."""
+_GROUP: Final = "sej.commands"
+
+
+class _Commands(click.Group):
+    """Knows its subcommands by name and loads each when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The core's, then what the installed packages contribute."""
+        return [*_CORE, *sorted(set(_contributed()) - set(_CORE))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them, or None."""
+        if cmd_name in _CORE:
+            command: click.Command = getattr(import_module(_CORE[cmd_name]), cmd_name)
+            return command
+        found = _contributed().get(cmd_name)
+        return None if found is None else _command(cmd_name, found.load())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run, and end errors in a line and an exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except (SejError, OSError, ValueError, KeyboardInterrupt) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                _leave_quietly()
+            if not isinstance(error, KeyboardInterrupt):
+                click.echo(f"sej: {error}", err=True)
+            raise SystemExit(exit_of(error)) from None
+
+
+def _contributed() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # costs more than the rest of a short command
+
+    return {found.name: found for found in entry_points(group=_GROUP)}
+
+
+def _command(name: str, found: Any) -> click.Command:
+    """A contribution as a click command; a ``typer.Typer`` brings a click of its own, so it runs as a program."""
+    if isinstance(found, click.Command):
+        found.name = name
+        return found
+
+    @click.command(
+        name,
+        help=found.info.help,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        from typer.main import get_command
+
+        get_command(found)(args=list(arguments), prog_name=f"sej {name}")
+
+    return command
+
+
+def _leave_quietly() -> NoReturn:
+    """The reader of our output has seen enough: that is no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(Exit.WELL)
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        from sej import codec
+
+        try:
+            number = version("sej-journals")
+        except PackageNotFoundError:
+            number = "(not installed)"
+        click.echo(f"sej {number}, codec {codec.IMPLEMENTATION}, Python {sys.version.split()[0]}")
+        ctx.exit()
+
+
+@click.group("sej", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and the codec in use.",
+)
+def app() -> None:
+    """Journals that are plain files: look into them, append to them, verify them.
+
+    Exit codes: 0 well, 1 found something wrong, 2 wrong usage, 3 locked or busy, 4 missing.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    try:
+        app.main(args=None if arguments is None else list(arguments), prog_name="sej")
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else int(bool(leave.code))

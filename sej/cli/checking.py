@@ -1,0 +1,58 @@
+"""``sej verify``: reads everything once and says what is wrong."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+
+import click
+
+from sej.cli.exits import Exit
+from sej.directory import Directory
+from sej.disk import OS
+from sej.journal import Journal
+from sej.verify import Problem
+
+__all__ = ["verify"]
+
+
+@click.command
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", is_flag=True, help="One JSON object a problem.")
+def verify(directory: Path, json: bool) -> None:
+    """Compare a journal with its format, its offsets and its checksums; changes nothing.
+
+    Exit code 0: sound. 1: damaged; one line a problem with file and position. An incomplete message at the very end is
+    no damage while a writer is at work.
+
+    Example: sej verify orders
+    """
+    journal = Journal(directory)
+    problems = journal.verify()
+    if any(problem.kind == "torn tail" for problem in problems) and _writer_at_work(directory):
+        problems = [problem for problem in problems if problem.kind != "torn tail"]
+    for problem in problems:
+        click.echo(_row(problem) if json else problem)
+    if problems:
+        raise SystemExit(Exit.WRONG)
+    if not json:
+        segments = journal.segments
+        size = sum(segment.size for segment in segments)
+        click.echo(f"sound: {len(segments)} segments, {size} bytes, next offset {journal.end_offset}")
+
+
+def _row(problem: Problem) -> str:
+    row = problem._asdict()
+    return jsonlib.dumps({name: value for name, value in row.items() if value is not None})
+
+
+def _writer_at_work(path: Path) -> bool:
+    """Whether somebody holds the writer's lock; looks without making the file, and lets go at once."""
+    try:
+        file = OS.open(Directory(path, OS).at("jnl.lck"), "read")
+    except FileNotFoundError:
+        return False
+    try:
+        return not file.lock(exclusive=False, brief=True)
+    finally:
+        file.close()

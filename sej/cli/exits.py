@@ -1,0 +1,45 @@
+"""What the command's exit codes mean, and which error gives which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from sej.errors import InvalidMessageError, InvalidNameError, LockedError, NotAJournalError, OffsetTooSmallError
+
+__all__ = ["Exit", "exit_of"]
+
+
+class Exit(IntEnum):
+    """Exit codes that scripts can trust; 130 is an interrupt."""
+
+    WELL = 0
+    WRONG = 1
+    """Something wrong was found, or went wrong."""
+    USAGE = 2
+    BUSY = 3
+    """Somebody else holds a lock."""
+    MISSING = 4
+    """There is no such journal, or the messages asked for are gone."""
+    INTERRUPTED = 130
+
+
+_BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
+    (LockedError, Exit.BUSY),
+    (NotAJournalError, Exit.MISSING),
+    (OffsetTooSmallError, Exit.MISSING),
+    (FileNotFoundError, Exit.MISSING),
+    (InvalidMessageError, Exit.USAGE),
+    (InvalidNameError, Exit.USAGE),
+    (ValueError, Exit.USAGE),
+    (KeyboardInterrupt, Exit.INTERRUPTED),
+)
+
+
+def exit_of(error: BaseException) -> Exit:
+    """The exit code for an error.
+
+    Example:
+        >>> exit_of(LockedError("held")), exit_of(OSError("disk full"))
+        (<Exit.BUSY: 3>, <Exit.WRONG: 1>)
+    """
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.WRONG)

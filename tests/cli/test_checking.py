@@ -1,0 +1,107 @@
+"""sej verify: what is wrong, where, and the exit code; and that no reading command ends in a traceback."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sej as library
+from tests.cli.command import ROOT, sej
+
+GOLDEN = ROOT / "tests" / "golden" / "sej"
+SOUND = ["basic", "all-types", "multi-segment", "multi-segment-empty-tail", "reopened", "first-deleted", "empty"]
+CASES = sorted(path.name for path in GOLDEN.iterdir() if (path / "dir" / "jnl").is_dir())
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    with library.Writer(path, segment_bytes=100_000) as writer:
+        for number in range(4):
+            writer.append_many([b"value %d" % number * 30] * 600, timestamp=number)
+    return path
+
+
+def first(journal: Path) -> Path:
+    return min((journal / "jnl").iterdir())
+
+
+def last(journal: Path) -> Path:
+    return max((journal / "jnl").iterdir())
+
+
+def test_a_sound_journal(journal: Path) -> None:
+    done = sej("verify", journal)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"sound: ")
+    done = sej("verify", "--json", journal)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def flip_value(journal: Path) -> tuple[Path, str]:
+    data = bytearray(first(journal).read_bytes())
+    data[5000] ^= 1
+    first(journal).write_bytes(data)
+    return first(journal), "checksum"
+
+
+def break_frame(journal: Path) -> tuple[Path, str]:
+    data = bytearray(first(journal).read_bytes())
+    data[0:8] = b"\xff" * 8
+    first(journal).write_bytes(data)
+    return first(journal), "corruption"
+
+
+def remove_middle(journal: Path) -> tuple[Path, str]:
+    sorted((journal / "jnl").iterdir())[1].unlink()
+    return first(journal), "gap"
+
+
+def tear(journal: Path) -> tuple[Path, str]:
+    last(journal).write_bytes(last(journal).read_bytes()[:-3])
+    return last(journal), "torn tail"
+
+
+@pytest.mark.parametrize("damage", [flip_value, break_frame, remove_middle, tear])
+def test_damage_is_named_by_file_and_position(journal: Path, damage: Callable[[Path], tuple[Path, str]]) -> None:
+    assert len(list((journal / "jnl").iterdir())) >= 3
+    path, kind = damage(journal)
+    before = {entry: entry.read_bytes() for entry in (journal / "jnl").iterdir()}
+    done = sej("verify", journal)
+    assert done.returncode == 1
+    line = done.stdout.decode().splitlines()[0]
+    assert str(path) in line
+    assert "position" in line
+    assert kind in line
+    row = json.loads(sej("verify", "--json", journal).stdout.splitlines()[0])
+    assert (row["kind"], row["path"]) == (kind, str(path))
+    assert isinstance(row["position"], int)
+    assert before == {entry: entry.read_bytes() for entry in (journal / "jnl").iterdir()}
+
+
+def test_a_tail_in_flight_is_no_damage(journal: Path) -> None:
+    with library.Writer(journal):
+        with last(journal).open("ab") as file:
+            file.write(b"\0" * 5)
+        assert sej("verify", journal).returncode == 0
+    assert sej("verify", journal).returncode == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_case_ends_in_a_traceback(case: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / case / "dir", tmp_path / "j")
+    expected = json.loads((GOLDEN / case / "expected.json").read_text())
+    verified = sej("verify", tmp_path / "j")
+    assert verified.returncode == (
+        0 if case in SOUND or case in ("offsets", "only-empty-high", "torn-cut-all", "multi-segment-exact") else 1
+    ), verified.stdout
+    counted = sej("count", tmp_path / "j")
+    if counted.returncode == 0:
+        assert int(counted.stdout.splitlines()[-1]) == len(expected["messages"])
+    else:
+        assert counted.returncode == 1
+        assert b"position" in counted.stderr
+    for command in ("scan", "tail"):
+        assert sej(command, "--json", tmp_path / "j").returncode in (0, 1)

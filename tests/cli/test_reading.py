@@ -1,0 +1,150 @@
+"""sej count, scan, tail and dump: their forms, and that they only look."""
+
+import base64
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import sej as library
+from tests.cli.command import sej, start
+
+STAMP = 1_500_000_000_000_000_000
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    with library.Writer(path, segment_bytes=200) as writer:
+        writer.append(b"plain", b"key", 7, STAMP)
+        writer.append("größer\n\ttab \\".encode(), b"", 0, library.NO_TIMESTAMP)
+        writer.append(b"\xff\x00binary", b"\xfe", 255, STAMP + 1)
+        for number in range(20):
+            writer.append(b"value %d" % number, timestamp=STAMP)
+    return path
+
+
+def test_count_prints_the_number_alone(journal: Path) -> None:
+    done = sej("count", journal)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"23\n", b"")
+    assert json.loads(sej("count", "--json", journal).stdout) == {"messages": 23}
+
+
+def test_scan_prints_one_message_a_line(journal: Path) -> None:
+    lines = sej("scan", journal).stdout.decode().splitlines()
+    assert len(lines) == 23
+    assert lines[0] == "0\t2017-07-14T02:40:00.000000000Z\t7\tkey\tplain"
+    assert lines[1] == "1\t-\t0\t\tgrößer\\n\\ttab \\\\"
+    assert lines[2] == "2\t2017-07-14T02:40:00.000000001Z\t255\t\\xfe\t\\xff\\x00binary"
+
+
+def test_scan_json_says_everything(journal: Path) -> None:
+    rows = [json.loads(line) for line in sej("scan", "--json", journal).stdout.splitlines()]
+    assert rows[0] == {
+        "offset": 0,
+        "timestamp_ns": STAMP,
+        "time": "2017-07-14T02:40:00.000000000Z",
+        "type": 7,
+        "key": "key",
+        "value": "plain",
+    }
+    assert rows[1] == {
+        "offset": 1,
+        "timestamp_ns": None,
+        "time": None,
+        "type": 0,
+        "key": "",
+        "value": "größer\n\ttab \\",
+    }
+    assert base64.b64decode(rows[2]["value_b64"]) == b"\xff\x00binary"
+    assert base64.b64decode(rows[2]["key_b64"]) == b"\xfe"
+    assert "value" not in rows[2]
+    assert [row["offset"] for row in rows] == list(range(23))
+
+
+def test_scan_between_offsets(journal: Path) -> None:
+    lines = sej("scan", "--start", "5", "--end", "8", journal).stdout.splitlines()
+    assert [int(line.split(b"\t")[0]) for line in lines] == [5, 6, 7]
+    assert sej("scan", "--end", "0", journal).stdout == b""
+
+
+def test_tail_prints_the_last(journal: Path) -> None:
+    assert [int(line.split(b"\t")[0]) for line in sej("tail", journal).stdout.splitlines()] == list(range(13, 23))
+    rows = [json.loads(line) for line in sej("tail", "--count", "3", "--json", journal).stdout.splitlines()]
+    assert [row["value"] for row in rows] == ["value 17", "value 18", "value 19"]
+    assert sej("tail", "--count", "0", journal).stdout == b""
+
+
+def test_tail_follows_until_interrupted(journal: Path) -> None:
+    with start("tail", "-n", "1", "-f", journal) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().endswith(b"value 19\n")
+        with library.Writer(journal) as writer:
+            for number in range(3):
+                writer.append(b"more %d" % number)
+                assert running.stdout.readline().endswith(b"more %d\n" % number)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    "words", [["scan"], ["scan", "--json"], ["tail", "-n", "100000"], ["tail", "-f", "-n", "100000"]]
+)
+def test_a_reader_who_has_seen_enough(tmp_path: Path, words: list[str]) -> None:
+    with library.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x" * 100] * 30_000)
+    with start(*words, tmp_path / "j") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(20) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+
+
+def test_dump_reads_one_segment(journal: Path) -> None:
+    segment = sorted((journal / "jnl").iterdir())[1]
+    rows = [json.loads(line) for line in sej("dump", "--json", segment).stdout.splitlines()]
+    assert rows[0]["offset"] == int(segment.stem, 16)
+    assert len(rows) >= 2
+    (journal / "jnl" / "elsewhere").write_bytes(segment.read_bytes())
+    assert len(sej("dump", journal / "jnl" / "elsewhere").stdout.splitlines()) == len(rows)
+    assert sej("dump", journal).returncode == 4
+    assert sej("dump", journal / "missing.jnl").returncode == 4
+
+
+def test_looking_creates_nothing(tmp_path: Path) -> None:
+    for command in ("count", "scan", "tail", "verify"):
+        done = sej(command, tmp_path / "missing")
+        assert (done.returncode, done.stdout) == (4, b"")
+        assert b"there is no journal" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    assert sej("count", tmp_path / "file").returncode == 4
+
+
+@pytest.mark.parametrize("words", [[], ["frob"], ["count"], ["tail", "--count", "x", "."], ["scan", "--frob", "."]])
+def test_wrong_usage(words: list[str]) -> None:
+    done = sej(*words)
+    assert done.returncode == 2
+    assert b"Usage: sej" in done.stderr + done.stdout
+
+
+def test_version_names_the_codec() -> None:
+    from sej import codec
+
+    done = sej("--version")
+    assert done.returncode == 0
+    assert f"codec {codec.IMPLEMENTATION}".encode() in done.stdout
+    assert b"codec python" in sej("--version", env={"SEJ_CODEC": "python"}).stdout
+
+
+def test_help_has_examples() -> None:
+    for command in ("count", "scan", "tail", "dump", "append", "verify"):
+        assert command.encode() in sej("--help").stdout
+        done = sej(command, "--help")
+        assert done.returncode == 0
+        assert b"Example: " in done.stdout
