@@ -333,11 +333,12 @@ def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t dam
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *start = view.data
     cdef int64_t at = position, size = 0
-    cdef uint64_t offset = 0, low = <uint64_t> due
+    cdef uint64_t offset = 0
     with nogil:
         while at <= end - OVERHEAD:
             offset = sej_get64(start + at)
-            if offset > low and offset - low <= <uint64_t> ((at - damage) // OVERHEAD):
+            if (offset <= 9223372036854775807ULL and <int64_t> offset > due
+                    and <int64_t> offset - due <= (at - damage) // OVERHEAD):
                 size = claimed(start + at, end - at)
                 if size and size <= end - at:
                     size = whole(start + at, end - at)

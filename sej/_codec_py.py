@@ -22,13 +22,14 @@ from sej.format import (
     INT32_SIZE,
     MAX_KEY_SIZE,
     MAX_MESSAGE_SIZE,
+    MAX_OFFSET,
     MAX_TIMESTAMP,
     MAX_TYPE,
     NO_TIMESTAMP,
     OFFSET,
     OVERHEAD_SIZE,
 )
-from sej.message import Message
+from sej.message import BytesLike, Message
 
 __all__ = [
     "Buffer",
@@ -46,7 +47,6 @@ __all__ = [
 ]
 
 type_ = type
-BytesLike = bytes | bytearray | memoryview
 
 
 class Run(NamedTuple):
@@ -293,7 +293,7 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
         One that ends behind these bytes but inside the file is returned too: its trailing size is still to be checked.
     """
     reach = (end - damage) // OVERHEAD_SIZE
-    low, high = OFFSET.pack(due + 1), OFFSET.pack(due + reach)
+    low, high = OFFSET.pack(due + 1), OFFSET.pack(min(due + reach, MAX_OFFSET))
     same = next((i for i in range(8) if low[i] != high[i]), 8)
     prefix = low[:same]
     text = bytes(data[position:end])
@@ -302,7 +302,7 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
         offset = OFFSET.unpack_from(text, at)[0]
         if not offset and prefix and not prefix.strip(b"\0"):
             at = _skip_zeros(text, at)  # a zero-filled stretch matches everywhere
-        elif due < offset <= due + (position + at - damage) // OVERHEAD_SIZE:
+        elif due < offset <= min(due + (position + at - damage) // OVERHEAD_SIZE, MAX_OFFSET):
             found = _whole(text, at, file_end - position)
             if found is not None:
                 return Candidate(position + at, position + found, offset)

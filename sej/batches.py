@@ -25,7 +25,7 @@ from sej.codec import encode
 from sej.directory import Directory, check_name, containing
 from sej.disk import replace_file
 from sej.errors import BatchConflictError, CorruptionError
-from sej.message import Message
+from sej.message import BytesLike, Message
 from sej.segment import SegmentReader
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ __all__ = ["KEPT_BATCHES", "Batches"]
 KEPT_BATCHES: Final = 256
 """So many batches of a name are remembered; an older number is refused, not appended again."""
 _CHUNK_MESSAGES: Final = 4096
-BytesLike = bytes | bytearray | memoryview
 
 
 class _Done(NamedTuple):
@@ -118,8 +117,9 @@ class Batches:
         if done is None:
             if self._disk.status(staged) is None or self._crc(staged) != intent["crc32c"]:
                 raise CorruptionError(
-                    f"the staged rows of batch {number} of {name!r} are missing or changed; what is in the journal stays:"
-                    f" look at {self._directory.at('txn', name + '.intent')} and remove it to give the batch up",
+                    f"the staged rows of batch {number} of {name!r} are missing or changed;"
+                    f" what is in the journal stays: look at {self._directory.at('txn', name)}.intent"
+                    " and remove it to give the batch up",
                     path=staged,
                 )
             there = self._equal_prefix(staged, first, count, writer.offset)
@@ -209,8 +209,8 @@ class Batches:
             if done.number == number:
                 if (done.messages, done.digest) != (count, digest):
                     raise BatchConflictError(
-                        f"batch {number} of {name!r} is in the journal with {done.messages} messages, and is not the same as"
-                        f" this one of {count}: a new batch needs a new number",
+                        f"batch {number} of {name!r} is in the journal with {done.messages} messages, and not the same"
+                        f" as this one of {count}: a new batch needs a new number",
                         path=self._directory.path,
                         offset=done.spans[0][0],
                     )

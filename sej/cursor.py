@@ -287,8 +287,8 @@ class Cursor:
     def _between(self, reader: SegmentReader, following: int, contained: bool) -> bool:
         """The due offset is neither in this segment nor in the next one."""
         gap = next((gap for gap in read_gaps(self._directory) if gap.start <= reader.due < gap.stop), None)
-        if gap is not None and gap.stop <= following:
-            return self._pass_gap(gap)
+        if gap is not None:
+            return self._pass_gap(gap._replace(start=reader.due, stop=min(gap.stop, following)))
         if not contained:
             self._too_small(following)
         if reader.rest() > 0:

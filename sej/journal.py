@@ -7,20 +7,25 @@ and ends, where a time is, what the last messages are.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sej.codec import decode
 from sej.directory import Directory, Segment
 from sej.disk import OS, Disk, File
-from sej.errors import CorruptionError, DecodeError
-from sej.format import INT32, INT32_SIZE, OVERHEAD_SIZE
+from sej.errors import CorruptionError, DecodeError, OffsetGapError
+from sej.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
+from sej.gaps import read_gaps
 from sej.index import IndexFile
+from sej.maintenance import Retention, clean, merge
 from sej.message import Message
-from sej.recovery import good_end
+from sej.recovery import good_end, last_message_start
 from sej.segment import SegmentReader
 from sej.verify import Problem, verify
+
+if TYPE_CHECKING:
+    from sej.repair import Repair
 
 __all__ = ["Journal", "SegmentInfo", "Tail"]
 
@@ -172,18 +177,25 @@ class Journal:
             CorruptionError: a message cannot be found from its end.
         """
         segments = self._directory.segments()
+        below: int | None = None
         for at in range(len(segments) - 1, -1, -1):
-            segment = segments[at]
             try:
-                file = self._disk.open(segment.path, "read")
+                file = self._disk.open(segments[at].path, "read")
             except FileNotFoundError:
                 continue
             try:
-                if at == len(segments) - 1:
-                    end, due = self._good_end(segment, file)
+                if below is None:
+                    end, due = self._good_end(segments[at], file)
                 else:
-                    end, due = file.status().size, segments[at + 1].first_offset
-                yield from _backwards(file, segment, end, due)
+                    end = file.status().size
+                    due = _offset_behind(file, end, segments[at].first_offset)
+                if below is not None and due < below:
+                    self._require_gap(segments[at], end, due, below)
+                for message in _backwards(file, segments[at], end, due):
+                    if below is None or message.offset < below:  # segments overlap while a merge is not finished
+                        below = message.offset
+                        yield message
+                below = segments[at].first_offset if below is None else below
             finally:
                 file.close()
 
@@ -191,13 +203,83 @@ class Journal:
         """Read everything and compare it with the format, the offsets and the checksums; an empty list: all is well."""
         return verify(self._directory)
 
+    def clean(
+        self,
+        max_age_s: float | None = None,
+        max_bytes: int | None = None,
+        keep_segments: int = 1,
+        dry_run: bool = False,
+        *,
+        ignore_readers: Collection[str] = (),
+    ) -> list[str]:
+        """Remove the oldest segments that pass a limit, never one that a reader with a kept offset still needs.
+
+        Args:
+            max_age_s: seconds since a segment's last append.
+            max_bytes: what all segments together may take.
+            keep_segments: so many of the newest stay.
+            dry_run: only say what would go.
+            ignore_readers: readers, by name, whose kept offsets do not count.
+
+        Returns:
+            The paths that went, or would go.
+        """
+        policy = Retention(max_age_s, max_bytes, keep_segments)
+        return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
+
+    def merge(self, min_bytes: int) -> int:
+        """Join small sealed segments until each has min_bytes, under live readers; returns how many went."""
+        return merge(self._directory, min_bytes)
+
+    def repair(self, dry_run: bool = False) -> Repair:
+        """Make a damaged journal one that opens, without losing a byte; explicit, and never done for you.
+
+        Good runs become segments named by their first offset, damaged bytes go to ``kept/``, gaps are recorded so that
+        scanners pass and report them. The original cannot pass a gap.
+
+        Args:
+            dry_run: only say what would be done.
+
+        Raises:
+            LockedError: a writer is at work.
+        """
+        from sej.repair import repair
+
+        return repair(self._directory, dry_run=dry_run)
+
+    def reindex(self) -> int:
+        """Rebuild the sidecar index of every segment from the journal; returns how many blocks it has."""
+        from sej.repair import reindex
+
+        return reindex(self._directory)
+
     def __repr__(self) -> str:
         """The path."""
         return f"<sej.Journal {self.path!r}>"
 
+    def _require_gap(self, segment: Segment, position: int, due: int, following: int) -> None:
+        if not any(gap.start <= due and following <= gap.stop for gap in read_gaps(self._directory)):
+            raise OffsetGapError(
+                f"messages {due} to {following - 1} are missing behind this segment; `sej repair` records the gap",
+                path=segment.path,
+                position=position,
+                offset=due,
+            )
+
     def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
         _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)
         return good_end(file, index.position, index.due)
+
+
+def _offset_behind(file: File, end: int, first_offset: int) -> int:
+    """The offset behind the message that ends at end."""
+    start = last_message_start(file, end)
+    if end == 0:
+        return first_offset
+    if start is None:
+        raise _broken(file, end, first_offset, "no sound message ends here")
+    offset: int = OFFSET.unpack(file.read(OFFSET.size, start))[0]
+    return offset + 1
 
 
 def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Message]:

@@ -8,7 +8,10 @@ from typing import Final, NamedTuple
 
 from sej.format import NO_TIMESTAMP
 
-__all__ = ["FIRST", "LAST", "NO_TIMESTAMP", "Message", "Start"]
+__all__ = ["FIRST", "LAST", "NO_TIMESTAMP", "BytesLike", "Message", "Start"]
+
+BytesLike = bytes | bytearray | memoryview
+"""What may be given for bytes."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -16,10 +16,11 @@ from typing import Final, Self
 
 from sej.directory import Directory, check_name, containing
 from sej.disk import OS, Disk, replace_file
-from sej.errors import BadOffsetFileError, ClosedError, OffsetBeyondEndError
+from sej.errors import BadOffsetFileError, ClosedError, OffsetBeyondEndError, OffsetTooSmallError
 from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.journal import Journal, Tail
 from sej.locks import Lock
+from sej.maintenance import readers_lock
 from sej.message import FIRST, LAST, Start
 
 __all__ = ["Offset", "kept_offsets", "read_offset", "sync_up_to"]
@@ -86,7 +87,8 @@ class Offset:
         self._beyond_end = beyond_end
         self._tail = Tail(self._directory)
         try:
-            self._value = self._open(default)
+            with readers_lock(self._directory):
+                self._value = self._open(default)
         except BaseException:
             self._lock.release()
             raise
@@ -113,11 +115,21 @@ class Offset:
 
         Raises:
             OffsetBeyondEndError: the journal ends before it.
+            OffsetTooSmallError: its message was deleted.
         """
-        with self._guard:
+        with self._guard, readers_lock(self._directory):
             self._check(offset)
-            if offset != self._value:
-                self._keep(offset)
+            if offset == self._value:
+                return
+            segments = self._directory.segments()
+            if segments and offset < segments[0].first_offset:
+                raise OffsetTooSmallError(
+                    f"message {offset} was deleted; reader {self.name!r} can go back to {segments[0].first_offset}",
+                    first_available=segments[0].first_offset,
+                    path=self._file_path,
+                    offset=offset,
+                )
+            self._keep(offset)
 
     def close(self) -> None:
         """Let go of the reader's lock."""

@@ -19,9 +19,9 @@ from sej.codec import Candidate, find_candidate, measure, message_size
 from sej.directory import Directory
 from sej.disk import File
 from sej.errors import CorruptionError, DecodeError
-from sej.format import HEAD_SIZE, INT32, INT32_SIZE, MAX_KEY_SIZE, OFFSET, OVERHEAD_SIZE
+from sej.format import HEAD_SIZE, INT32, INT32_SIZE, MAX_KEY_SIZE, MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 
-__all__ = ["Damage", "Recovery", "find_damage", "good_end", "keep", "last_message_start"]
+__all__ = ["Damage", "Recovery", "find_damage", "good_end", "keep", "last_message_start", "next_candidate"]
 
 _WINDOW_BYTES: Final = 1 << 22
 _HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
@@ -122,21 +122,25 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
             chained = offset == due
         else:
             trailer = INT32.unpack(file.read(INT32_SIZE, position + claimed - INT32_SIZE))[0]
-            if trailer == claimed:
+            if trailer == claimed and offset is not None and offset <= MAX_OFFSET:
                 reason = f"a message with offset {offset} stands where {due} is due"
                 return Damage(
                     position, due, size - position, reason, Candidate(position, position + claimed, offset or 0)
                 )
-            reason = f"size field {trailer} at the message's end: expected {claimed}"
+            reason = (
+                f"offset {offset}, which no journal reaches"
+                if trailer == claimed
+                else f"size field {trailer} at the message's end: expected {claimed}"
+            )
     start = position + 1
     while True:
-        follower = _next_candidate(file, start, size, due, position)
+        follower = next_candidate(file, start, size, due, position)
         if follower is None or not chained or _reaches_end(file, follower, size):
             return Damage(position, due, size - position, reason, follower)
         start = follower.position + 1
 
 
-def _next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:
+def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:
     """The first message from start on that could follow the damage."""
     while start <= size - OVERHEAD_SIZE:
         data = file.read(min(_WINDOW_BYTES, size - start), start)

@@ -13,7 +13,7 @@ from sej.recovery import Damage, find_damage, good_end
 
 __all__ = ["Problem", "verify"]
 
-Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file"]
+_Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file"]
 
 
 class Problem(NamedTuple):
@@ -29,7 +29,7 @@ class Problem(NamedTuple):
         next_offset: the offset that is due there.
     """
 
-    kind: Kind
+    kind: _Kind
     path: str
     position: int
     offset: int

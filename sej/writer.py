@@ -33,15 +33,16 @@ from sej.format import MAX_OFFSET
 from sej.index import Block
 from sej.index_format import BLOCK_BYTES
 from sej.locks import Lock
-from sej.message import Message
+from sej.maintenance import Retention, clean, finish_merge
+from sej.message import BytesLike, Message
 from sej.opening import End, journal_id, open_end, prepare, start_segment
 from sej.recovery import Recovery
+from sej.repair import finish_repair
 from sej.syncing import Syncer
 
 __all__ = ["Durability", "Writer"]
 
 Durability = Literal["buffer", "os", "interval", "disk"]
-BytesLike = bytes | bytearray | memoryview
 
 _BUFFER_BYTES: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
@@ -74,6 +75,7 @@ class Writer:
         durability: Durability = "os",
         sync_interval_s: float = 1.0,
         first_offset: int = 0,
+        retention: Retention | None = None,
         lock_timeout: float | None = 0.0,
         allow_network_fs: bool = False,
         disk: Disk = OS,
@@ -88,6 +90,7 @@ class Writer:
                 (synced when append returns; threads share syncs).
             sync_interval_s: seconds, for ``"interval"``.
             first_offset: where a new journal starts.
+            retention: applied whenever a segment is ended.
             lock_timeout: seconds to wait for the lock; None waits for ever.
             allow_network_fs: open on a network file system all the same.
             disk: the seam.
@@ -107,6 +110,7 @@ class Writer:
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self._segment_bytes = segment_bytes
+        self._retention = retention
         self._durability = durability
         self._pid = os.getpid()
         self._closed = False
@@ -117,6 +121,8 @@ class Writer:
         self._lock.acquire(timeout=lock_timeout)
         try:
             journal_id(self._directory, create=True)
+            finish_merge(self._directory)
+            finish_repair(self._directory)
             end = open_end(self._directory, first_offset=first_offset)
             self.recovery: Recovery | None = end.recovery
             self._buffer = Buffer(end.offset, self._drain, self._mutex)
@@ -538,6 +544,11 @@ class Writer:
         self._lock.check()
         self._seal()
         self._take(start_segment(self._directory, self._buffer.offset))
+        if self._retention is not None:
+            try:
+                clean(self._directory, self._retention)
+            except OSError as error:
+                warnings.warn(f"retention failed in {self.path}: {error}", RuntimeWarning, stacklevel=2)
 
     def _sync_some(self) -> int:
         """Sync what was written so far, without the mutex while the disk works; returns the durable offset."""

@@ -1,0 +1,222 @@
+"""What takes segments away: retention and merging, under one lock over ``ofs/``.
+
+The lock (``ofs/.lock``) decides races with readers: a reader that is made or goes backwards holds it meanwhile, so
+retention either sees its kept offset, or the reader sees what is left. Deleting goes from the oldest segment on, so
+what is left is always the journal's end without a hole.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from sej.directory import Directory, Segment
+from sej.disk import Disk, File, replace_file
+from sej.errors import InvalidNameError
+from sej.format import OFFSET, OFFSET_SIZE
+from sej.index import IndexFile
+from sej.recovery import good_end
+
+__all__ = ["Retention", "clean", "finish_merge", "merge", "readers_lock", "slowest_reader"]
+
+_COPY_BYTES: Final = 1 << 20
+
+
+class Retention(NamedTuple):
+    """What a journal keeps. A segment goes when it passes any limit that is set.
+
+    Attributes:
+        max_age_s: seconds since a segment's last append.
+        max_bytes: size of all segments together.
+        keep_segments: so many of the newest stay, whatever the limits; at least 1.
+    """
+
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+    keep_segments: int = 1
+
+
+@contextmanager
+def readers_lock(directory: Directory) -> Iterator[None]:
+    """Let no reader be made or go backwards, and no segment be taken away, by anybody else."""
+    directory.disk.mkdir(directory.at("ofs"))
+    file = directory.disk.open(directory.at("ofs", ".lock"), "append")
+    try:
+        file.lock(wait=True, brief=True)
+        yield
+    finally:
+        file.close()
+
+
+def slowest_reader(directory: Directory, ignore_readers: Collection[str] = ()) -> tuple[int, str] | None:
+    """The lowest kept offset and whose it is; None without readers. One that never committed counts as offset 0."""
+    kept = []
+    for entry in directory.disk.list(directory.at("ofs")):
+        name, dot, end = entry.rpartition(".")
+        if dot and end == "ofs" and name and name not in ignore_readers:
+            file = directory.disk.open(directory.at("ofs", entry), "read")
+            try:
+                data = file.read(OFFSET_SIZE, 0)
+            finally:
+                file.close()
+            # A file that is neither empty nor whole protects everything: nobody knows where its reader stands.
+            kept.append((OFFSET.unpack(data)[0] if len(data) == OFFSET_SIZE else 0, name))
+    return min(kept, default=None)
+
+
+def clean(
+    directory: Directory,
+    policy: Retention,
+    *,
+    dry_run: bool = False,
+    ignore_readers: Collection[str] = (),
+    now_ns: int | None = None,
+) -> list[str]:
+    """Remove the oldest segments that the policy does not keep and no reader needs.
+
+    Returns:
+        The paths that were removed, or with dry_run would be.
+
+    Raises:
+        InvalidNameError: a reader to be ignored does not exist.
+    """
+    if policy.keep_segments < 1:
+        raise ValueError(f"keep_segments {policy.keep_segments}: the last segment always stays, so at least 1 is due")
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    removed = []
+    with readers_lock(directory):
+        readers = {entry.removesuffix(".ofs") for entry in directory.disk.list(directory.at("ofs"))}
+        for name in ignore_readers:
+            if name not in readers:
+                raise InvalidNameError(f"there is no reader {name!r} to be ignored", path=directory.at("ofs"))
+        slowest = slowest_reader(directory, ignore_readers)
+        segments = directory.segments()
+        status = [directory.disk.status(segment.path) for segment in segments]
+        left = sum(there.size for there in status if there is not None)
+        for at, segment in enumerate(segments[: max(len(segments) - policy.keep_segments, 0)]):
+            there = status[at]
+            if there is None:
+                continue
+            old = policy.max_age_s is not None and now_ns - there.mtime_ns > policy.max_age_s * 1e9
+            much = policy.max_bytes is not None and left > policy.max_bytes
+            needed = slowest is not None and slowest[0] < segments[at + 1].first_offset
+            if needed or not (old or much):
+                break
+            left -= there.size
+            removed.append(segment.path)
+            if not dry_run:
+                directory.disk.unlink(segment.path)
+                directory.disk.unlink(IndexFile(directory, segment).path)
+    return removed
+
+
+def merge(directory: Directory, min_bytes: int) -> int:
+    """Join runs of small sealed segments until each has min_bytes; readers may go on meanwhile.
+
+    The joined bytes are written beside the journal, checked and synced; they take the first segment's name by rename,
+    then the other segments go. A marker in ``txn/`` lets the next writer finish what a crash interrupted.
+
+    Returns:
+        How many segments went.
+    """
+    gone = 0
+    with readers_lock(directory):
+        _finish_merge(directory)
+        group: list[Segment] = []
+        size = 0
+        segments = directory.segments()
+        for at, segment in enumerate(segments[:-1]):
+            there = directory.disk.status(segment.path)
+            sound = there is not None and _ends_at(directory.disk, segment, segments[at + 1].first_offset)
+            if there is None or there.size >= min_bytes or not sound:
+                gone += _join(directory, group)
+                group, size = [], 0
+                continue
+            group.append(segment)
+            size += there.size
+            if size >= min_bytes:
+                gone += _join(directory, group)
+                group, size = [], 0
+        gone += _join(directory, group)
+    return gone
+
+
+def finish_merge(directory: Directory) -> None:
+    """Remove what a merge that crashed left over; called by a writer when it opens."""
+    if directory.disk.status(directory.at("txn", "merge")) is not None:
+        with readers_lock(directory):
+            _finish_merge(directory)
+
+
+def _finish_merge(directory: Directory) -> None:
+    disk = directory.disk
+    marker = directory.at("txn", "merge")
+    if disk.status(marker) is None:
+        return
+    file = disk.open(marker, "read")
+    try:
+        plan = json.loads(file.read(file.status().size, 0))
+    finally:
+        file.close()
+    merged = disk.status(directory.segment(plan["first_offset"]).path)
+    if merged is not None and merged.size == plan["size"]:  # the rename had happened
+        _remove_joined(directory, plan["others"])
+    disk.unlink(directory.at("tmp", "merge"))
+    disk.unlink(marker)
+
+
+def _join(directory: Directory, group: list[Segment]) -> int:
+    if len(group) < 2:
+        return 0
+    disk = directory.disk
+    for name in ("tmp", "txn"):
+        disk.mkdir(directory.at(name))
+    joined = directory.at("tmp", "merge")
+    file = disk.open(joined, "temp")
+    try:
+        for segment in group:
+            _copy(disk, segment.path, file)
+        file.sync()
+        size = file.status().size
+    finally:
+        file.close()
+    others = [segment.first_offset for segment in group[1:]]
+    plan = {"first_offset": group[0].first_offset, "size": size, "others": others}
+    replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), json.dumps(plan).encode())
+    disk.unlink(IndexFile(directory, group[0]).path)
+    disk.rename(joined, group[0].path)
+    _remove_joined(directory, others)
+    disk.unlink(directory.at("txn", "merge"))
+    return len(others)
+
+
+def _remove_joined(directory: Directory, others: list[int]) -> None:
+    # From the newest on: a reader that looks for an offset meanwhile finds it in what is left of the old ones, or in
+    # the joined one.
+    for first_offset in reversed(others):
+        segment = directory.segment(first_offset)
+        directory.disk.unlink(segment.path)
+        directory.disk.unlink(IndexFile(directory, segment).path)
+
+
+def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:
+    """Whether a segment is good from its first byte to its last and ends where the next one starts."""
+    file = disk.open(segment.path, "read")
+    try:
+        return good_end(file, 0, segment.first_offset) == (file.status().size, due)
+    finally:
+        file.close()
+
+
+def _copy(disk: Disk, path: str, target: File) -> None:
+    source = disk.open(path, "read")
+    try:
+        position = 0
+        while data := source.read(_COPY_BYTES, position):
+            target.write(data)
+            position += len(data)
+    finally:
+        source.close()
