@@ -107,7 +107,7 @@ class Offset:
         """
         with self._guard:
             self._check(offset)
-            if offset > self._value:
+            if offset > self._value or (offset == self._value and not self._kept):
                 self._keep(offset)
 
     def reset(self, offset: int) -> None:
@@ -119,7 +119,7 @@ class Offset:
         """
         with self._guard, readers_lock(self._directory):
             self._check(offset)
-            if offset == self._value:
+            if offset == self._value and self._kept:
                 return
             segments = self._directory.segments()
             if segments and offset < segments[0].first_offset:
@@ -150,6 +150,7 @@ class Offset:
 
     def _open(self, default: int | Start) -> int:
         kept = _read(self._disk, self._file_path)
+        self._kept = kept is not None
         if kept is None:
             self._disk.open(self._file_path, "append").close()  # retention counts this reader from now on
             if default is LAST:
@@ -186,6 +187,7 @@ class Offset:
             self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, temporary, self._file_path, OFFSET.pack(offset))
         self._value = offset
+        self._kept = True
 
 
 def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:
