@@ -1,0 +1,194 @@
+"""Kept offsets: eight bytes, never a silent jump, never ahead of the journal, one reader of a name."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
+from tests.crash.disk import CrashDisk
+from tests.sej.hooks import script
+from tests.sej.support import sample
+
+
+def journal(path: Path, count: int = 20, first: int = 0) -> Path:
+    with sej.Writer(path, segment_bytes=200, first_offset=first) as w:
+        w.append_messages(sample(count))
+    return path
+
+
+def kept(path: Path, name: str = "r") -> bytes:
+    return (path / "ofs" / f"{name}.ofs").read_bytes()
+
+
+def test_the_file_is_eight_bytes_big_endian(tmp_path: Path) -> None:
+    with sej.Offset(journal(tmp_path), "r") as o:
+        assert (o.value, sej.read_offset(tmp_path, "r"), kept(tmp_path)) == (0, None, b"")
+        o.commit(7)
+        assert (o.value, sej.read_offset(tmp_path, "r"), kept(tmp_path)) == (7, 7, bytes(7) + b"\7")
+    with sej.Offset(tmp_path, "r", default=3) as o:
+        assert o.value == 7, "the default is for whoever never committed"
+    assert sej.Journal(tmp_path).offsets() == {"r": 7}
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_commit_never_goes_back_and_reset_may(tmp_path: Path) -> None:
+    with sej.Offset(journal(tmp_path), "r") as o:
+        o.commit(9)
+        o.commit(4)
+        o.commit(9)
+        assert (o.value, sej.read_offset(tmp_path, "r")) == (9, 9)
+        o.reset(4)
+        assert (o.value, sej.read_offset(tmp_path, "r")) == (4, 4)
+        o.commit(5)
+        assert sej.read_offset(tmp_path, "r") == 5
+
+
+@pytest.mark.parametrize("default", [sej.FIRST, 6, 12])
+def test_committing_the_default_is_kept_too(default: int, tmp_path: Path) -> None:
+    """A reader that confirms where it started has committed: its next default must not apply."""
+    with sej.Offset(journal(tmp_path, first=5), "r", default) as o:
+        start = o.value
+        o.commit(start)
+    assert sej.read_offset(tmp_path, "r") == start
+    with sej.Offset(tmp_path, "r", sej.LAST) as o:
+        assert o.value == start
+
+
+def test_last_means_the_end_of_the_first_opening(tmp_path: Path) -> None:
+    sej.Offset(journal(tmp_path), "r", sej.LAST).close()
+    journal(tmp_path, 10)
+    with sej.Offset(tmp_path, "r", sej.LAST) as o:
+        assert o.value == 20, "what was written meanwhile is not skipped"
+
+
+def test_first_is_the_first_that_is_there(tmp_path: Path) -> None:
+    with sej.Offset(journal(tmp_path, first=5), "r") as o:
+        assert o.value == 5
+        assert (tmp_path / "ofs" / "r.ofs").exists(), "retention counts a reader that never committed"
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_a_short_file_is_an_error_and_the_lock_is_free_again(size: int, tmp_path: Path) -> None:
+    journal(tmp_path)
+    (tmp_path / "ofs" / "r.ofs").write_bytes(b"\1" * size)
+    for _ in range(2):
+        with pytest.raises(BadOffsetFileError, match=f"{size}") as raised:
+            sej.Offset(tmp_path, "r")
+        assert raised.value.path == str(tmp_path / "ofs" / "r.ofs")
+    with pytest.raises(BadOffsetFileError):
+        sej.read_offset(tmp_path, "r")
+    assert kept(tmp_path) == b"\1" * size
+
+
+def test_bytes_behind_the_eight_are_an_error_too(tmp_path: Path) -> None:
+    journal(tmp_path)
+    (tmp_path / "ofs" / "r.ofs").write_bytes(bytes(9))
+    with pytest.raises(BadOffsetFileError):
+        sej.read_offset(tmp_path, "r")
+
+
+def test_a_reader_beyond_the_end_is_told_or_goes_back_by_option(tmp_path: Path) -> None:
+    journal(tmp_path)
+    (tmp_path / "ofs" / "r.ofs").write_bytes((21).to_bytes(8, "big"))
+    with pytest.raises(OffsetBeyondEndError, match="ends at 20") as raised:
+        sej.Offset(tmp_path, "r")
+    assert raised.value.offset == 21
+    assert kept(tmp_path) == (21).to_bytes(8, "big")
+    with sej.Offset(tmp_path, "r", beyond_end="rewind") as o:
+        assert o.value == 20
+    assert sej.read_offset(tmp_path, "r") == 20
+    with pytest.raises(ValueError, match="beyond_end"):
+        sej.Offset(tmp_path, "r", beyond_end="wait")
+
+
+@pytest.mark.parametrize("call", ["commit", "reset"])
+def test_what_is_not_in_the_journal_cannot_be_kept(call: str, tmp_path: Path) -> None:
+    with sej.Offset(journal(tmp_path), "r") as o:
+        o.commit(20)
+        o.reset(3)
+        with pytest.raises(OffsetBeyondEndError):
+            getattr(o, call)(21)
+        for bad in (-1, 2**63):
+            with pytest.raises(ValueError, match=str(bad)):
+                getattr(o, call)(bad)
+        with pytest.raises(TypeError):
+            getattr(o, call)("4")
+        assert (o.value, sej.read_offset(tmp_path, "r")) == (3, 3)
+
+
+def test_the_journal_is_durable_up_to_a_kept_offset() -> None:
+    disk = CrashDisk()
+    w = sej.Writer("/j", durability="os", segment_bytes=200, disk=disk)
+    w.append_many([b"v" * 30] * 5)
+    w.append(b"in the kernel only")
+    assert sej.Journal("/j", disk=disk.crash()).end_offset < 6
+    with sej.Offset("/j", "r", disk=disk) as o:
+        o.commit(6)
+        disk.mark(6)
+    for crash in disk.crash_states():
+        there = sej.read_offset("/j", "r", disk=crash.disk) if crash.disk.status("/j/jnl") else None
+        if there is not None:
+            assert there == 6
+            assert sej.Journal("/j", disk=crash.disk).end_offset >= 6
+        assert not crash.marks or there == 6
+    w.close()
+
+
+def test_one_reader_of_a_name_at_a_time(tmp_path: Path) -> None:
+    with sej.Offset(journal(tmp_path), "r"):
+        with pytest.raises(LockedError, match="reader 'r'") as raised:
+            sej.Offset(tmp_path, "r")
+        assert f"pid={os.getpid()}" in (raised.value.holder or "")
+        with sej.Offset(tmp_path, "other"):
+            assert sej.read_offset(tmp_path, "r") is None, "looking takes no lock"
+    sej.Offset(tmp_path, "r").close()
+
+
+HOLDER = """
+import sys, sej
+with sej.Offset(sys.argv[1], "r") as o:
+    o.commit(11)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_reader_leaves_its_offset_and_no_lock(tmp_path: Path) -> None:
+    holder = script(HOLDER, journal(tmp_path))
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with pytest.raises(LockedError, match=f"pid={holder.pid}"):
+        sej.Offset(tmp_path, "r")
+    holder.kill()
+    holder.communicate()
+    with sej.Offset(tmp_path, "r") as o:
+        assert o.value == 11
+
+
+def test_a_lost_lock_keeps_nothing(tmp_path: Path) -> None:
+    with sej.Offset(journal(tmp_path), "r") as o:
+        o.commit(3)
+        (tmp_path / "ofs" / "r.lck").unlink()
+        with pytest.raises(sej.LockLostError):
+            o.commit(4)
+    assert sej.read_offset(tmp_path, "r") == 3
+
+
+def test_readers_are_listed_with_what_they_kept(tmp_path: Path) -> None:
+    journal(tmp_path)
+    for name, value in (("a", 3), ("b.c", 20), ("d-e_F", 0)):
+        with sej.Offset(tmp_path, name) as o:
+            o.reset(value)
+    sej.Offset(tmp_path, "never").close()
+    assert sej.Journal(tmp_path).offsets() == {"a": 3, "b.c": 20, "d-e_F": 0, "never": None}
+
+
+def test_a_temporary_file_left_behind_is_no_offset(tmp_path: Path) -> None:
+    journal(tmp_path)
+    (tmp_path / "tmp").mkdir(exist_ok=True)
+    (tmp_path / "tmp" / "r.ofs").write_bytes(b"half")
+    with sej.Offset(tmp_path, "r") as o:
+        assert o.value == 0
+        o.commit(1)
+    assert sej.Journal(tmp_path).offsets() == {"r": 1}
