@@ -19,7 +19,6 @@ from sej.disk import File
 from sej.errors import ClosedError
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import CONTROL_OF, ENTRY, RETRIES, MessageStatus
-from textqueue.intent import read_intent
 from textqueue.ledger import BESIDE, IN_MUTEX, digest
 from textqueue.message import Message, marking
 from textqueue.mutex import ROOM, holder_of, is_alive, mutex_of, owner_text
@@ -166,11 +165,11 @@ class Claimer:
         for position, record in sorted(self._source.ledger.claims.items()):
             if not is_alive(record.owner, dead_hosts=self._dead_hosts):
                 raw = _entry(file, position)
-                if raw is not None and digest(essence(raw)) == record.digest and not self._in_transit(raw):
+                if raw is not None and digest(essence(raw)) == record.digest and not self._source.in_transit(raw):
                     return _Found(Place(position, raw, self._epoch), dead=True)
         for position in sorted(self._held):
             raw = _entry(file, position)
-            if raw is None or not (self._is_taken(raw) or self._in_transit(raw)):
+            if raw is None or not (self._is_taken(raw) or self._source.in_transit(raw)):
                 self._held.discard(position)
                 self._low = min(self._low, position)
         found = self._scan(file)
@@ -198,7 +197,7 @@ class Claimer:
                     passed = False
                 elif place in claims:
                     pass
-                elif self._is_taken(raw) or (holder_of(raw) and self._in_transit(raw)):
+                elif self._is_taken(raw) or (holder_of(raw) and self._source.in_transit(raw)):
                     self._held.add(place)
                 else:
                     if passed:
@@ -217,10 +216,6 @@ class Claimer:
     def _is_taken(self, raw: bytes) -> bool:
         holder = holder_of(raw)
         return bool(holder) and is_alive(holder, dead_hosts=self._dead_hosts)
-
-    def _in_transit(self, raw: bytes) -> bool:
-        """Whether its dead owner may have brought it into a journal already: then the next drain ends it."""
-        return read_intent(self._source.disk, self._source.path + ".drain").holds(raw)
 
     def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
         source = self._source

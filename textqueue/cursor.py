@@ -153,9 +153,9 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
                 return
 
 
-def _taken(raw: bytes, owner: bytes | None) -> bool:
+def _taken(source: Source, raw: bytes, owner: bytes | None) -> bool:
     holder = owner or holder_of(raw)
-    return bool(holder) and is_alive(holder)
+    return bool(holder) and (is_alive(holder) or source.in_transit(raw))
 
 
 class Cursor:
@@ -254,7 +254,7 @@ class Cursor:
             if raw[0] == _QUEUED:
                 if careful and again.get(name := hash(raw)):
                     again[name] -= 1
-                elif careful and _taken(raw, claims.get(position)):
+                elif careful and _taken(source, raw, claims.get(position)):
                     self._skipped = True
                 else:
                     remember(raw)

@@ -22,8 +22,10 @@ from textqueue.claims import Claim, Claimer
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import MessageStatus
 from textqueue.intent import Intent, read_intent, write_intent
+from textqueue.ledger import digest
 from textqueue.message import Message, marking
-from textqueue.mutex import holder_of
+from textqueue.parser import essence, value_of
+from textqueue.proof import entry_at
 from textqueue.reconcile import Place
 from textqueue.source import Source
 
@@ -73,30 +75,28 @@ def drain(
                     return count
                 messages = [claim.message for claim in claims]
                 keys = None if key is None else [key(message) for message in messages]
-                intent = Intent(intent.producer, before + 1, [message._raw for message in messages], keys)
+                raws = [message._raw for message in messages]
+                owners = [claim.owner.encode() for claim in claims]
+                intent = Intent(intent.producer, before + 1, raws, owners, keys)
                 write_intent(source.disk, path, intent)
             except BaseException:
                 if read_intent(source.disk, path).number == before:  # the next run knows nothing of this batch
                     for claim in claims:
                         claim.give_back()
                 raise
-            count += _finish(source, writer, path, intent, messages)
-            intent = intent._replace(raws=[], keys=None)
+            count += _finish(source, writer, path, intent, [message._place for message in messages])
+            intent = intent._replace(raws=[], owners=[], keys=None)
 
 
-def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, messages: Sequence[Message]) -> int:
-    values = [Message((source, raw, 0, -1)).value_bytes for raw in intent.raws]
+def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, known: Sequence[Place]) -> int:
+    values = [value_of(raw) for raw in intent.raws]
     if intent.keys is None:
         writer.append_once(intent.producer, intent.number, values)
     else:
         writer.append_once(intent.producer, intent.number, values, keys=intent.keys)
     writer.sync()
-    # After a crash the messages are looked for by what they are: their positions are of another life.
-    todo = messages or [Message((source, raw, 0, -1)) for raw in intent.raws]
-    for message in todo:
-        owner = holder_of(message._raw)
-        change = marking(source, message._raw, message._position, MessageStatus.cleared, None, owner)
-        place: Place = message._place
+    for place, owner in zip(known, intent.owners, strict=True) if known else _claimed(source, intent):
+        change = marking(source, place.raw, place.position, MessageStatus.cleared, None, owner)
         try:
             source.edit(place, change, "mark a message that is in the journal")
         except MessageMovedError as error:
@@ -106,8 +106,29 @@ def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, messa
         file.sync()
     finally:
         file.close()
-    write_intent(source.disk, path, intent._replace(raws=[], keys=None))
+    write_intent(source.disk, path, intent._replace(raws=[], owners=[], keys=None))
     return len(intent.raws)
+
+
+def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
+    """After a crash: where the messages of a batch stand now, with their owners.
+
+    They are known by their claims, not by their text, since an equal message that is not in the journal may stand
+    beside them. One without a claim was marked before the crash, or taken away by a person.
+    """
+    there: dict[tuple[bytes, bytes], list[Place]] = {}
+    with source.session() as session:
+        for position, record in sorted(source.ledger.claims.items(), reverse=True):
+            raw = entry_at(session.file, position)
+            if raw and digest(essence(raw)) == record.digest:
+                place = Place(position, raw, source.ledger.epoch)
+                there.setdefault((record.digest, record.owner), []).append(place)
+    found = []
+    for raw, owner in zip(intent.raws, intent.owners, strict=True):
+        places = there.get((digest(essence(raw)), owner))
+        if places:
+            found.append((places.pop(), owner))
+    return found
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def files_of(path: str, writer: str | None, disk: Disk) -> Files:
     if path.endswith(("/", os.sep)) or (status is not None and status.is_dir):
         return Files(path.rstrip("/" + os.sep) or path[:1], "*" + SUFFIX, None)
     directory, name = os.path.split(path)
-    if status is None and _WILD & set(name):
+    if status is None and _WILD & set(path):
         if _WILD & set(directory):
             raise InvalidTextError("a pattern may stand in the last part of a path only", path=path)
         return Files(directory or ".", name, None)

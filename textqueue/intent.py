@@ -1,7 +1,8 @@
 """What is on its way from a queue file into a journal: ``jobs.tq.drain``, so that a crash in between is recognised.
 
-One JSON object: ``producer`` and ``number`` name the batch for the journal; ``messages`` are the bytes of its messages
-as they stood in the queue, and ``keys`` their keys. No messages: nothing is on its way. It is replaced atomically.
+One JSON object, replaced atomically: ``producer`` and ``number`` name the batch for the journal; ``messages`` are the
+bytes of its messages as they stood in the queue, ``owners`` their claims, and ``keys`` their keys. No messages: nothing
+is on its way.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ __all__ = ["Intent", "read_intent", "write_intent"]
 
 
 class Intent(NamedTuple):
-    """A batch: of which producer, its number, the messages' bytes and their keys."""
+    """A batch: of which producer, its number, the messages' bytes, who claimed each, and their keys."""
 
     producer: str
     number: int
     raws: list[bytes]
+    owners: list[bytes]
     keys: list[bytes] | None
 
     def holds(self, raw: bytes) -> bool:
@@ -34,6 +36,7 @@ def write_intent(disk: Disk, path: str, intent: Intent) -> None:
     """Make the file say so, or leave it as it is."""
     fields: dict[str, Any] = {"producer": intent.producer, "number": intent.number}
     fields["messages"] = [decode(raw) for raw in intent.raws]
+    fields["owners"] = [decode(owner) for owner in intent.owners]
     fields["keys"] = None if intent.keys is None else [decode(key) for key in intent.keys]
     replace_file(disk, path + ".tmp", path, json.dumps(fields, indent=1).encode("ascii") + b"\n")
 
@@ -48,7 +51,7 @@ def read_intent(disk: Disk, path: str) -> Intent:
         file = disk.open(path, "read")
     except FileNotFoundError:
         # A new name: a lost file must not make new batches look like old ones.
-        return Intent(f"textqueue-{uuid.uuid4().hex}", 0, [], None)
+        return Intent(f"textqueue-{uuid.uuid4().hex}", 0, [], [], None)
     try:
         fields = json.loads(file.read(file.status().size, 0))
         keys = fields["keys"]
@@ -56,6 +59,7 @@ def read_intent(disk: Disk, path: str) -> Intent:
             str(fields["producer"]),
             int(fields["number"]),
             [encode(raw) for raw in fields["messages"]],
+            [encode(owner) for owner in fields["owners"]],
             None if keys is None else [encode(each) for each in keys],
         )
     except (ValueError, KeyError, TypeError) as error:

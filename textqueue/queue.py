@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from sej.disk import OS, Disk, File, Status
 from sej.errors import ClosedError
@@ -31,6 +31,14 @@ from textqueue.source import Source
 __all__ = ["TextQueue"]
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
+
+
+class _Input(NamedTuple):
+    """One file of a queue, and this object's places in it."""
+
+    source: Source
+    cursor: Cursor
+    claimer: Claimer
 
 
 class TextQueue:
@@ -81,11 +89,9 @@ class TextQueue:
         self._settle_s = settle_s
         self._on_revert: OnRevert = on_revert
         self._disk = disk
-        self._sources: list[Source] = []
-        self._cursors: list[Cursor] = []
+        self._inputs: list[_Input] = []
         self._walks: dict[tuple[int, frozenset[MessageStatus]], Iterator[Message]] = {}
         self._now: Iterator[Message] = iter(())
-        self._claimers: list[Claimer] = []
         self._dead_hosts = frozenset(dead_hosts)
         self._threads = threading.RLock()
         self._closed = False
@@ -126,7 +132,7 @@ class TextQueue:
         with self._threads:
             self._check_open()
             self._look()
-            for cursor in self._cursors:
+            for _, cursor, _ in self._inputs:
                 found = self._next_of(cursor)
                 if found is not None:
                     self._now = cursor.ready
@@ -168,8 +174,8 @@ class TextQueue:
         self._check_open()
         with self._threads:
             self._look()
-            for claimer in self._claimers:
-                claim = claimer.take(owner)
+            for one in self._inputs:
+                claim = one.claimer.take(owner)
                 if claim is not None:
                     return claim
         return None
@@ -196,10 +202,10 @@ class TextQueue:
         statuses |= {MessageStatus.critical} if include_critical_items else set()
         with self._threads:
             if statuses == _QUEUED:
-                return self._next_of(self._cursors[file_index])
+                return self._next_of(self._inputs[file_index].cursor)
             place = (file_index, frozenset(statuses))
             if place not in self._walks:
-                self._walks[place] = walk(self._sources[file_index], statuses)
+                self._walks[place] = walk(self._inputs[file_index].source, statuses)
             return next(self._walks[place], None)
 
     @property
@@ -336,9 +342,8 @@ class TextQueue:
             raise InvalidTextError(f"batch must be 1 or more, not {batch}")
         with self._threads:
             self._look()
-            pairs = list(zip(self._sources, self._claimers, strict=True))
-        there = [(source, claimer) for source, claimer in pairs if self._disk.status(source.path) is not None]
-        return sum(drain(source, claimer, writer, key=key, batch=batch) for source, claimer in there)
+            there = [one for one in self._inputs if self._disk.status(one.source.path) is not None]
+        return sum(drain(one.source, one.claimer, writer, key=key, batch=batch) for one in there)
 
     def sync(self) -> None:
         """Force what was written to the medium: after this a power loss takes none of it."""
@@ -364,6 +369,10 @@ class TextQueue:
         """Its files."""
         return f"TextQueue({', '.join(source.path for source in self._sources)})"
 
+    @property
+    def _sources(self) -> list[Source]:
+        return [one.source for one in self._inputs]
+
     def _add(self, path: str) -> Source:
         status = self._disk.status(path)
         if status is not None and status.is_dir:
@@ -371,18 +380,18 @@ class TextQueue:
         source = Source(
             path, disk=self._disk, settle_s=self._settle_s, on_revert=self._on_revert, conflicts=self.conflicts
         )
-        self._sources.append(source)
-        self._cursors.append(Cursor(source))
-        self._claimers.append(Claimer(source, dead_hosts=self._dead_hosts))
+        self._inputs.append(_Input(source, Cursor(source), Claimer(source, dead_hosts=self._dead_hosts)))
         return source
 
     def _look(self) -> None:
         """Find files that others have made since."""
-        if self._files is not None and (self._files.single is None or not self._sources):
+        if self._files is not None and (self._files.single is None or not self._inputs):
             known = {source.path for source in self._sources}
             for path in self._files.found(self._disk):
                 if path not in known:
                     self._add(path)
+            if self._files.single is None:  # in the order of their names, whenever they were found
+                self._inputs.sort(key=lambda one: one.source.path)
 
     def _append(
         self, entries: Sequence[tuple[str | bytes, Sequence[str | bytes]]], status: MessageStatus
@@ -403,9 +412,9 @@ class TextQueue:
 
     def _target(self) -> Source:
         if self._files is None:
-            if not self._sources:
+            if not self._inputs:
                 raise TextQueueError("this queue has no file to append to: name one, TextQueue(path)")
-            return self._sources[-1]
+            return self._inputs[-1].source
         path = self._files.own(self._writer, self._disk)
         for source in self._sources:
             if source.path == path:

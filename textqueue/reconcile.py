@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from sej.disk import File
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import STATUS_OF
-from textqueue.ledger import BESIDE, IN_MUTEX, Ledger, Record, digest
+from textqueue.ledger import BESIDE, EMPTY, IN_MUTEX, Ledger, Record, digest
 from textqueue.mutex import mutex_of
 from textqueue.parser import chunks, essence, value_of
 from textqueue.reader import scan, token_of
@@ -93,12 +93,17 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
                 position += len(raw)
     kept: list[Record] = []
     for name, places in seen.items():
-        free = [place for place in places if place.raw[0] == _QUEUED]
-        done = [place for place in places if place.raw[0] != _QUEUED]
-        mine = marks.get(name, [])
-        kept += [record._replace(position=place.position) for record, place in zip(mine, done, strict=False)]
-        for record in mine[len(done) : len(done) + len(free)]:
-            place = free.pop(0)
+        free = {place.position: place for place in places if place.raw[0] == _QUEUED}
+        done = {place.position: place for place in places if place.raw[0] != _QUEUED}
+        # What stands where it stood is itself; what moved goes where an equal one is left, in order.
+        held = [record for record in claims.get(name, []) if record.position not in done]
+        for record, place in _paired(marks.get(name, []), done):
+            if place is not None:
+                kept.append(record._replace(position=place.position))
+                continue
+            place = free.pop(record.position, None) or _first(free)
+            if place is None:
+                continue
             text = value_of(place.raw).decode("utf-8", "replace")
             if on_revert == "deliver":
                 conflicts.append(Conflict(path, place.position, text, "reverted", "delivered again"))
@@ -107,23 +112,41 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
                 action = f"marked again as {STATUS_OF[record.kind].name}"
                 conflicts.append(Conflict(path, place.position, text, "reverted", action))
             kept.append(record._replace(position=place.position))
-        # A claim that still stands in its message's mutex belongs to that message, any other to the first that is free.
-        for record in sorted(claims.get(name, []), key=lambda one: not any(one.owner in place.raw for place in free)):
-            if free:
-                place = next((place for place in free if record.owner in place.raw), free[0])
-                free.remove(place)
-                record = record._replace(position=place.position)
-                if record.kind == IN_MUTEX and record.owner not in place.raw:
-                    # A stale buffer blanked it, and its owner is still at work.
-                    room = mutex_of(place.raw)
-                    if room is None or not room.fits(record.owner):
-                        record = record._replace(kind=BESIDE)
-                    elif _write(file, place, room.position, room.filled(record.owner)):
-                        text = value_of(place.raw).decode("utf-8", "replace")
-                        conflicts.append(Conflict(path, place.position, text, "claim", "claimed again for its owner"))
-                kept.append(record)
+        for record, place in _paired(held, free):
+            if place is None:
+                continue
+            record = record._replace(position=place.position)
+            if record.kind == IN_MUTEX and record.owner not in place.raw:
+                # A stale buffer blanked it, and its owner is still at work.
+                room = mutex_of(place.raw)
+                if room is None or not room.fits(record.owner):
+                    record = record._replace(kind=BESIDE)
+                elif _write(file, place, room.position, room.filled(record.owner)):
+                    text = value_of(place.raw).decode("utf-8", "replace")
+                    conflicts.append(Conflict(path, place.position, text, "claim", "claimed again for its owner"))
+            kept.append(record)
     ledger.rewrite(kept, token=token_of(file.status()), epoch=time.time_ns())
     return conflicts
+
+
+def _paired(records: Sequence[Record], places: dict[int, _Seen]) -> list[tuple[Record, _Seen | None]]:
+    """Give each record a place, and take it out of places: its own, one that names its owner, or the first left."""
+    found: dict[int, _Seen | None] = {}
+    for record in records:
+        if record.position in places and record.position not in found:
+            found[record.position] = places.pop(record.position)
+    pairs: list[tuple[Record, _Seen | None]] = []
+    for record in records:
+        place = found.pop(record.position, None)
+        if place is None and record.owner != EMPTY:
+            own = next((at for at, one in places.items() if record.owner in one.raw), None)
+            place = None if own is None else places.pop(own)
+        pairs.append((record, place or _first(places)))
+    return pairs
+
+
+def _first(places: dict[int, _Seen]) -> _Seen | None:
+    return places.pop(next(iter(places))) if places else None
 
 
 def _write(file: File, place: _Seen, relative: int, data: bytes) -> bool:

@@ -28,6 +28,7 @@ from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.given import Given
 from textqueue.grammar import STATUS_OF
 from textqueue.guard import Guard
+from textqueue.intent import read_intent
 from textqueue.ledger import APPENDED, IN_MUTEX, MARKS_KEPT, Ledger, Record, digest
 from textqueue.parser import essence, value_of
 from textqueue.proof import ends, entry_at, here, neighbours, proven
@@ -111,6 +112,10 @@ class Source:
                 pass
         except FileNotFoundError:
             return
+
+    def in_transit(self, raw: bytes) -> bool:
+        """Whether the owner of its claim, who is dead, may have brought it into a journal: the next drain ends it."""
+        return read_intent(self.disk, self.path + ".drain").holds(raw)
 
     @property
     def has_ledger(self) -> bool:

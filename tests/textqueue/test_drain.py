@@ -1,0 +1,119 @@
+"""A person's file feeds a journal: each message once, wherever the program dies."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.disk import OS
+from tests.crash.disk import FaultyDisk
+from textqueue import TextQueue, TextQueueError
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def journal(path: Path) -> list[bytes]:
+    with sej.Scanner(path) as scanner:
+        return [message.value for message in scanner]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"# for the journal\n-a\n=done\n-b\n lines\n\\retries=3\n\\mutex=                        \n-a\n")
+    return path
+
+
+DRAINED = b"# for the journal\n=a\n=done\n=b\n lines\n\\retries=3\n\\mutex=                        \n=a\n"
+VALUES = [b"a", b"b\nlines", b"a"]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 1000])
+def test_messages_are_marked_after_the_journal_has_them(path: Path, tmp_path: Path, batch: int) -> None:
+    with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
+        assert q.drain_to(w, batch=batch, key=lambda m: m.value_bytes[:1]) == 3
+        assert w.durable_offset == 3
+        assert q.drain_to(w) == 0
+        q.append("later")
+        assert q.drain_to(w) == 1
+    assert journal(tmp_path / "j") == [*VALUES, b"later"]
+    assert path.read_bytes() == DRAINED + b"=later\n"
+
+
+def test_messages_that_a_worker_holds_are_left_to_it(path: Path, tmp_path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as worker, sej.Writer(tmp_path / "j") as w:
+        claim = worker.take()
+        assert claim is not None
+        assert q.drain_to(w) == 2
+        assert claim.done()
+    assert journal(tmp_path / "j") == [b"b\nlines", b"a"]
+
+
+class DyingWriter:
+    """A writer whose process is killed at a step."""
+
+    def __init__(self, inner: sej.Writer, step: str) -> None:
+        self.inner = inner
+        self.step = step
+
+    def append_once(
+        self, name: str, number: int, values: Sequence[bytes], keys: Sequence[bytes] | None = None
+    ) -> object:
+        self.die("before append")
+        span = self.inner.append_once(name, number, values, keys)
+        self.die("after append")
+        return span
+
+    def sync(self) -> None:
+        self.inner.sync()
+        self.die("after sync")
+
+    def die(self, step: str) -> None:
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("step", ["before append", "after append", "after sync"])
+def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Path, step: str) -> None:
+    script = (
+        "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
+        f"w = sej.Writer({str(tmp_path / 'j')!r})\n"
+        f"textqueue.TextQueue({str(path)!r}).drain_to(DyingWriter(w, {step!r}))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL
+    with TextQueue(path) as q:
+        assert q.take() is None, "what may be in the journal is no work for anybody else"
+        assert q.get_next() is None
+        path.write_bytes(b"-new\n" + path.read_bytes())
+        with sej.Writer(tmp_path / "j") as w:
+            assert q.drain_to(w) == 4
+    assert sorted(journal(tmp_path / "j")) == sorted([*VALUES, b"new"])
+    assert path.read_bytes() == b"=new\n" + DRAINED
+
+
+@pytest.mark.parametrize("fail_at", range(1, 40))
+def test_whatever_call_fails_nothing_is_lost_or_repeated(path: Path, tmp_path: Path, fail_at: int) -> None:
+    disk = FaultyDisk(OS, fail_at)
+    with sej.Writer(tmp_path / "j") as w:
+        try:
+            with TextQueue(path, disk=disk) as q:
+                q.drain_to(w, batch=2)
+        except OSError:
+            assert disk.failed
+        with TextQueue(path) as again:
+            again.drain_to(w)
+            left = [m.value for m in again.messages()]
+    # What this process still holds, because nobody knows what reached the disk, is left to the next one.
+    assert sorted(journal(tmp_path / "j") + [value.encode() for value in left]) == sorted(VALUES)
+
+
+def test_an_unreadable_intent_is_an_error_with_a_way_out(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "jobs.tq.drain").write_text("{")
+    with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w, pytest.raises(TextQueueError, match=r"jobs\.tq\.drain"):
+        q.drain_to(w)

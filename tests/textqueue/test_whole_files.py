@@ -1,0 +1,219 @@
+"""What works on whole files: several as one queue, following, archiving, checking."""
+
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+import textqueue
+from textqueue import FileInUseError, InvalidTextError, MessageStatus, TextQueue, TextQueueError, check
+
+
+def drain(q: TextQueue) -> list[str]:
+    found = []
+    while (message := q.get_next()) is not None:
+        found.append(message.value)
+    return found
+
+
+def test_a_directory_is_one_queue_and_each_writer_has_a_file(tmp_path: Path) -> None:
+    with TextQueue(f"{tmp_path}/jobs.d/", writer="alice") as alice, TextQueue(
+        f"{tmp_path}/jobs.d/", writer="bob"
+    ) as bob, TextQueue(f"{tmp_path}/jobs.d/") as reader:
+        assert reader.get_next() is None
+        bob.append("b1")
+        alice.append("a1")
+        assert drain(reader) == ["a1", "b1"]
+        alice.append("a2")
+        (tmp_path / "jobs.d" / "carol.tq").write_text("-c1\n")
+        (tmp_path / "jobs.d" / ".bob.tq.swp").write_text("-no\n")
+        (tmp_path / "jobs.d" / "notes.txt").write_text("-no\n")
+        assert drain(reader) == ["a2", "c1"]
+        assert [m.value for m in bob.messages()] == ["a1", "a2", "b1", "c1"]
+        with reader.claim() as m:
+            assert m is not None
+            assert m.path.endswith("alice.tq")
+    assert (tmp_path / "jobs.d" / "alice.tq").read_bytes() == b"=a1\n-a2\n"
+
+
+def test_without_a_name_a_writer_is_its_host_and_process(tmp_path: Path) -> None:
+    with TextQueue(tmp_path) as q:
+        q.append("x")
+    (file,) = tmp_path.glob("*.tq")
+    assert file.read_bytes() == b"-x\n"
+
+
+def test_a_pattern_is_one_queue(tmp_path: Path) -> None:
+    for name in ("jobs-1.tq", "jobs-2.tq", "other.tq"):
+        (tmp_path / name).write_text(f"-{name}\n")
+    with TextQueue(f"{tmp_path}/jobs-*.tq", writer="jobs-3") as q:
+        assert drain(q) == ["jobs-1.tq", "jobs-2.tq"]
+        q.append("mine")
+        assert drain(q) == ["mine"]
+    with TextQueue(f"{tmp_path}/jobs-*.tq", writer="else") as q, pytest.raises(TextQueueError, match="not among"):
+        q.append("x")
+    with pytest.raises(InvalidTextError, match="last part"):
+        TextQueue(f"{tmp_path}/*/jobs.tq")
+    with pytest.raises(InvalidTextError, match="one file"):
+        TextQueue(tmp_path / "jobs-1.tq", writer="x")
+    with pytest.raises(InvalidTextError, match="file name"):
+        TextQueue(tmp_path, writer="../x")
+
+
+def test_follow_sees_what_programs_append_and_what_editors_save(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    found: list[str] = []
+    met = threading.Condition()
+
+    def work() -> None:
+        with TextQueue(path) as q:
+            for m in q.follow(timeout=60.0):
+                m.mark_as_cleared()
+                with met:
+                    found.append(m.value)
+                    met.notify()
+                if m.value == "end":
+                    return
+
+    def until(count: int) -> None:
+        with met:
+            assert met.wait_for(lambda: len(found) >= count, timeout=60), found
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with TextQueue(path) as writer:
+        writer.append("one")
+        until(1)
+        new = tmp_path / ".new"
+        new.write_bytes(b"-above\n" + path.read_bytes())
+        new.replace(path)
+        until(2)
+        path.write_bytes(path.read_bytes() + b"-in place\n")
+        until(3)
+        writer.append("end")
+        until(4)
+    thread.join()
+    assert found == ["one", "above", "in place", "end"]
+    assert path.read_bytes() == b"=above\n=one\n=in place\n=end\n"
+
+
+def test_follow_ends_at_its_timeout_and_when_it_is_told(tmp_path: Path) -> None:
+    with TextQueue(tmp_path / "jobs.tq") as q:
+        q.append("one")
+        assert [m.value for m in q.follow(timeout=0.0)] == ["one"]
+        stop = threading.Event()
+        stop.set()
+        assert list(q.follow(stop=stop)) == []
+
+
+def test_archive_moves_what_is_done_with_the_comments_above_it(tmp_path: Path) -> None:
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
+    path.write_bytes(
+        b"# the head of the file\n\n# about a\n=a\n\\v=1\n-b\n=c\n more\n\n"
+        b"# about d and e\n=d\n-e\n\n# about f\n=f\nT future line\n!g\n=h"
+    )
+    path.chmod(0o640)
+    with TextQueue(path) as q:
+        held = [m for m in q.messages() if m.value == "e"][0]  # noqa: RUF015
+        assert q.archive(target) == 5
+        assert path.read_bytes() == (
+            b"# the head of the file\n\n# about a\n-b\n\n# about d and e\n-e\n\nT future line\n!g\n"
+        )
+        assert target.read_bytes() == b"=a\n\\v=1\n=c\n more\n=d\n# about f\n=f\n=h\n"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        held.mark_as_cleared()
+        assert q.archive(target, {MessageStatus.cleared, MessageStatus.critical}) == 2
+        assert q.archive(target) == 0
+    assert path.read_bytes() == b"# the head of the file\n\n# about a\n-b\n\n\nT future line\n"
+    assert target.read_bytes().endswith(b"=h\n# about d and e\n=e\n!g\n")
+
+
+def test_archive_is_not_done_twice_when_it_was_cut_short(tmp_path: Path) -> None:
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
+    path.write_bytes(b"=a\n-b\n=c\n")
+    target.write_bytes(b"=older\n=a\n=c\n")  # the crash came before the rename
+    with TextQueue(path) as q:
+        assert q.archive(target) == 2
+    assert (path.read_bytes(), target.read_bytes()) == (b"-b\n", b"=older\n=a\n=c\n")
+
+
+@pytest.mark.parametrize("shown", [".jobs.tq.swp", ".#jobs.tq", "#jobs.tq#", ".~lock.jobs.tq#"])
+def test_archive_is_refused_while_an_editor_shows_the_file_open(tmp_path: Path, shown: str) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"=a\n")
+    (tmp_path / shown).symlink_to("user@host.1234:5678")
+    with TextQueue(path) as q, pytest.raises(FileInUseError, match="editor"):
+        q.archive(tmp_path / "done.tq")
+    assert path.read_bytes() == b"=a\n"
+    assert not (tmp_path / "done.tq").exists()
+
+
+def test_archive_refuses_what_would_lose_messages(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"=a\n-b\n")
+    (tmp_path / "same.tq").hardlink_to(path)
+    with TextQueue(path) as q:
+        with pytest.raises(InvalidTextError, match="another file"):
+            q.archive(path)
+        with pytest.raises(InvalidTextError, match="another file"):
+            q.archive(tmp_path / "same.tq")
+        with pytest.raises(InvalidTextError, match="only cleared"):
+            q.archive(tmp_path / "done.tq", {MessageStatus.queued})
+
+
+def test_claims_survive_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b", "c"])
+        next(q.messages()).mark_as_cleared()
+        claim = q.take()
+        assert claim is not None
+        assert other.archive(tmp_path / "done.tq") == 1
+        found = other.take()
+        assert found is not None
+        assert found.message.value == "c"
+        assert claim.done()
+    assert path.read_bytes() == b"=b\n-c\n"
+
+
+def test_check_finds_nothing_in_a_good_file(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q:
+        q.append("a\nb", variables=["retries=3 ", "mutex=" + " " * 24])
+        q.append("c", status=MessageStatus.comment)
+    assert check(path) == []
+
+
+def test_check_names_line_column_and_a_mend(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(
+        b"\xef\xbb\xbf lost\n-a\n\n\\lost too\nT2024 what\n-\xc3\xa4\xffb\n"
+        b"\\retries=many\n\\retries=1\n\\mutex=  \n-end"
+    )
+    found = check(path)
+    assert [(p.line, p.column, p.position) for p in found] == [
+        (1, 1, 0),
+        (1, 1, 3),
+        (4, 1, 13),
+        (5, 1, 23),
+        (6, 3, 37),
+        (7, 2, 41),
+        (8, 2, 55),
+        (9, 8, 72),
+        (10, 5, 79),
+    ]
+    assert all(p.what and p.mend and p.path == str(path) for p in found)
+    assert "0xff is no UTF-8" in found[4].what
+    assert str(found[3]).startswith(f"{path}:5:1: a line cannot begin with 'T'")
+    with pytest.raises(FileNotFoundError):
+        check(tmp_path / "missing.tq")
+
+
+def test_check_tells_of_a_claim_whose_worker_is_gone(tmp_path: Path) -> None:
+    from sej.locks import host_name
+
+    path = tmp_path / "jobs.tq"
+    path.write_text(f"-a\n\\mutex=999999999@{host_name()}/1{' ' * 20}\n")
+    (problem,) = textqueue.check(path)
+    assert "has ended" in problem.what
