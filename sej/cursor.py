@@ -19,7 +19,7 @@ from sej.gaps import Gap, read_gaps
 from sej.index import Block, IndexFile, verify_block
 from sej.message import Message
 from sej.recovery import find_damage
-from sej.segment import SegmentReader
+from sej.segment import CHUNK_BYTES, Place, SegmentReader
 
 __all__ = ["Cursor", "Skipped"]
 
@@ -42,8 +42,19 @@ class Cursor:
         *,
         on_corruption: Literal["raise", "skip"] = "raise",
         verify: bool = False,
+        place: Place | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """Start at an offset (None: the first one that is there). Nothing is opened before the first read."""
+        """Start at an offset (None: the first one that is there). Nothing is opened before the first read.
+
+        Args:
+            directory: the journal.
+            offset: of the first message to read.
+            on_corruption: raise, or skip what is damaged.
+            verify: compare blocks with their checksums.
+            place: where that message stands, if it is known; what is not true any more is looked for instead.
+            chunk_bytes: how much is read at once.
+        """
         self._directory = directory
         self._disk: Disk = directory.disk
         self._on_corruption = on_corruption
@@ -52,7 +63,8 @@ class Cursor:
         self._segment: Segment | None = None
         self._blocks: list[Block] = []
         self._judged: tuple[int, int] | None = None
-        self._parked: tuple[tuple[int, int], int] | None = None
+        self._parked: Place | None = place
+        self._chunk_bytes = chunk_bytes
         self._asked = offset
         self.due = 0 if offset is None else offset
         self.gaps: list[Gap] = []
@@ -183,7 +195,7 @@ class Cursor:
         """
         reader = self._reader
         if reader is not None and reader.due == self.due and not self._verify:
-            self._parked = reader.status().identity, reader.position
+            self._parked = Place(reader.status().identity, reader.position)
         self.close()
 
     def close(self) -> None:
@@ -206,7 +218,9 @@ class Cursor:
             if at < 0:
                 self._too_small(segments[0].first_offset)
             try:
-                reader = SegmentReader(self._disk, segments[at].path, 0, segments[at].first_offset)
+                reader = SegmentReader(
+                    self._disk, segments[at].path, 0, segments[at].first_offset, chunk_bytes=self._chunk_bytes
+                )
             except FileNotFoundError:
                 continue
             parked, self._parked = self._parked, None

@@ -21,7 +21,7 @@ from sej.index import IndexFile
 from sej.maintenance import Retention, clean, merge
 from sej.message import Message
 from sej.recovery import good_end, last_message_start
-from sej.segment import SegmentReader
+from sej.segment import Place, SegmentReader
 from sej.verify import Problem, verify
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class Tail:
         self._directory = directory
         self._identity: tuple[int, int] | None = None
         self._position = self._due = 0
+
+    @property
+    def place(self) -> Place | None:
+        """Where the next message will stand, as of the last look; None where there was no segment."""
+        return None if self._identity is None else Place(self._identity, self._position)
 
     def end_offset(self) -> int:
         """The offset that the next message gets."""

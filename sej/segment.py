@@ -8,16 +8,23 @@ is that long, so memory is bounded by the chunk and by the largest message that 
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, NamedTuple
 
 from sej.codec import Columns, columns, decode_many, measure, message_size
 from sej.disk import Disk, File, Status
 from sej.errors import CorruptionError, DecodeError, TruncatedError
 from sej.message import Message
 
-__all__ = ["CHUNK_BYTES", "SegmentReader"]
+__all__ = ["CHUNK_BYTES", "Place", "SegmentReader"]
 
 CHUNK_BYTES: Final = 1 << 18
+
+
+class Place(NamedTuple):
+    """A byte of a segment, by the file's (device, inode): names alone may mean another file by now."""
+
+    identity: tuple[int, int]
+    position: int
 
 
 class SegmentReader:
@@ -29,9 +36,11 @@ class SegmentReader:
         due: the offset of the next message.
     """
 
-    __slots__ = ("_chunk", "_chunk_at", "_file", "_stop", "due", "path", "position")
+    __slots__ = ("_chunk", "_chunk_at", "_chunk_bytes", "_file", "_stop", "due", "path", "position")
 
-    def __init__(self, disk: Disk, path: str | os.PathLike[str], position: int, due: int) -> None:
+    def __init__(
+        self, disk: Disk, path: str | os.PathLike[str], position: int, due: int, *, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         """Open the file.
 
         Raises:
@@ -43,6 +52,7 @@ class SegmentReader:
         self.due = due
         self._chunk = b""
         self._chunk_at = position
+        self._chunk_bytes = chunk_bytes
         self._stop: int | None = None
 
     def read(self, limit: int) -> list[Message]:
@@ -149,8 +159,8 @@ class SegmentReader:
             self._chunk = b""  # drop the incomplete message: it is read again
             self._chunk_at = self.position
             return False
-        want = min(there, CHUNK_BYTES)
-        if had == want == CHUNK_BYTES:  # a whole chunk held no message: how long is it?
+        want = min(there, self._chunk_bytes)
+        if had == want == self._chunk_bytes:  # a whole chunk held no message: how long is it?
             try:
                 claimed = message_size(self._chunk, self.position - self._chunk_at, len(self._chunk))
             except DecodeError as error:
