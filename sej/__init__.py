@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sej.consumer import Consumer
+    from sej.dead import DeadLetter, dead_letters
     from sej.errors import (
         BadOffsetFileError,
         BatchConflictError,
@@ -34,14 +36,18 @@ if TYPE_CHECKING:
     )
     from sej.gaps import Gap
     from sej.journal import Journal
+    from sej.maintenance import Retention
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
     from sej.offset import Offset, read_offset
     from sej.recovery import Recovery
+    from sej.repair import Repair
     from sej.scanner import Scanner
     from sej.verify import Problem
     from sej.writer import Writer
 
 _HOME = {
+    "sej.consumer": ("Consumer",),
+    "sej.dead": ("DeadLetter", "dead_letters"),
     "sej.errors": (
         "BadOffsetFileError", "BatchConflictError", "ClosedError", "CorruptionError", "DecodeError",
         "InvalidMessageError", "InvalidNameError", "JournalNotFoundError", "LeaseLostError", "LockLostError",
@@ -51,9 +57,11 @@ _HOME = {
     ),
     "sej.gaps": ("Gap",),
     "sej.journal": ("Journal",),
+    "sej.maintenance": ("Retention",),
     "sej.message": ("FIRST", "LAST", "NO_TIMESTAMP", "Message"),
     "sej.offset": ("Offset", "read_offset"),
     "sej.recovery": ("Recovery",),
+    "sej.repair": ("Repair",),
     "sej.scanner": ("Scanner",),
     "sej.verify": ("Problem",),
     "sej.writer": ("Writer",),
@@ -67,7 +75,9 @@ __all__ = [
     "BadOffsetFileError",
     "BatchConflictError",
     "ClosedError",
+    "Consumer",
     "CorruptionError",
+    "DeadLetter",
     "DecodeError",
     "Gap",
     "InvalidMessageError",
@@ -87,12 +97,15 @@ __all__ = [
     "Problem",
     "QueueFullError",
     "Recovery",
+    "Repair",
+    "Retention",
     "RetriesExhaustedError",
     "Scanner",
     "SejError",
     "TruncatedError",
     "Writer",
     "WriterFailedError",
+    "dead_letters",
     "read_offset",
 ]
 

@@ -1,0 +1,138 @@
+"""Dead letters: messages that could not be handled, in a journal of their own.
+
+A dead letter keeps type, key, timestamp and every byte of the original's value, behind one line of JSON that says where
+it comes from and why it is here::
+
+    {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\\n<the original value>
+
+``source`` is the identity of the journal (its ``id``, in hex), or its path where the original made it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sej.directory import Directory
+from sej.disk import OS, Disk
+from sej.errors import CorruptionError, JournalNotFoundError
+from sej.journal import Journal
+from sej.message import Message
+from sej.scanner import Scanner
+from sej.writer import Writer
+
+__all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "source_of"]
+
+_REASON_CHARS = 2000
+_LOOK_BACK = 4096
+
+
+class DeadLetter(NamedTuple):
+    """A message that could not be handled.
+
+    Attributes:
+        message: as it was: its original offset, timestamp, type, key and value.
+        source: the journal it comes from.
+        reader: who could not handle it.
+        attempts: how often it was tried.
+        reason: the last failure.
+        letter_offset: where it stands in the dead-letter journal.
+    """
+
+    message: Message
+    source: str
+    reader: str
+    attempts: int
+    reason: str
+    letter_offset: int
+
+
+def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, disk: Disk = OS) -> Iterator[DeadLetter]:
+    """The dead letters in a journal, oldest first, from an offset of it on.
+
+    Raises:
+        CorruptionError: a message there is no dead letter.
+    """
+    with Scanner(path, disk=disk) if offset is None else Scanner(path, offset, disk=disk) as scanner:
+        for message in scanner:
+            yield _decode(message, scanner.path)
+
+
+def append_dead_letter(
+    path: str | os.PathLike[str],
+    message: Message,
+    *,
+    source: str,
+    reader: str,
+    attempts: int,
+    reason: str,
+    perhaps_there: bool = False,
+    disk: Disk = OS,
+) -> None:
+    """Put a message among the dead letters, durably.
+
+    Args:
+        path: the dead-letter journal; made if missing.
+        message: the original.
+        source: the journal it comes from.
+        reader: who could not handle it.
+        attempts: how often it was tried.
+        reason: the last failure.
+        perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of
+            this source and reader is looked at first.
+        disk: the seam.
+    """
+    if perhaps_there and _newest_offset(path, source, reader, disk) == message.offset:
+        return
+    head = {
+        "source": source,
+        "reader": reader,
+        "offset": message.offset,
+        "attempts": attempts,
+        "reason": reason[:_REASON_CHARS],
+    }
+    value = json.dumps(head).encode() + b"\n" + message.value
+    with Writer(path, lock_timeout=None, disk=disk) as writer:  # several readers may share one
+        writer.append(value, message.key, message.type, message.timestamp)
+        writer.sync()
+
+
+def source_of(directory: Directory) -> str:
+    """How a journal is named in dead letters."""
+    identity = Journal(directory.path, disk=directory.disk).id
+    return identity.hex() if identity is not None else os.path.realpath(directory.path)
+
+
+def _newest_offset(path: str | os.PathLike[str], source: str, reader: str, disk: Disk) -> int | None:
+    try:
+        letters = Journal(path, disk=disk).reversed()
+    except JournalNotFoundError:
+        return None
+    for _, message in zip(range(_LOOK_BACK), letters, strict=False):
+        letter = _decode(message, os.fspath(path))
+        if (letter.source, letter.reader) == (source, reader):
+            return letter.message.offset
+    return None
+
+
+def _decode(message: Message, path: str) -> DeadLetter:
+    head, newline, value = message.value.partition(b"\n")
+    try:
+        fields = json.loads(head) if newline else None
+        return DeadLetter(
+            Message(fields["offset"], message.timestamp, message.type, message.key, value),
+            fields["source"],
+            fields["reader"],
+            fields["attempts"],
+            fields["reason"],
+            message.offset,
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(
+            "this message is no dead letter: its value does not begin with a line of JSON; the journal of the dead"
+            " letters must be one of its own",
+            path=path,
+            offset=message.offset,
+        ) from error
