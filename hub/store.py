@@ -28,7 +28,7 @@ from hub.pool import WriterPool
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS, Disk
-from sej.errors import DecodeError, InvalidMessageError, LockedError, SejError, WriterFailedError
+from sej.errors import DecodeError, InvalidMessageError, LockedError, NotAJournalError, SejError, WriterFailedError
 from sej.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.journal import Journal
 from sej.message import Message
@@ -212,7 +212,7 @@ class Store:
                 except WriterFailedError as error:
                     self._pool.drop(entry, writer)
                     raise _unavailable(error) from error
-            if self._disk.status(source_path(self.root, source)) is None:
+            if not self._has(source):
                 return 0
             directory = self._directory(source)
             end = Journal(directory.path, disk=self._disk).end_offset
@@ -222,7 +222,7 @@ class Store:
     def first_offset(self, client_id: str, journal_dir: str) -> int | None:
         """The first offset that the hub still has; None for a journal it does not have."""
         source = check_journal(client_id, journal_dir)
-        if self._disk.status(source_path(self.root, source)) is None:
+        if not self._has(source):
             return None
         return Journal(source_path(self.root, source), disk=self._disk).first_offset
 
@@ -278,7 +278,7 @@ class Store:
             with self._pool.borrow(source) as entry:
                 try:
                     with entry.lock:
-                        new = entry.writer is None and self._disk.status(source_path(self.root, source)) is None
+                        new = entry.writer is None and not self._has(source)
                         if new:
                             batch.look(None)
                             self._limits.admit(source.client, batch.size)
@@ -331,8 +331,14 @@ class Store:
         with self._pool.borrow(source) as entry, entry.lock:
             if entry.writer is not None:
                 return entry.writer.offset
-        there = self._disk.status(source_path(self.root, source)) is not None
-        return self.end_offset(*source) if there else first
+        return self.end_offset(*source) if self._has(source) else first
+
+    def _has(self, source: Source) -> bool:
+        """Whether there is a segment: a directory that is just being made, or was by a hub that died, has none."""
+        try:
+            return bool(self._directory(source).segments())
+        except NotAJournalError:
+            return False
 
     def _directory(self, source: Source) -> Directory:
         return Directory(source_path(self.root, source), self._disk)

@@ -1,0 +1,296 @@
+"""The client: one connection to a hub, for one client id.
+
+Every call has a deadline but the streams, which end when the connection does: pings notice a peer that is gone. Errors
+come back as the hub meant them (:mod:`hub.wire.status`). The connection is made at the first call, and anew in a forked
+child: gRPC's threads do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Self
+
+import grpc
+
+from hub.naming import check_client
+from hub.wire import hub_pb2 as pb
+from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, to_wire
+from hub.wire.status import from_rpc_error
+from hub.wire.tls import ClientTLS, is_loopback
+from sej.errors import ClosedError
+from sej.format import OVERHEAD_SIZE
+from sej.message import Message
+
+__all__ = ["Client", "Standing"]
+
+_BATCH_BYTES: Final = 1 << 20
+_BATCH_MESSAGES: Final = 10_000
+
+
+class Standing(NamedTuple):
+    """Where a journal stands on the hub.
+
+    Attributes:
+        known: whether the hub has it; else it starts with whatever is sent first.
+        first_offset: the first offset that the hub still has.
+        next_offset: what the hub expects; everything below is durable.
+    """
+
+    known: bool
+    first_offset: int
+    next_offset: int
+
+
+class Client:
+    """Talks to a hub; shared by any number of threads.
+
+    Attributes:
+        address: the hub's.
+        client_id: who this is.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        client_id: str = "",
+        token: str | None = None,
+        tls: ClientTLS | None = None,
+        allow_plaintext: bool = False,
+        timeout_s: float = 30.0,
+        keepalive_s: float = 20.0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Name the hub; nothing is connected yet.
+
+        Args:
+            address: ``host:port``.
+            client_id: who this is: letters, digits, ``_`` and ``-``; not needed for reading others.
+            token: shown with every call.
+            tls: whom to believe; None: plain text.
+            allow_plaintext: talk in plain text beyond the loopback.
+            timeout_s: seconds that a call may take.
+            keepalive_s: how often a silent peer is asked whether it is there.
+            max_message_bytes: what a reply may hold.
+
+        Raises:
+            ValueError: a token would cross a network in the clear.
+            InvalidNameError: the client id cannot stand in a directory's name.
+        """
+        if client_id:
+            check_client(client_id)
+        if token and tls is None and not allow_plaintext and not is_loopback(address):
+            raise ValueError(
+                f"the token for {address} would cross the network in the clear: give tls=ClientTLS(...), or"
+                " allow_plaintext=True"
+            )
+        self.address = address
+        self.client_id = client_id
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._options: list[tuple[str, int | str]] = [
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(min(keepalive_s, 10.0) * 1000)),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 5_000),
+        ]
+        if tls is not None and tls.server_name is not None:
+            self._options.append(("grpc.ssl_target_name_override", tls.server_name))
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._pid = 0
+        self._closed = False
+
+    # --- writing
+
+    def put(self, journal_dir: str, messages: Iterable[Message]) -> int:
+        """Send messages with consecutive offsets, in as many calls as it takes; durable on the hub when it returns.
+
+        Returns:
+            The offset that the hub expects next.
+
+        Raises:
+            SejError: as :meth:`hub.Store.put`; UnavailableError where the hub cannot be reached in time.
+        """
+        expected = -1
+        for batch in _batches(messages):
+            request = pb.PutRequest(ClientID=self.client_id, JournalDir=journal_dir, Messages=to_wire(batch))
+            call = self._unary("Put", pb.PutRequest.SerializeToString, pb.PutResponse.FromString)
+            with self._translating():
+                expected = call(request, timeout=self._timeout_s, metadata=self._metadata).NextOffset
+        return expected if expected >= 0 else self.end_offset(journal_dir)
+
+    def copy(self, journal_dir: str, chunks: Iterable[bytes]) -> Iterator[int]:
+        """Send encoded messages as they stand in a journal; yields offsets below which everything is durable.
+
+        Args:
+            journal_dir: the journal's name on the hub.
+            chunks: whole messages each; read in another thread, as fast as the hub takes them.
+
+        Raises:
+            SejError: as :meth:`hub.Store.put_encoded`; UnavailableError where the connection was lost.
+        """
+        failure: list[BaseException] = []
+
+        def requests() -> Iterator[bytes]:
+            names: tuple[str, ...] = (self.client_id, journal_dir)
+            try:
+                for chunk in chunks:
+                    yield copy_request(chunk, *names)
+                    names = ()
+            except BaseException as error:  # gRPC would only say that iterating failed
+                failure.append(error)
+                raise
+
+        call: Any = self._open().stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
+        with self._translating(failure):
+            answers = call(requests(), metadata=self._metadata)
+            try:
+                for answer in answers:
+                    yield answer.NextOffset
+            finally:
+                answers.cancel()
+
+    # --- reading
+
+    def where(self, journal_dir: str, *, client_id: str | None = None) -> Standing:
+        """Where a journal stands on the hub."""
+        request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
+        call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
+        with self._translating():
+            answer = call(request, timeout=self._timeout_s, metadata=self._metadata)
+        return Standing(answer.Known, answer.FirstOffset, answer.NextOffset)
+
+    def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
+        """The offset that the hub expects next; 0 for a journal that it does not have."""
+        return self.where(journal_dir, client_id=client_id).next_offset
+
+    def get(
+        self,
+        journal_dir: str,
+        offset: int,
+        max_messages: int = 1000,
+        *,
+        max_bytes: int = 0,
+        client_id: str | None = None,
+    ) -> list[Message]:
+        """Messages from an offset on; an empty list at the end.
+
+        Args:
+            journal_dir: the journal's name on the hub.
+            offset: the first one.
+            max_messages: at most so many.
+            max_bytes: about so many bytes; 0: as the hub likes.
+            client_id: whose; not given: this client's own.
+
+        Raises:
+            SejError: as :meth:`hub.Store.get`.
+        """
+        call = self._unary("Get", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
+        request = self._get_request(journal_dir, offset, max_messages, max_bytes, client_id)
+        with self._translating():
+            return from_wire(call(request, timeout=self._timeout_s, metadata=self._metadata).Messages)
+
+    def follow(
+        self, journal_dir: str, offset: int, max_messages: int = 1000, *, client_id: str | None = None
+    ) -> Iterator[list[Message]]:
+        """Messages from an offset on, in batches as they come, without an end; close the iterator to stop.
+
+        Raises:
+            SejError: as :meth:`hub.Store.get`; UnavailableError where the connection was lost: go on from there.
+        """
+        call = self._open().unary_stream("/hub.Hub/Follow", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
+        request = self._get_request(journal_dir, offset, max_messages, 0, client_id)
+        with self._translating():
+            answers = call(request, metadata=self._metadata)
+            try:
+                for answer in answers:
+                    yield from_wire(answer.Messages)
+            finally:
+                answers.cancel()
+
+    def close(self) -> None:
+        """Close the connection; calls under way end."""
+        with self._lock:
+            self._closed = True
+            channel, self._channel = self._channel, None
+        if channel is not None and self._pid == os.getpid():
+            channel.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Address and client id."""
+        return f"<hub.wire.Client {self.address} {self.client_id!r}>"
+
+    # --- below
+
+    def _who(self, client_id: str | None) -> str:
+        return self.client_id if client_id is None else client_id
+
+    def _get_request(
+        self, journal_dir: str, offset: int, max_messages: int, max_bytes: int, client_id: str | None
+    ) -> pb.GetRequest:
+        return pb.GetRequest(
+            ClientID=self._who(client_id),
+            JournalDir=journal_dir,
+            Offset=offset,
+            MaxMessages=max_messages,
+            MaxBytes=max_bytes,
+        )
+
+    def _open(self) -> grpc.Channel:
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            if self._channel is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                if self._tls is None:
+                    self._channel = grpc.insecure_channel(self.address, options=self._options)
+                else:
+                    self._channel = grpc.secure_channel(self.address, self._tls.credentials(), options=self._options)
+            return self._channel
+
+    def _unary(self, name: str, request: Callable[[Any], bytes], response: Callable[[bytes], Any]) -> Any:
+        return self._open().unary_unary(f"/hub.Hub/{name}", request, response)
+
+    @contextmanager
+    def _translating(self, failure: list[BaseException] | None = None) -> Iterator[None]:
+        """Say a call's error as the hub meant it; where our own side failed first, that."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            if failure:
+                raise failure[0] from None
+            raise from_rpc_error(error, self.address) from error
+        except ValueError as error:
+            if self._closed:
+                raise ClosedError("the client was closed during the call") from error
+            raise
+
+
+def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        size += OVERHEAD_SIZE + len(message.key) + len(message.value)
+        if batch and (size > _BATCH_BYTES or len(batch) == _BATCH_MESSAGES):
+            yield batch
+            batch, size = [], OVERHEAD_SIZE + len(message.key) + len(message.value)
+        batch.append(message)
+    if batch:
+        yield batch

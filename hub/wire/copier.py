@@ -1,0 +1,250 @@
+"""The copier: brings a SEJ directory, or a growing tree of shards, to the hub, and keeps it up.
+
+It remembers nothing of its own: where to go on, it asks the hub. So it may die at any time, on either side. A directory
+that cannot be copied (another journal of that name is on the hub, its bytes are damaged) is reported and does not keep
+the others; while the hub cannot be reached, it waits, longer each time and with jitter, so that many copiers do not
+come back at once. Memory is bounded by a chunk and what gRPC has under way, whatever the journal's size.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from hub.errors import AccessError, UnavailableError
+from hub.naming import check_journal
+from hub.wire.feed import Feed, Hub
+from sej.directory import check_name
+from sej.disk import OS, Disk
+from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError, SejError
+from sej.watch import Watch, wait_any
+
+__all__ = ["Copier", "Progress"]
+
+_log = logging.getLogger(__name__)
+_LOOK_AT_STOP_S: Final = 0.25
+_STEADY_FAILURES: Final = 10
+
+
+@dataclass
+class Progress:
+    """How far a copier is.
+
+    Attributes:
+        journals: directories that it knows.
+        messages: brought over since it started.
+        bytes: sent since it started.
+        failures: the directories that could not be copied last time, with their errors.
+    """
+
+    journals: int
+    messages: int
+    bytes: int
+    failures: dict[str, SejError]
+
+    def __str__(self) -> str:
+        """One line for a terminal."""
+        line = f"{self.journals} journals, {self.messages:,} messages, {self.bytes / 1e6:,.1f} MB copied"
+        return f"{line}, {len(self.failures)} failing: {', '.join(sorted(self.failures))}" if self.failures else line
+
+
+class Copier:
+    """Copies a journal or a tree of them to a hub.
+
+    Attributes:
+        path: a SEJ directory, or a directory of them.
+        progress: what was done so far.
+
+    Example:
+        Two programs, or one::
+
+            client = Client("hub.example.com:7890", client_id="EWR", token=token, tls=ClientTLS(ca="ca.pem"))
+            Copier("/var/lib/flights", client).run(stop=event)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        client: Hub,
+        *,
+        journal_dir: str | None = None,
+        reader: str = "hub",
+        on_progress: Callable[[Progress], None] | None = None,
+        backoff_s: float = 0.1,
+        max_backoff_s: float = 30.0,
+        rng: random.Random | None = None,
+        disk: Disk = OS,
+    ) -> None:
+        """Name what to copy; nothing is opened yet.
+
+        Args:
+            path: a SEJ directory, or a directory that holds some (a tree of shards).
+            client: the hub.
+            journal_dir: the name on the hub, for a SEJ directory; not given: the directory's own. In a tree each
+                directory keeps its own.
+            reader: the name of the kept offset in ``ofs/``, so that local retention waits for the hub.
+            on_progress: called after every acknowledgement, in the copier's thread.
+            backoff_s: seconds that the first wait after a failure lasts at most; it doubles with each failure.
+            max_backoff_s: seconds that a wait lasts at most.
+            rng: where the jitter comes from.
+            disk: the seam.
+        """
+        self.path = os.fspath(path)
+        self.progress = Progress(0, 0, 0, {})
+        self._client = client
+        self._journal_dir = journal_dir
+        self._reader = check_name(reader, "a reader's name")
+        self._on_progress = on_progress
+        self._backoff_s = backoff_s
+        self._max_backoff_s = max_backoff_s
+        self._rng = rng or random.Random()
+        self._disk = disk
+        self._feeds: dict[str, Feed] = {}
+
+    def run_once(self) -> int:
+        """Copy what is there.
+
+        Returns:
+            How many messages the hub did not have before.
+
+        Raises:
+            UnavailableError: the hub cannot be reached, or wants to be left alone for a while.
+            AccessError: the hub does not let this client in.
+            SejError: the first directory's error, where some could not be copied; the others were.
+            JournalNotFoundError: there is nothing at the path.
+        """
+        copied = self._pass()
+        for error in self.progress.failures.values():
+            raise error
+        return copied
+
+    def run(self, stop: threading.Event | None = None, *, timeout: float | None = None) -> int:
+        """Follow: copy what is there and what comes, until stop is set.
+
+        Args:
+            stop: ends the run within a quarter of a second; what was acknowledged by then is kept.
+            timeout: seconds after which the run ends by itself; None: never.
+
+        Returns:
+            How many messages the hub did not have before.
+
+        Raises:
+            AccessError: the hub does not let this client in; waiting would not help.
+            ClosedError: the client was closed.
+        """
+        stop = stop or threading.Event()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        before = self.progress.messages
+        failures = 0
+        root = Watch(self.path)
+        try:
+            while not stop.is_set() and (deadline is None or time.monotonic() < deadline):
+                try:
+                    self._pass()
+                    failures = _STEADY_FAILURES if self.progress.failures else 0
+                except (UnavailableError, JournalNotFoundError, OSError) as error:
+                    failures += 1
+                    _log.warning("%s: %s", self.path, error)
+                if failures:
+                    delay = self._rng.uniform(0, min(self._max_backoff_s, self._backoff_s * 2.0 ** min(failures, 30)))
+                    stop.wait(delay if deadline is None else max(0.0, min(delay, deadline - time.monotonic())))
+                else:
+                    self._wait(root, stop, deadline)
+        finally:
+            root.close()
+            self.close()
+        return self.progress.messages - before
+
+    def close(self) -> None:
+        """Close what is open; the client stays the caller's."""
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds.clear()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """The path."""
+        return f"<hub.wire.Copier {self.path!r}>"
+
+    # --- below
+
+    def _pass(self) -> int:
+        """Once over all directories; errors of one directory are kept in the progress."""
+        self._find()
+        copied = 0
+        for feed in self._feeds.values():
+            try:
+                copied += feed.copy(self._client, self._acknowledged)
+            except (UnavailableError, AccessError, ClosedError):
+                raise
+            except SejError as error:
+                _log.error("%s cannot be copied: %s", feed.name, error)
+                self.progress.failures[feed.name] = error
+            else:
+                self.progress.failures.pop(feed.name, None)
+        return copied
+
+    def _find(self) -> None:
+        """Take in directories that are new.
+
+        Raises:
+            JournalNotFoundError: there is nothing at the path.
+            NotAJournalError: a file.
+            InvalidNameError: a directory's name cannot stand on the hub.
+        """
+        there = self._disk.status(self.path)
+        if there is None:
+            raise JournalNotFoundError("there is nothing to copy here", path=self.path)
+        if not there.is_dir:
+            raise NotAJournalError("this is a file; a SEJ directory or a tree of them is due", path=self.path)
+        if self._is_journal(self.path):
+            found = {self._journal_dir or os.path.basename(os.path.abspath(self.path)): self.path}
+        elif self._journal_dir is not None:
+            raise NotAJournalError("journal_dir names one SEJ directory, and this is none", path=self.path)
+        else:
+            found = {}
+            for name in self._disk.list(self.path):
+                if not name.startswith(".") and self._is_journal(os.path.join(self.path, name)):
+                    found[name] = os.path.join(self.path, name)
+        for name, path in found.items():
+            if name not in self._feeds:
+                check_journal("client", name)
+                self._feeds[name] = Feed(path, name, self._reader, self._disk)
+        self.progress.journals = len(self._feeds)
+
+    def _is_journal(self, path: str) -> bool:
+        inside = self._disk.status(os.path.join(path, "jnl"))
+        return inside is not None and inside.is_dir
+
+    def _acknowledged(self, messages: int, sent_bytes: int) -> None:
+        self.progress.messages += messages
+        self.progress.bytes += sent_bytes
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
+
+    def _wait(self, root: Watch, stop: threading.Event, deadline: float | None) -> None:
+        """Wait until something changes here; a watch that is new says at once that it wants a look."""
+        watches = [root, *(feed.watch for feed in self._feeds.values())]
+        while not stop.is_set():
+            if any(feed.acknowledged != feed.end_offset() for feed in self._feeds.values()):
+                return
+            left = _LOOK_AT_STOP_S
+            if deadline is not None:
+                left = min(left, deadline - time.monotonic())
+                if left <= 0:
+                    return
+            if wait_any(watches, left):
+                return

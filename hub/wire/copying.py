@@ -1,0 +1,109 @@
+"""One raw copy as the server sees it: append on one thread, sync and acknowledge on another.
+
+While a sync is under way the next chunks are appended already, so the disk and the network work at the same time; an
+acknowledgement is sent for whatever the last sync covered. Appending stops ``window_bytes`` ahead of the disk, and with
+it, by gRPC's flow control, the sender.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from hub.errors import UnavailableError
+
+__all__ = ["CopySession"]
+
+_WINDOW_BYTES: Final = 1 << 24
+
+
+class CopySession:
+    """Takes chunks and says how far they are durable."""
+
+    def __init__(
+        self,
+        append: Callable[[bytes | memoryview], int],
+        sync: Callable[[], int],
+        *,
+        idle_s: float,
+        window_bytes: int = _WINDOW_BYTES,
+    ) -> None:
+        """Start a session.
+
+        Args:
+            append: hands a chunk to the kernel; returns the next offset.
+            sync: makes what was appended durable; returns the next offset.
+            idle_s: a sender that is silent for so long is gone.
+            window_bytes: how far appending may run ahead of the disk.
+        """
+        self._append = append
+        self._sync = sync
+        self._idle_s = idle_s
+        self._window_bytes = window_bytes
+        self._condition = threading.Condition()
+        self._appended = -1
+        self._unsynced = 0
+        self._ended = False
+        self._stopped = False
+        self._error: Exception | None = None
+
+    def acknowledge(self, chunks: Iterator[bytes | memoryview], stopping: threading.Event) -> Iterator[int]:
+        """Yield offsets below which everything is durable, until the chunks end.
+
+        Raises:
+            Exception: what appending raised, after everything before it was acknowledged.
+            UnavailableError: the sender was silent for too long, or the server stops.
+        """
+        reader = threading.Thread(target=self._run, args=(chunks,), name="hub-copy", daemon=True)
+        reader.start()
+        try:
+            while True:
+                with self._condition:
+                    came = self._condition.wait_for(
+                        lambda: self._unsynced or self._ended or stopping.is_set(), self._idle_s
+                    )
+                    appended, unsynced, ended = self._appended, self._unsynced, self._ended
+                if unsynced:
+                    durable = self._sync()
+                    if durable < appended:
+                        raise UnavailableError(f"the disk failed: everything below {durable} is there; go on from it")
+                    with self._condition:
+                        self._unsynced -= unsynced
+                        self._condition.notify_all()
+                    yield appended
+                elif ended:
+                    if self._error is not None:
+                        raise self._error
+                    return
+                elif stopping.is_set():
+                    raise UnavailableError("the hub is stopping; what was acknowledged is safe, go on when it is back")
+                elif not came:
+                    raise UnavailableError(f"nothing came for {self._idle_s} s")
+        finally:
+            with self._condition:
+                self._stopped = True
+                self._condition.notify_all()
+
+    def wake(self) -> None:
+        """Let the acknowledging thread look at its stop flag."""
+        with self._condition:
+            self._condition.notify_all()
+
+    def _run(self, chunks: Iterator[bytes | memoryview]) -> None:
+        try:
+            for chunk in chunks:
+                offset = self._append(chunk)
+                with self._condition:
+                    self._appended = offset
+                    self._unsynced += len(chunk)
+                    self._condition.notify_all()
+                    self._condition.wait_for(lambda: self._unsynced < self._window_bytes or self._stopped)
+                    if self._stopped:
+                        return
+        except Exception as error:
+            self._error = error
+        finally:
+            with self._condition:
+                self._ended = True
+                self._condition.notify_all()

@@ -1,0 +1,178 @@
+"""One SEJ directory on its way to the hub: where it stands, and the next pass over what is new.
+
+What it relies on: a cursor that reads whole messages as they stand, the journal's kept offset of the reader ``hub``,
+and two calls of the hub: where does the journal stand, and take these bytes.
+
+What it promises: messages are synced here before they are sent, so that the hub never has what this machine may still
+lose; the kept offset follows the hub's acknowledgements, so that local retention waits for the hub; the first chunk
+after a failure repeats the last message that the hub has, so that the hub notices when the two are not one journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
+
+from hub.errors import ConflictError, GapError
+from hub.wire.client import Standing
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.disk import Disk
+from sej.journal import Journal, Tail
+from sej.offset import Offset, sync_up_to
+from sej.watch import Watch
+
+__all__ = ["Feed", "Hub"]
+
+_CHUNK_BYTES: Final = 1 << 18
+_COMMIT_BYTES: Final = 1 << 26
+
+
+class Hub(Protocol):
+    """What a copier needs of a hub; :class:`hub.wire.Client` is one."""
+
+    def where(self, journal_dir: str) -> Standing:
+        """Where a journal stands."""
+
+    def copy(self, journal_dir: str, chunks: Iterable[bytes]) -> Iterator[int]:
+        """Take encoded messages; yields offsets below which everything is durable."""
+
+
+class Feed:
+    """Copies one directory.
+
+    Attributes:
+        name: the journal's name on the hub.
+        acknowledged: everything below it is durable on the hub; None: the hub has not been asked yet.
+    """
+
+    def __init__(self, path: str, name: str, reader: str, disk: Disk) -> None:
+        """Name it; nothing is opened."""
+        self.path = path
+        self.name = name
+        self.acknowledged: int | None = None
+        self.sent_bytes = 0
+        self._reader = reader
+        self._disk = disk
+        self._directory = Directory(path, disk)
+        self._tail = Tail(self._directory)
+        self._cursor: Cursor | None = None
+        self._watch: Watch | None = None
+
+    @property
+    def watch(self) -> Watch:
+        """Wakes when something is appended."""
+        if self._watch is None:
+            self._watch = Watch(self._directory.jnl)
+        return self._watch
+
+    def end_offset(self) -> int:
+        """Where the directory ends now."""
+        return self._tail.end_offset()
+
+    def copy(self, hub: Hub, acknowledged: Callable[[int, int], None]) -> int:
+        """Bring over what is there now.
+
+        Args:
+            hub: where to.
+            acknowledged: told of every step: messages and bytes that are durable on the hub since the last one.
+
+        Returns:
+            How many messages the hub did not have before.
+
+        Raises:
+            GapError: the hub expects messages that are not here any more.
+            ConflictError: the hub has other messages under this name.
+            LockedError: another copier is at work on this directory.
+            UnavailableError: the hub cannot be reached, or wants to be left alone for a while.
+        """
+        end = self.end_offset()
+        if self.acknowledged == end:
+            return 0
+        with Offset(self.path, self._reader, disk=self._disk) as kept:
+            try:
+                return self._copy(hub, kept, end, acknowledged)
+            except BaseException:
+                self.forget()
+                raise
+
+    def forget(self) -> None:
+        """After a failure: ask the hub anew where it stands."""
+        self.acknowledged = None
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.forget()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _copy(self, hub: Hub, kept: Offset, end: int, acknowledged: Callable[[int, int], None]) -> int:
+        if self.acknowledged is None or self._cursor is None:
+            self._start(hub.where(self.name), end)
+        assert self._cursor is not None and self.acknowledged is not None
+        copied = committed_at = 0
+        done_bytes = self.sent_bytes
+        try:
+            if self.acknowledged < end:
+                for offset in hub.copy(self.name, self._chunks(self._cursor, end)):
+                    step = max(offset - self.acknowledged, 0)
+                    self.acknowledged = max(offset, self.acknowledged)
+                    copied += step
+                    acknowledged(step, self.sent_bytes - done_bytes)
+                    committed_at += self.sent_bytes - done_bytes
+                    done_bytes = self.sent_bytes
+                    if committed_at >= _COMMIT_BYTES:
+                        kept.commit(self.acknowledged)
+                        committed_at = 0
+        finally:
+            kept.commit(self.acknowledged)
+        if self.acknowledged < self._cursor.due:
+            raise GapError(
+                f"{self.name}: the hub acknowledged up to {self.acknowledged}, {self._cursor.due} were sent",
+                expected=self.acknowledged,
+            )
+        self._cursor.park()
+        return copied
+
+    def _start(self, standing: Standing, end: int) -> None:
+        """Decide where to go on, given where the hub stands."""
+        first = Journal(self.path, disk=self._disk).first_offset
+        due = standing.next_offset
+        if not standing.known:
+            due = start = first
+        elif due > end:
+            raise ConflictError(
+                f"{self.name}: the hub has messages up to {due - 1}, but the journal ends with {end - 1}: it lost some"
+                " or was made anew; copy it under another name",
+                path=self.path,
+                offset=end,
+            )
+        elif due < first:
+            raise GapError(
+                f"{self.name}: the hub expects message {due}, and the first one here is {first}: what lies between was"
+                " removed here before the hub had it; copy it under another name",
+                expected=due,
+                path=self.path,
+            )
+        else:
+            start = max(first, due - 1)
+        self.acknowledged = due
+        self._cursor = Cursor(self._directory, start)
+
+    def _chunks(self, cursor: Cursor, end: int) -> Iterator[bytes]:
+        """What is there up to end, and what came with the last of it; synced before it is sent."""
+        sync_up_to(self._directory, end, self._tail)
+        synced = end
+        while cursor.due < end:
+            data, count = cursor.read_encoded(_CHUNK_BYTES)
+            if not count:
+                return
+            if cursor.due > synced:
+                sync_up_to(self._directory, cursor.due, self._tail)
+                synced = cursor.due
+            self.sent_bytes += len(data)
+            yield data

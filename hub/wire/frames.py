@@ -1,0 +1,112 @@
+"""Bytes on the wire and what they mean, both ways; no I/O.
+
+Requests that carry many bytes are not taken apart by protobuf, which copies each field into an allocation of its own:
+a :func:`copy_request` is its head and the journal's bytes as they are, and :func:`open_copy_request` looks past the
+head. What they write and read is the encoding of ``hub.proto`` all the same, and anybody's protobuf understands it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from google.protobuf.message import Message as ProtobufMessage
+
+from hub.wire import hub_pb2 as pb
+from sej.errors import InvalidMessageError
+from sej.format import MAX_OFFSET
+from sej.message import Message
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "copy_request",
+    "from_wire",
+    "open_copy_request",
+    "open_put_request",
+    "parse",
+    "to_wire",
+]
+
+MAX_MESSAGE_BYTES: Final = 1 << 26
+"""What one request or reply may hold; a journal's message beyond that needs a larger limit on both sides."""
+_ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
+_VARINT_BYTES: Final = 10
+_T = TypeVar("_T", bound=ProtobufMessage)
+
+
+def to_wire(messages: Iterable[Message]) -> list[pb.Message]:
+    """Messages as protobuf has them."""
+    return [
+        pb.Message(Offset=offset, Timestamp=timestamp, Type=type_, Key=key, Value=value)
+        for offset, timestamp, type_, key, value in messages
+    ]
+
+
+def from_wire(messages: Iterable[pb.Message]) -> list[Message]:
+    """Messages as the journal has them.
+
+    Raises:
+        InvalidMessageError: an offset beyond 2^63-1. What else does not fit, the journal's codec refuses.
+    """
+    found = [Message(m.Offset, m.Timestamp, m.Type, m.Key, m.Value) for m in messages]
+    for message in found:
+        if message.offset > MAX_OFFSET:
+            raise InvalidMessageError(f"offset {message.offset}: at most {MAX_OFFSET} is due")
+    return found
+
+
+def parse(kind: type[_T], data: bytes) -> _T:
+    """A message of hub.proto.
+
+    Raises:
+        InvalidMessageError: these bytes are none.
+    """
+    try:
+        return kind.FromString(data)
+    except ProtobufDecodeError as error:
+        raise InvalidMessageError(f"these bytes are no {kind.__name__} of hub.proto") from error
+
+
+def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:
+    """Client id, journal and messages of a PutRequest.
+
+    Raises:
+        InvalidMessageError: these bytes are none, or an offset is beyond 2^63-1.
+    """
+    request = parse(pb.PutRequest, data)
+    return request.ClientID, request.JournalDir, from_wire(request.Messages)
+
+
+def copy_request(data: bytes, client_id: str = "", journal_dir: str = "") -> bytes:
+    """A CopyRequest; the names go into the first one of a stream."""
+    head = pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir).SerializeToString()
+    return b"".join((head, bytes((_ENCODED_TAG,)), _varint(len(data)), data))
+
+
+def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview]:
+    """Client id, journal (empty where they were left out) and the encoded messages of a CopyRequest.
+
+    Raises:
+        InvalidMessageError: these bytes are none.
+    """
+    if data[:1] == bytes((_ENCODED_TAG,)):  # nothing but the bytes: no need to copy them
+        size = shift = 0
+        for at in range(1, min(len(data), 1 + _VARINT_BYTES)):
+            size |= (data[at] & 0x7F) << shift
+            shift += 7
+            if data[at] < 0x80:
+                if at + 1 + size == len(data):
+                    return "", "", memoryview(data)[at + 1 :]
+                break
+    request = parse(pb.CopyRequest, data)
+    return request.ClientID, request.JournalDir, request.Encoded
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,91 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PutRequest(_message.Message):
+    __slots__ = ("ClientID", "JournalDir", "Messages")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    JournalDir: str
+    Messages: _containers.RepeatedCompositeFieldContainer[Message]
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+
+class PutResponse(_message.Message):
+    __slots__ = ("NextOffset",)
+    NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
+    NextOffset: int
+    def __init__(self, NextOffset: _Optional[int] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("ClientID", "JournalDir", "Offset", "MaxMessages", "MaxBytes")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAXMESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    JournalDir: str
+    Offset: int
+    MaxMessages: int
+    MaxBytes: int
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Offset: _Optional[int] = ..., MaxMessages: _Optional[int] = ..., MaxBytes: _Optional[int] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("Messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    Messages: _containers.RepeatedCompositeFieldContainer[Message]
+    def __init__(self, Messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+
+class Message(_message.Message):
+    __slots__ = ("Offset", "Timestamp", "Type", "Key", "Value")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    Offset: int
+    Timestamp: int
+    Type: int
+    Key: bytes
+    Value: bytes
+    def __init__(self, Offset: _Optional[int] = ..., Timestamp: _Optional[int] = ..., Type: _Optional[int] = ..., Key: _Optional[bytes] = ..., Value: _Optional[bytes] = ...) -> None: ...
+
+class WhereRequest(_message.Message):
+    __slots__ = ("ClientID", "JournalDir")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    JournalDir: str
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ...) -> None: ...
+
+class WhereResponse(_message.Message):
+    __slots__ = ("Known", "FirstOffset", "NextOffset")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    FIRSTOFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
+    Known: bool
+    FirstOffset: int
+    NextOffset: int
+    def __init__(self, Known: _Optional[bool] = ..., FirstOffset: _Optional[int] = ..., NextOffset: _Optional[int] = ...) -> None: ...
+
+class CopyRequest(_message.Message):
+    __slots__ = ("ClientID", "JournalDir", "Encoded")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
+    ENCODED_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    JournalDir: str
+    Encoded: bytes
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Encoded: _Optional[bytes] = ...) -> None: ...
+
+class CopyResponse(_message.Message):
+    __slots__ = ("NextOffset",)
+    NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
+    NextOffset: int
+    def __init__(self, NextOffset: _Optional[int] = ...) -> None: ...

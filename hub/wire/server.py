@@ -1,0 +1,159 @@
+"""The server: a store behind gRPC, with its limits, its health and an end that loses nothing.
+
+The default is the loopback; any other address needs TLS, unless plain text is allowed by name. Reflection is off.
+Health is the standard service ``grpc.health.v1.Health``, for which no token is asked: it says nothing but "serving".
+
+What it promises when it stops: no new call is let in, the calls under way end, streams acknowledge what they took, and
+only then is it closed. What was acknowledged is on the disk in any case: it was before the acknowledgement left.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+from hub.store import Store
+from hub.wire.access import Guard, Tokens
+from hub.wire.frames import MAX_MESSAGE_BYTES
+from hub.wire.service import Service
+from hub.wire.tls import ServerTLS, is_loopback
+
+__all__ = ["Server"]
+
+_SERVICES: Final = ("", "hub.Hub")
+_SPARE_BYTES: Final = 1 << 16
+
+
+class Server:
+    """Serves a store; starts when it is made.
+
+    Attributes:
+        address: where it listens, with the port that it got.
+        service: the calls, with their counts.
+
+    Example:
+        >>> import tempfile, hub
+        >>> from hub.wire import Server
+        >>> with hub.Store(tempfile.mkdtemp()) as store, Server(store, "127.0.0.1:0") as server:
+        ...     server.address.startswith("127.0.0.1:")
+        True
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        address: str = "127.0.0.1:7890",
+        *,
+        tls: ServerTLS | None = None,
+        tokens: Tokens | str | os.PathLike[str] | None = None,
+        allow_plaintext: bool = False,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_calls: int = 4096,
+        max_streams: int = 256,
+        threads: int = 32,
+        idle_s: float = 120.0,
+        keepalive_s: float = 30.0,
+        grace_s: float = 30.0,
+    ) -> None:
+        """Listen and serve.
+
+        Args:
+            store: stays the caller's, who closes it after the server.
+            address: ``host:port``; port 0 takes a free one.
+            tls: certificate and key; with ``client_ca`` callers show theirs, whose common name is their client id.
+            tokens: a file of tokens, or :class:`Tokens`; None: nobody is asked.
+            allow_plaintext: listen beyond the loopback without TLS.
+            max_message_bytes: what one request or reply may hold.
+            max_calls: calls at a time, waiting ones too; the next is told to try later.
+            max_streams: copying and following clients at a time; each holds a thread.
+            threads: for the other calls.
+            idle_s: a copying client that sends nothing for so long is gone.
+            keepalive_s: how often a silent connection is asked whether anybody is there.
+            grace_s: how long the calls under way may take when the server stops.
+
+        Raises:
+            ValueError: the address is not the loopback, and there is no TLS.
+            OSError: the address cannot be had.
+            AccessError: the file of tokens has a bad line.
+        """
+        if tls is None and not allow_plaintext and not is_loopback(address):
+            raise ValueError(
+                f"{address} can be reached from other machines: give tls=ServerTLS(...), or allow_plaintext=True and"
+                " everybody on the way reads the tokens and the messages"
+            )
+        if tokens is not None and not isinstance(tokens, Tokens):
+            tokens = Tokens(tokens)
+        self._grace_s = grace_s
+        self._stopped = False
+        self.service = Service(
+            store,
+            Guard(tokens, mutual=tls is not None and tls.client_ca is not None),
+            max_streams=max_streams,
+            max_reply_bytes=max_message_bytes - _SPARE_BYTES,
+            idle_s=idle_s,
+        )
+        self._pool = ThreadPoolExecutor(threads + max_streams, thread_name_prefix="hub-call")
+        self._server = grpc.server(
+            self._pool,
+            handlers=[self.service.handler()],
+            maximum_concurrent_rpcs=max_calls,
+            options=[
+                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),  # two servers on one port would share its callers
+                ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.http2.max_ping_strikes", 0),
+            ],
+        )
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, tls.credentials())
+        except RuntimeError as error:
+            self._pool.shutdown()
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        host, colon, _ = address.rpartition(":")
+        self.address = address if address.startswith("unix") else f"{host}{colon}{port}"
+        self._server.start()
+        self._say(health_pb2.HealthCheckResponse.SERVING)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the server has stopped; False after the timeout."""
+        return not self._server.wait_for_termination(timeout)
+
+    def close(self) -> None:
+        """Stop: let the calls under way end, acknowledge what streams took, then close; a second time does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
+        stopped = self._server.stop(self._grace_s)
+        self.service.stop()
+        stopped.wait()
+        self._pool.shutdown(wait=True)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """The address."""
+        return f"<hub.wire.Server {self.address}>"
+
+    def _say(self, status: int) -> None:
+        for name in _SERVICES:
+            self._health.set(name, status)

@@ -1,0 +1,118 @@
+"""Errors as gRPC statuses and back.
+
+The status is for every caller; trailing metadata says the rest to ours: ``sej-error`` names the error, ``sej-expected``
+and ``sej-first`` carry its number. The text is the error's reason, without paths of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, cast
+
+import grpc
+
+from hub.errors import AccessError, ConflictError, DiskLowError, GapError, HubError, QuotaError, UnavailableError
+from sej.errors import (
+    CorruptionError,
+    DecodeError,
+    InvalidMessageError,
+    InvalidNameError,
+    JournalNotFoundError,
+    LockedError,
+    OffsetTooSmallError,
+    SejError,
+    TruncatedError,
+    WriterFailedError,
+)
+
+__all__ = ["BusyError", "TooLargeError", "from_rpc_error", "to_status"]
+
+
+class BusyError(UnavailableError):
+    """The hub serves as many callers as it may; try later."""
+
+
+class TooLargeError(HubError):
+    """One call carries more bytes than the hub takes; it will not get better by trying again."""
+
+
+_CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
+    (GapError, grpc.StatusCode.FAILED_PRECONDITION, "gap"),
+    (ConflictError, grpc.StatusCode.ALREADY_EXISTS, "conflict"),
+    (QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED, "quota"),
+    (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"),
+    (DiskLowError, grpc.StatusCode.UNAVAILABLE, "disk-low"),
+    (UnavailableError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
+    (LockedError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
+    (WriterFailedError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
+    (InvalidNameError, grpc.StatusCode.INVALID_ARGUMENT, "name"),
+    (InvalidMessageError, grpc.StatusCode.INVALID_ARGUMENT, "message"),
+    (DecodeError, grpc.StatusCode.INVALID_ARGUMENT, "message"),
+    (OffsetTooSmallError, grpc.StatusCode.OUT_OF_RANGE, "deleted"),
+    (JournalNotFoundError, grpc.StatusCode.NOT_FOUND, "unknown"),
+    (CorruptionError, grpc.StatusCode.DATA_LOSS, "corruption"),
+    (TruncatedError, grpc.StatusCode.DATA_LOSS, "corruption"),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT, "argument"),
+)
+"""The first that fits counts; subclasses stand before their bases."""
+_LATER: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""What a broken connection or a restart looks like."""
+
+
+def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """The status, its text and its metadata."""
+    if isinstance(error, AccessError):
+        code = grpc.StatusCode.PERMISSION_DENIED if error.known else grpc.StatusCode.UNAUTHENTICATED
+        return code, error.reason, (("sej-error", "access"),)
+    reason = error.reason if isinstance(error, SejError) else str(error)
+    for kind, code, name in _CODES:
+        if isinstance(error, kind):
+            extra: tuple[tuple[str, str], ...] = ()
+            if isinstance(error, GapError):
+                extra = (("sej-expected", str(error.expected)),)
+            elif isinstance(error, OffsetTooSmallError):
+                extra = (("sej-first", str(error.first_available)),)
+            return code, reason, (("sej-error", name), *extra)
+    return grpc.StatusCode.INTERNAL, f"the hub failed: {type(error).__name__}", (("sej-error", "internal"),)
+
+
+def from_rpc_error(error: grpc.RpcError, address: str) -> SejError:
+    """The error that the hub meant, or what became of the connection."""
+    code: grpc.StatusCode = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+    details = (error.details() if hasattr(error, "details") else None) or "no details"
+    trailing = (error.trailing_metadata() if hasattr(error, "trailing_metadata") else None) or ()
+    said = {key: value for key, value in cast("Iterable[tuple[str, str | bytes]]", trailing) if isinstance(value, str)}
+    name = said.get("sej-error", "")
+    if name == "gap":
+        return GapError(details, expected=int(said.get("sej-expected", "0")))
+    if name == "deleted":
+        return OffsetTooSmallError(details, first_available=int(said.get("sej-first", "0")))
+    if name == "access" or code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return AccessError(details, known=code is grpc.StatusCode.PERMISSION_DENIED)
+    plain: dict[str, type[SejError]] = {
+        "conflict": ConflictError,
+        "quota": QuotaError,
+        "busy": BusyError,
+        "disk-low": DiskLowError,
+        "unavailable": UnavailableError,
+        "name": InvalidNameError,
+        "message": InvalidMessageError,
+        "unknown": JournalNotFoundError,
+        "corruption": CorruptionError,
+        "argument": InvalidMessageError,
+    }
+    if name in plain:
+        return plain[name](details)
+    where = f"hub at {address}: {code.name}: {details}"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return TooLargeError(where) if "larger than max" in details.lower() else BusyError(where)
+    return (UnavailableError if code in _LATER else HubError)(where)

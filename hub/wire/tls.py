@@ -1,0 +1,77 @@
+"""Certificates for either side, and which addresses need them.
+
+A server on any address but the loopback must have TLS, and so must a client that shows a token to one: a token that
+crosses a network in the clear belongs to whoever listens. ``allow_plaintext=True`` takes that risk by name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+
+__all__ = ["ClientTLS", "ServerTLS", "is_loopback"]
+
+PathLike = str | os.PathLike[str]
+
+
+class ServerTLS(NamedTuple):
+    """What the server shows, and whom it believes; PEM files, read when the server starts.
+
+    Attributes:
+        certificate: its chain.
+        key: its private key.
+        client_ca: mutual TLS: clients must show a certificate signed by one of these; its common name is the client id.
+    """
+
+    certificate: PathLike
+    key: PathLike
+    client_ca: PathLike | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """As gRPC wants them."""
+        pair = (Path(self.key).read_bytes(), Path(self.certificate).read_bytes())
+        if self.client_ca is None:
+            return grpc.ssl_server_credentials([pair])
+        return grpc.ssl_server_credentials(
+            [pair], root_certificates=Path(self.client_ca).read_bytes(), require_client_auth=True
+        )
+
+
+class ClientTLS(NamedTuple):
+    """Whom the client believes, and what it shows; PEM files.
+
+    Attributes:
+        ca: who signed the server's certificate; None: the authorities that gRPC brings along.
+        certificate: its own chain, for mutual TLS.
+        key: its own private key, for mutual TLS.
+        server_name: the name in the server's certificate, where it is not the address.
+    """
+
+    ca: PathLike | None = None
+    certificate: PathLike | None = None
+    key: PathLike | None = None
+    server_name: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """As gRPC wants them."""
+        ca, key, certificate = (
+            None if path is None else Path(path).read_bytes() for path in (self.ca, self.key, self.certificate)
+        )
+        return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address (``host:port``, ``[v6]:port``, ``unix:path``) can be reached from this machine only."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
