@@ -127,12 +127,12 @@ class Consumer:
         After max_attempts its messages are tried one by one, so that only those that fail go to the dead letters.
         """
         wait = self._timeout if isinstance(timeout, Start) else timeout
-        with Offset(self.path, self.name, self._default, disk=self._disk) as kept:
-            with (
-                Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
-                _Tries(self._directory, kept) as tries,
-            ):
-                return self._run(handler, batch_messages, scanner, kept, tries)
+        with (
+            Offset(self.path, self.name, self._default, disk=self._disk) as kept,
+            Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
+            _Tries(self._directory, kept) as tries,
+        ):
+            return self._run(handler, batch_messages, scanner, kept, tries)
 
     def stop(self) -> None:
         """Let :meth:`run` return after the message in hand, from any thread or signal handler."""

@@ -1,9 +1,9 @@
-"""Dead letters: messages that could not be handled, in a journal of their own.
+r"""Dead letters: messages that could not be handled, in a journal of their own.
 
 A dead letter keeps type, key, timestamp and every byte of the original's value, behind one line of JSON that says where
 it comes from and why it is here::
 
-    {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\\n<the original value>
+    {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\n<the original value>
 
 ``source`` is the identity of the journal (its ``id``, in hex), or its path where the original made it.
 """
@@ -120,7 +120,9 @@ def _newest_offset(path: str | os.PathLike[str], source: str, reader: str, disk:
 def _decode(message: Message, path: str) -> DeadLetter:
     head, newline, value = message.value.partition(b"\n")
     try:
-        fields = json.loads(head) if newline else None
+        if not newline:
+            raise ValueError("no line of JSON")
+        fields = json.loads(head)
         return DeadLetter(
             Message(fields["offset"], message.timestamp, message.type, message.key, value),
             fields["source"],
