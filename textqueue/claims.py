@@ -163,7 +163,7 @@ class Claimer:
 
     def _next(self, file: File) -> _Found | None:
         for position, record in sorted(self._source.ledger.claims.items()):
-            if not is_alive(record.owner, dead_hosts=self._dead_hosts):
+            if position >= 0 and not is_alive(record.owner, dead_hosts=self._dead_hosts):
                 raw = _entry(file, position)
                 if raw is not None and digest(essence(raw)) == record.digest and not self._source.in_transit(raw):
                     return _Found(Place(position, raw, self._epoch), dead=True)

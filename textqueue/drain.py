@@ -119,7 +119,7 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
     there: dict[tuple[bytes, bytes], list[Place]] = {}
     with source.session() as session:
         for position, record in sorted(source.ledger.claims.items(), reverse=True):
-            raw = entry_at(session.file, position)
+            raw = entry_at(session.file, position) if position >= 0 else b""
             if raw and digest(essence(raw)) == record.digest:
                 place = Place(position, raw, source.ledger.epoch)
                 there.setdefault((record.digest, record.owner), []).append(place)

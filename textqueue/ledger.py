@@ -7,6 +7,7 @@ One line for each edit, appended under the queue's lock after the edit::
 - KIND: ``=`` ``!`` ``#`` a mark, ``-`` given back to the queue, ``c`` claimed beside the file, ``m`` claimed in the
   message's mutex variable, ``v`` a variable set, ``a`` appended, ``r`` the state after a foreign change.
 - ESSENCE: 96 bits of BLAKE2b over the message's text and variables (``parser.essence``); ``-`` where there is none.
+- POSITION: of the control byte; negative: the message is not in the file, since so many nanoseconds after 1970.
 - INODE, SIZE, MTIME_NS: the file as this edit left it. If it looks otherwise, somebody else was there.
 - OWNER: who claimed, else ``-``. CRC32: of the line before it.
 
@@ -178,7 +179,8 @@ class Ledger:
         if record.kind == _STATE:
             self.epoch = record.position
             return
-        self.last = record
+        if record.position >= 0:
+            self.last = record
         if record.kind in CLAIMS:
             self.claims[record.position] = record
         elif record.kind in MARKS or record.kind == GIVEN_BACK:

@@ -4,7 +4,8 @@ A person opens the file, a worker marks a message, the person saves: the mark is
 cannot be told from a wish to have the message handled again, so ``on_revert`` decides, and both are reported.
 
 Equal messages are interchangeable: what counts is how many of them are done and how many are claimed. A mark whose
-message is not in the file any more is forgotten, so a text that is deleted and later written anew is a new message.
+message is not in the file any more is forgotten after ten seconds, so a text that is deleted and later written anew is
+a new message. Not at once, because an editor that saves in place empties the file first, and may be looked at then.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Container, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sej.disk import File
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import STATUS_OF
-from textqueue.ledger import BESIDE, EMPTY, IN_MUTEX, Ledger, Record, digest
-from textqueue.mutex import mutex_of
+from textqueue.ledger import BESIDE, CLAIMS, EMPTY, IN_MUTEX, Ledger, Record, digest
+from textqueue.mutex import is_alive, mutex_of
 from textqueue.parser import chunks, essence, value_of
 from textqueue.reader import scan, token_of
 
@@ -26,6 +27,7 @@ __all__ = ["Conflict", "OnRevert", "Place", "find_again", "reconcile"]
 
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
+_REMEMBER_NS: Final = 10_000_000_000
 
 
 class Conflict(NamedTuple):
@@ -92,7 +94,9 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
                         seen[name].append(_Seen(position, raw if raw[0] == _QUEUED else raw[:1]))
                 position += len(raw)
     kept: list[Record] = []
-    for name, places in seen.items():
+    lost: list[Record] = []
+    for name in marks.keys() | claims.keys():
+        places = seen.get(name, [])
         free = {place.position: place for place in places if place.raw[0] == _QUEUED}
         done = {place.position: place for place in places if place.raw[0] != _QUEUED}
         # What stands where it stood is itself; what moved goes where an equal one is left, in order.
@@ -103,6 +107,7 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
                 continue
             place = free.pop(record.position, None) or _first(free)
             if place is None:
+                lost.append(record)
                 continue
             text = value_of(place.raw).decode("utf-8", "replace")
             if on_revert == "deliver":
@@ -114,6 +119,7 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
             kept.append(record._replace(position=place.position))
         for record, place in _paired(held, free):
             if place is None:
+                lost.append(record)
                 continue
             record = record._replace(position=place.position)
             if record.kind == IN_MUTEX and record.owner not in place.raw:
@@ -125,8 +131,19 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
                     text = value_of(place.raw).decode("utf-8", "replace")
                     conflicts.append(Conflict(path, place.position, text, "claim", "claimed again for its owner"))
             kept.append(record)
-    ledger.rewrite(kept, token=token_of(file.status()), epoch=time.time_ns())
+    ledger.rewrite([*_remembered(lost), *kept], token=token_of(file.status()), epoch=time.time_ns())
     return conflicts
+
+
+def _remembered(lost: Sequence[Record]) -> list[Record]:
+    """What is not in the file, for a while: an editor may be writing it this very moment, and not be done."""
+    now = time.time_ns()
+    kept = []
+    for number, record in enumerate(lost):
+        since = record.position if record.position < 0 else -now + number
+        if now + since < _REMEMBER_NS or (record.kind in CLAIMS and is_alive(record.owner)):
+            kept.append(record._replace(position=since))
+    return kept
 
 
 def _paired(records: Sequence[Record], places: dict[int, _Seen]) -> list[tuple[Record, _Seen | None]]:

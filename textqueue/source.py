@@ -39,11 +39,15 @@ __all__ = ["Change", "Session", "Source"]
 
 _LEASE_WAIT_S: Final = 0.02
 """How long an edit waits for somebody who has the file open right now."""
-_LEASE_FUTILE_S: Final = 1.0
-"""After waiting in vain: how long edits do not wait again."""
+_FUTILE_FIRST_S: Final = 0.02
+_FUTILE_MAX_S: Final = 1.0
+"""After waiting in vain: how long edits do not wait again; doubled each time."""
+_HALF_WRITTEN_S: Final = 0.5
+"""How long a message that is missed is looked for again, while somebody has the file open."""
+_HALF_WRITTEN_PAUSE_S: Final = 0.01
 _PAUSE_S: Final = 0.000_2
 _LOOK_S: Final = 0.1
-_TRIES: Final = 16
+_TRIES: Final = 100
 _NEWLINE: Final = 10
 _NEAR_BYTES: Final = 4096
 
@@ -89,6 +93,7 @@ class Source:
         self.given = Given()
         self._clock_ns = clock_ns
         self._futile_until = 0.0
+        self._futile_s = _FUTILE_FIRST_S
         self._looked = 0.0
         self._pid = os.getpid()
         self._mine: tuple[int, bytes] | None = None  # the last edit of this object: what stands where since
@@ -248,11 +253,23 @@ class Source:
         self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
     ) -> list[Place]:
         """As ``edit``, for many messages under one lock; all are found before the first is changed."""
+        deadline = time.monotonic() + _HALF_WRITTEN_S
+        alone = True
         for _ in range(_TRIES):
             try:
                 with self.session() as session:
+                    alone = session.alone
                     done, current = self.write(session, places, changes, what)
+            except MessageMovedError:
+                # Somebody has the file open: it may be half written this moment.
+                if alone or time.monotonic() > deadline:
+                    raise
+                time.sleep(_HALF_WRITTEN_PAUSE_S)
+                continue
             except FileNotFoundError:
+                if time.monotonic() < deadline and self.has_ledger:  # between the two renames of an editor
+                    time.sleep(_HALF_WRITTEN_PAUSE_S)
+                    continue
                 raise MessageMovedError(
                     f"cannot {what}: the file is gone; put it back, or read the queue anew",
                     path=self.path,
@@ -421,6 +438,7 @@ class Source:
 
     def _alone(self, file: File) -> bool:
         if lease(file):
+            self._futile_s = _FUTILE_FIRST_S
             return True
         now = time.monotonic()
         if now < self._futile_until:
@@ -429,7 +447,8 @@ class Source:
             time.sleep(_PAUSE_S)
             if lease(file):
                 return True
-        self._futile_until = time.monotonic() + _LEASE_FUTILE_S
+        self._futile_until = time.monotonic() + self._futile_s
+        self._futile_s = min(self._futile_s * 2, _FUTILE_MAX_S)
         return False
 
     # Proof
