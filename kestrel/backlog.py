@@ -172,10 +172,16 @@ class _Cursor:
 
     def next_add(self) -> Operation:
         while True:
-            for operation in self._operations:
-                self.position = operation.position + operation.size
-                if operation.data is not None:
-                    return operation
+            try:
+                for operation in self._operations:
+                    if operation.position >= self.piece.size:
+                        break  # a state dump: the replay stopped there
+                    self.position = operation.position + operation.size
+                    if operation.data is not None:
+                        return operation
+            except DamageError:
+                if self.position < self.piece.size:
+                    raise  # otherwise it is the damage that the replay found
             if self.position >= self.piece.size:
                 self._next_piece()
             if self._file is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from kestrel.errors import FailedError, ShutError
 from sej.errors import ClosedError
 
-__all__ = ["Fuse"]
+__all__ = ["Fuse", "opening"]
 
 
 class Fuse:
@@ -45,3 +47,15 @@ class Fuse:
             path=self.path,
         )
         raise self.blown from cause
+
+
+@contextmanager
+def opening(path: str) -> Iterator[None]:
+    """While a queue is opened: what the system refuses is a :class:`FailedError` too."""
+    try:
+        yield
+    except OSError as error:
+        raise FailedError(
+            f"opening failed ({error}); nothing was lost by it: see to room and permissions, then open it again",
+            path=path,
+        ) from error

@@ -18,7 +18,9 @@ from typing import NamedTuple, Protocol, Self
 from kestrel.backlog import Backlog
 from kestrel.codec import removes, xid_operation
 from kestrel.errors import Damage, FullError, ShutError, TooLargeError
+from kestrel.files import join
 from kestrel.format import MAX_ITEM_SIZE, UNREMOVE
+from kestrel.fuse import opening
 from kestrel.growth import Growth
 from kestrel.journal import Dialect
 from kestrel.packing import load, wall_clock_ms
@@ -138,7 +140,21 @@ class Opened:
         self._reserved_at: dict[int, int] = {}
         self._counts = dict.fromkeys(("expired", "discarded", "opened", "canceled", "flushes"), 0)
         self._opened_ms = now_ms()
-        self._storage = Storage(directory, name, sync=sync, sync_soon=self.sync, disk=disk, now_ms=now_ms)
+        with opening(join(directory, name)):
+            self._open(name, sync, dialect, disk, max_memory_bytes, journal_bytes, max_journal_bytes, compact_delay_s)
+
+    def _open(
+        self,
+        name: str,
+        sync: Sync,
+        dialect: Dialect,
+        disk: Disk,
+        max_memory_bytes: int,
+        journal_bytes: int,
+        max_journal_bytes: int,
+        compact_delay_s: float,
+    ) -> None:
+        self._storage = Storage(self.directory, name, sync=sync, sync_soon=self.sync, disk=disk, now_ms=self._now_ms)
         self._backlog = Backlog(self._storage, max_memory_bytes, dialect=dialect, disk=disk)
         self._growth = Growth(
             self._storage,

@@ -20,7 +20,9 @@ from typing import Final, NamedTuple
 from kestrel.backlog import Backlog
 from kestrel.codec import addx, xid_operation
 from kestrel.errors import Damage, DamageError
+from kestrel.files import join
 from kestrel.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
+from kestrel.fuse import opening
 from kestrel.journal import Dialect, read_journal
 from kestrel.replay import Entry, Item, Machine
 from kestrel.storage import Piece, Storage
@@ -199,6 +201,13 @@ def pack(
         BusyError: somebody has the queue open.
         FailedError: a write failed; the journal holds the same as before.
     """
+    with opening(join(directory, name)):
+        return _pack(directory, name, dialect, disk, now_ms)
+
+
+def _pack(
+    directory: str | os.PathLike[str], name: str, dialect: Dialect, disk: Disk, now_ms: Callable[[], int]
+) -> list[Damage]:
     storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
     try:
         backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect, disk=disk)

@@ -19,6 +19,7 @@ from typing import Literal, Self
 
 from kestrel.errors import BadNameError, Damage, FullError, ShutError, TooLargeError
 from kestrel.files import check_name, join
+from kestrel.fuse import opening
 from kestrel.journal import open_file
 from kestrel.packing import wall_clock_ms
 from kestrel.segmented.bookmarks import BookmarkFile
@@ -114,21 +115,22 @@ class Queue:
         self._disk = disk
         self._closed = False
         self._readers: dict[str, Reader] = {}
-        self._files = WriterFiles(
-            directory,
-            name,
-            journal_bytes=journal_bytes,
-            archive_to=archive_to,
-            sync=sync,
-            sync_soon=self.sync,
-            disk=disk,
-            now_ms=now_ms,
-        )
-        try:
-            self._open()
-        except BaseException:
-            self._files.close()
-            raise
+        with opening(join(directory, name)):
+            self._files = WriterFiles(
+                directory,
+                name,
+                journal_bytes=journal_bytes,
+                archive_to=archive_to,
+                sync=sync,
+                sync_soon=self.sync,
+                disk=disk,
+                now_ms=now_ms,
+            )
+            try:
+                self._open()
+            except BaseException:
+                self._files.close()
+                raise
 
     def _open(self) -> None:
         listing = list_files(self.directory, self.name, self._disk)
@@ -394,7 +396,7 @@ class Queue:
             if self._full(reader, over=False):
                 raise FullError(
                     f"the reader {reader.name!r} of the queue {self.name} has {len(reader)} items of {reader.size}"
-                    f" bytes uncommitted; limits are {self._limits[0]} items and {self._limits[1]} bytes: let it catch up,"
+                    f" bytes open; the limits are {self._limits[0]} items and {self._limits[1]} bytes: let it catch up,"
                     " or open the queue with drop_oldest",
                     path=self.directory,
                 )

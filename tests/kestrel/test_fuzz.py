@@ -1,0 +1,150 @@
+"""Any bytes in any file: only KestrelError, bounded memory, and what is opened can be used."""
+
+import contextlib
+import random
+import time
+import tracemalloc
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kestrel
+from kestrel import segmented
+from tests.crash.disk import CrashDisk
+from tests.kestrel.golden import GOLDEN
+
+SAMPLES = {
+    kind: [path for path in sorted((GOLDEN / kind).rglob("journal/*")) if path.is_file()]
+    for kind in ("kestrel", "libkestrel")
+}
+
+
+def disk_with(files: dict[str, bytes]) -> CrashDisk:
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    for name, data in files.items():
+        file = disk.open(f"/q/{name}", "new")
+        file.write(data)
+        file.sync()
+        file.close()
+    return disk
+
+
+def use_kestrel(files: dict[str, bytes]) -> None:
+    disk = disk_with(files)
+    state = kestrel.replay("/q", "cars", disk=disk)
+    ticks = count(1)
+    with kestrel.Queue("/q", "cars", disk=disk, max_memory_bytes=500, now_ms=lambda: next(ticks)) as queue:
+        assert len(queue) == len(state.recovered)
+        assert len(queue.damage) == len(state.damage)
+        queue.put(b"new")
+    again = kestrel.replay("/q", "cars", disk=disk)
+    assert again.damage == []
+    assert again.items[-1].data == b"new"
+
+
+def use_libkestrel(files: dict[str, bytes]) -> None:
+    disk = disk_with(files)
+    segmented.load("/q", "jobs", disk=disk)
+    ticks = count(1)
+    with segmented.Queue("/q", "jobs", disk=disk, now_ms=lambda: next(ticks)) as queue:
+        for name in queue.readers:
+            reader = queue.reader(name)
+            for _ in range(5):
+                item = reader.get()
+                if item is not None:
+                    reader.commit(item.id)
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_any_bytes_are_a_kestrel_journal_or_damage(current: bytes, rotated: bytes) -> None:
+    use_kestrel({"cars": current, "cars.5": rotated})
+
+
+@given(st.binary(max_size=300), st.binary(max_size=100))
+def test_any_bytes_are_a_libkestrel_journal_or_damage(writer: bytes, reader: bytes) -> None:
+    use_libkestrel({"jobs.5": b"\x27\x64\x26\x03" + writer, "jobs.read.a": b"\x26\x3c\x26\x03" + reader})
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    found = bytearray(data)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(found) + 1)
+        match chance.randrange(4):
+            case 0:
+                found[at : at + 1] = bytes((chance.randrange(256),))
+            case 1:
+                del found[at : at + chance.randrange(20)]
+            case 2:
+                found[at:at] = found[chance.randrange(len(found) + 1) :][: chance.randrange(40)]
+            case _:
+                found[at : at + 4] = chance.choice(
+                    [b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x80"]
+                )
+    return bytes(found)
+
+
+def mutate(kind: str, budget_s: float, seed: int) -> int:
+    chance = random.Random(seed)
+    deadline = time.monotonic() + budget_s
+    rounds = 0
+    while time.monotonic() < deadline:
+        rounds += 1
+        data = mutated(chance.choice(SAMPLES[kind]).read_bytes(), chance)
+        if kind == "kestrel":
+            use_kestrel({"cars": data, "cars.5": mutated(chance.choice(SAMPLES[kind]).read_bytes(), chance)})
+        else:
+            use_libkestrel({"jobs.5": data, "jobs.read.a": mutated(chance.choice(SAMPLES[kind]).read_bytes(), chance)})
+    return rounds
+
+
+@pytest.mark.parametrize("kind", ["kestrel", "libkestrel"])
+def test_mutated_files_are_used_or_reported(kind: str) -> None:
+    assert mutate(kind, 1.0, 1) > 0
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kind", ["kestrel", "libkestrel"])
+def test_many_mutated_files_are_used_or_reported(kind: str, torture_s: float) -> None:
+    assert mutate(kind, torture_s, time.monotonic_ns()) > 0
+
+
+def test_no_declared_size_makes_memory(tmp_path: Path) -> None:
+    (tmp_path / "cars").write_bytes(b"\x02\xff\xff\xff\x7f" + bytes(64))
+    (tmp_path / "jobs.1").write_bytes(bytes.fromhex("27642603 86 ffffffff") + bytes(64))
+    (tmp_path / "jobs.2").write_bytes(bytes.fromhex("27642603 86 00000001") + bytes(64))
+    tracemalloc.start()
+    try:
+        assert kestrel.replay(tmp_path, "cars").damage
+        assert len(segmented.load(tmp_path, "jobs").damage) == 2
+        for read in (kestrel.read_journal, segmented.read_writer_file):
+            for path in tmp_path.iterdir():
+                with contextlib.suppress(kestrel.KestrelError):
+                    list(read(path))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_queue_is_opened_in_bounded_memory(tmp_path: Path) -> None:
+    """64 MiB of items and a limit of 4 MiB: opened, read to the end and packed within the limit and a little."""
+    limit = 4 << 20
+    with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
+        for _ in range(64):
+            queue.put_many([b"v" * 1000] * 1000)
+    tracemalloc.start()
+    try:
+        with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
+            assert len(queue) == 64_000
+            for _ in range(32_000):
+                queue.get()
+        kestrel.pack(tmp_path, "cars")
+        # `pack` holds up to 32 MiB; what the interpreter and the blocks take comes on top.
+        assert tracemalloc.get_traced_memory()[1] < limit + (36 << 20)
+    finally:
+        tracemalloc.stop()
+    with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
+        assert len(queue) == 32_000

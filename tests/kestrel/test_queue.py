@@ -1,0 +1,390 @@
+"""What a Kestrel 2 queue does, verb by verb, on real files."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kestrel
+from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
+from kestrel.format import WRITTEN
+from kestrel.queues import Queues
+from kestrel.replay import next_xid
+
+START = 1_500_000_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: Clock) -> Callable[..., kestrel.Queue]:
+    def make(**options: Any) -> kestrel.Queue:
+        return kestrel.Queue(tmp_path, "cars", now_ms=clock, **options)
+
+    return make
+
+
+def values(queue: kestrel.Queue) -> list[bytes]:
+    found = []
+    while (item := queue.get()) is not None:
+        found.append(item.data)
+    return found
+
+
+def test_first_in_first_out_with_binary_data(opened: Callable[..., kestrel.Queue]) -> None:
+    with opened() as queue:
+        queue.put(b"")
+        queue.put(bytes(range(256)))
+        assert queue.put_many([b"a", bytearray(b"b")]) == 2  # type: ignore[list-item]
+        assert queue.peek() == kestrel.Item(b"", START, 0)
+        assert len(queue) == 4
+        assert values(queue) == [b"", bytes(range(256)), b"a", b"b"]
+        assert (queue.get(), queue.peek(), queue.reserve()) == (None, None, None)
+
+
+def test_open_transactions_come_back_lowest_first(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    queue = opened()
+    queue.put_many([b"a", b"b", b"c", b"d"])
+    xids = [found[0] for _ in range(3) if (found := queue.reserve())]
+    assert queue.open_transactions == {1: kestrel.Item(b"a", START, 0), 2: (b"b", START, 0), 3: (b"c", START, 0)}
+    assert queue.confirm(xids[1])
+    assert not queue.unreserve(99)
+    queue.close()
+    with opened() as queue:
+        assert queue.open_transactions == {}
+        assert values(queue) == [b"a", b"c", b"d"]
+
+
+def test_continue_closes_and_adds_at_once(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened() as queue:
+        queue.put(b"step 1")
+        xid, _ = queue.reserve() or (0, None)
+        assert queue.continue_(xid, b"step 2")
+        assert not queue.continue_(xid, b"never")
+        assert queue.open_transactions == {}
+        last = list(kestrel.read_journal(tmp_path / "cars"))[-1]
+        assert (last.name, last.xid, last.data) == ("CONTINUE", xid, b"step 2")
+
+
+def test_only_what_kestrel_2_4_reads_is_written(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened(max_memory_bytes=2000, journal_bytes=900, max_journal_bytes=6000) as queue:
+        for number in range(200):
+            queue.put(b"%d" % number)
+            if number % 3 == 0:
+                found = queue.reserve()
+                assert found is not None
+                if number % 9 == 0:
+                    assert queue.confirm(found[0])
+                elif number % 9 == 3:
+                    assert queue.unreserve(found[0])
+                else:
+                    assert queue.continue_(found[0], b"more")
+            if number % 4 == 0:
+                queue.get()
+        for path in tmp_path.iterdir():
+            if "~~" not in path.name:
+                for operation in kestrel.read_journal(path, dialect="2.4"):
+                    assert operation.opcode in WRITTEN
+
+
+def test_a_get_waits_for_a_put(opened: Callable[..., kestrel.Queue]) -> None:
+    with opened() as queue:
+        found: list[kestrel.Item | None] = []
+        waiting = threading.Thread(target=lambda: found.append(queue.get(timeout=None)))
+        waiting.start()
+        while not queue.counters().waiters:
+            pass
+        queue.put(b"now")
+        waiting.join()
+        assert found[0] is not None
+        assert found[0].data == b"now"
+        assert queue.get(timeout=0.01) is None
+
+
+def test_waiters_are_let_go(opened: Callable[..., kestrel.Queue]) -> None:
+    with opened() as queue:
+        found: list[object] = []
+        waiting = threading.Thread(target=lambda: found.append(queue.reserve(timeout=None)))
+        waiting.start()
+        while not queue.counters().waiters:
+            pass
+        queue.evict_waiters()
+        waiting.join()
+        assert found == [None]
+
+
+def test_a_closed_queue_wakes_and_refuses(opened: Callable[..., kestrel.Queue]) -> None:
+    queue = opened()
+    found: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            queue.get(timeout=None)
+        except kestrel.KestrelError as error:
+            found.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not queue.counters().waiters:
+        pass
+    queue.close()
+    queue.close()
+    waiting.join()
+    assert isinstance(found[0], ShutError)
+    for verb in (queue.get, queue.peek, queue.reserve, queue.flush, lambda: queue.put(b""), lambda: queue.confirm(1)):
+        with pytest.raises(ShutError):
+            verb()
+
+
+def test_items_expire_strictly_after_their_time(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
+    with opened() as queue:
+        queue.put(b"soon", expiry=START + 10)
+        queue.put(b"never")
+        queue.put(b"later", expiry=START + 20)
+        clock.now = START + 10
+        assert queue.peek() == (b"soon", START, START + 10)
+        clock.now += 1
+        assert queue.peek() == (b"never", START, 0)
+        clock.now += 100
+        assert values(queue) == [b"never"]
+        assert queue.counters().expired_items == 2
+
+
+def test_max_age_caps_an_expiry_and_is_stored(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
+    with opened(max_age_s=1) as queue:
+        queue.put(b"a")
+        queue.put(b"b", expiry=START + 5000)
+        queue.put(b"c", expiry=START + 500)
+        found = [queue.reserve() for _ in range(3)]
+        assert [one[1].expiry for one in found if one] == [START + 1000, START + 1000, START + 500]
+
+
+def test_expired_items_go_to_another_queue(tmp_path: Path, clock: Clock) -> None:
+    with Queues(tmp_path, {"cars": {"expire_to": "late"}}, now_ms=clock) as queues:
+        queues.put("cars", b"slow", expiry=START + 1)
+        clock.now += 10
+        assert queues.flush_expired() == 1
+        assert queues.open("late").get() == (b"slow", START + 10, 0)
+    with (
+        Queues(tmp_path, {"a": {"expire_to": "b"}, "b": {"expire_to": "a"}}) as queues,
+        pytest.raises(ValueError, match="circle"),
+    ):
+        queues.open("a")
+
+
+def test_limits_refuse(opened: Callable[..., kestrel.Queue]) -> None:
+    with opened(max_items=2, max_item_bytes=5) as queue:
+        queue.put_many([b"a", b"b"])
+        with pytest.raises(FullError, match="2 items"):
+            queue.put(b"c")
+        with pytest.raises(TooLargeError, match="max_item_bytes is 5"):
+            queue.put(b"123456")
+        queue.get()
+        with pytest.raises(FullError):
+            queue.put_many([b"c", b"d"])
+        queue.put(b"c")
+        assert values(queue) == [b"b", b"c"]
+        with pytest.raises(TypeError):
+            queue.put("text")  # type: ignore[arg-type]
+
+
+def test_max_bytes_may_be_passed_by_one_item(opened: Callable[..., kestrel.Queue]) -> None:
+    with opened(max_bytes=10) as queue:
+        queue.put(b"123456789")
+        queue.put(b"over")
+        with pytest.raises(FullError):
+            queue.put(b"")
+
+
+def test_the_oldest_are_discarded(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened(max_items=3, discard_oldest=True) as queue:
+        for number in range(8):
+            queue.put(b"%d" % number)
+        assert queue.counters().discarded == 5
+        assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"5", b"6", b"7"]
+        with pytest.raises(FullError):
+            queue.put_many([b"x"] * 4)
+
+
+def test_reserved_items_come_back_in_time(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
+    with opened(open_timeout_s=10) as queue:
+        queue.put_many([b"a", b"b"])
+        first = queue.reserve()
+        assert first is not None
+        clock.now += 10_000
+        assert queue.reserve() == (2, (b"b", START, 0))
+        clock.now += 1
+        assert queue.get() == (b"a", START, 0)
+        assert not queue.confirm(first[0])
+        assert queue.counters().canceled_transactions == 1
+
+
+def test_flush_takes_what_waits_and_nothing_else(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened(max_memory_bytes=4000) as queue:
+        queue.put_many([b"x" * 50] * 300)
+        queue.reserve()
+        assert queue.flush() == 299
+        assert len(queue) == 0
+        state = kestrel.replay(tmp_path, "cars")
+        assert (state.items, list(state.open_transactions)) == ([], [1])
+
+
+def test_the_counters_are_the_originals(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
+    with opened() as queue:
+        queue.put_many([b"abc", b"de"])
+        found = queue.reserve()
+        assert found is not None
+        clock.now += 7
+        queue.unreserve(found[0])
+        queue.get()
+        counters = queue.counters()
+        assert (counters.items, counters.bytes, counters.total_items) == (1, 2, 2)
+        assert (counters.transactions, counters.canceled_transactions, counters.open_transactions) == (1, 1, 0)
+        assert (counters.age, counters.mem_items, counters.mem_bytes, counters.waiters) == (7, 1, 2, 0)
+        assert counters.logsize == 21 + 3 + 21 + 2 + 5 + 5 + 1
+
+
+def test_one_process_has_it(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened():
+        with pytest.raises(BusyError, match="pid="):
+            opened()
+        with pytest.raises(BusyError):
+            kestrel.pack(tmp_path, "cars")
+        assert kestrel.replay(tmp_path, "cars").items == []
+    opened().close()
+
+
+def test_a_lost_lock_stops_the_queue(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    """The original deletes name~~* when it starts; two writers must not follow."""
+    with opened() as queue:
+        (tmp_path / "cars~~lock").unlink()
+        queue._storage._checked = 0.0  # as if the last look was 100 ms ago
+        with pytest.raises(FailedError, match="removed or replaced"):
+            queue.put(b"a")
+
+
+def test_an_empty_queue_begins_anew(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened(journal_bytes=100) as queue:
+        for _ in range(10):
+            queue.put(b"x" * 20)
+            queue.get()
+        assert queue.counters().journal_rewrites == 3
+        assert (tmp_path / "cars").stat().st_size < 150
+    assert (tmp_path / "cars").stat().st_size == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cars", "cars~~lock"]
+
+
+def test_a_long_journal_is_written_anew_not_too_often(
+    opened: Callable[..., kestrel.Queue], clock: Clock, tmp_path: Path
+) -> None:
+    with opened(max_journal_bytes=1000, compact_delay_s=60) as queue:
+        for _ in range(100):
+            queue.put(b"x" * 100)
+            queue.put(b"y" * 100)
+            queue.get()
+        assert queue.counters().journal_rewrites == 1
+        clock.now += 60_001
+        queue.put(b"z")
+        assert queue.counters().journal_rewrites == 2
+        assert len(list(kestrel.read_journal(tmp_path / "cars"))) == 101
+
+
+def test_a_queue_in_read_behind_is_packed_at_checkpoints(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened(max_memory_bytes=10_000) as queue:
+        expected = [b"%05d" % number + b"x" * 95 for number in range(2000)]
+        for value in expected:
+            queue.put(value)
+        assert queue.counters().journal_rotations > 10
+        assert queue.counters().mem_items < 40
+        before = queue.counters().logsize
+        got = []
+        for number in range(1500):
+            found = queue.reserve()
+            assert found is not None
+            got.append(found[1].data)
+            if number % 7:
+                queue.confirm(found[0])
+            elif number % 2:
+                queue.get()
+                got.append(b"")
+        state = kestrel.replay(tmp_path, "cars")
+        assert len(state.items) == len(queue)
+        assert {xid: item.data for xid, item in state.open_transactions.items()} == {
+            xid: item.data for xid, item in queue.open_transactions.items()
+        }
+        assert queue.counters().logsize < before
+        assert [item.data for item in state.items] == values(queue)
+
+
+def test_names_of_files_are_those_of_the_original(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened(max_memory_bytes=200) as queue:
+        for number in range(30):
+            queue.put(b"%d" % number)
+        names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[0] == "cars"
+    assert names[-1] == "cars~~lock"
+    assert all(name.removeprefix("cars.").isdecimal() for name in names[1:-1])
+
+
+def test_delete_leaves_the_lock_alone(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    queue = opened(max_memory_bytes=200)
+    for number in range(30):
+        queue.put(b"%d" % number)
+    queue.delete()
+    assert [path.name for path in tmp_path.iterdir()] == ["cars~~lock"]
+    assert kestrel.replay(tmp_path, "cars").items == []
+
+
+def test_fanout_children_get_what_comes_after_them(tmp_path: Path, clock: Clock) -> None:
+    with Queues(tmp_path, {"cars": {"max_queue_age_s": 5}, "cars+red": {"max_items": 1}}, now_ms=clock) as queues:
+        queues.put("cars", b"before")
+        queues.open("cars+red")
+        queues.open("cars+blue")
+        queues.put("cars", b"one")
+        queues.put("cars", b"two")
+        assert values(queues.open("cars")) == [b"before", b"one", b"two"]
+        assert values(queues.open("cars+red")) == [b"one"]
+        assert values(queues.open("cars+blue")) == [b"one", b"two"]
+        assert queues.names == ["cars", "cars+blue", "cars+red"]
+        clock.now += 5001
+        queues.put("cars", b"three")
+        assert queues.open("cars+blue").get() is not None
+        assert queues.delete_stale() == ["cars+blue"]
+        assert queues.children("cars") == ["cars+red"]
+    with Queues(tmp_path, {"cars": {"fanout_only": True}}) as queues:
+        queues.put("cars", b"four")
+        assert len(queues.open("cars")) == 1
+        assert queues.flush() == 3
+
+
+def test_transaction_ids_go_over_the_top(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    assert next_xid(2**31 - 1, {}) == -(2**31)
+    assert next_xid(-1, {}) == 1
+    assert next_xid(1, dict.fromkeys([2, 3])) == 4  # type: ignore[arg-type]
+    with pytest.raises(BadNameError):
+        kestrel.Queue(tmp_path, "a.b")
+
+
+@pytest.mark.parametrize("sync", ["never", "always", 0.001])
+def test_sync_is_named(sync: Any, tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path, "cars", sync=sync) as queue:
+        queue.put(b"a")
+        queue.get()
+        queue.sync()
+    for wrong in ("often", 0, -1):
+        with pytest.raises(ValueError, match="sync must be"):
+            kestrel.Queue(tmp_path, "cars", sync=wrong)  # type: ignore[arg-type]
+    kestrel.Queue(tmp_path, "cars").close()

@@ -1,0 +1,236 @@
+"""What a libkestrel queue does, verb by verb, on real files."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kestrel import segmented
+from kestrel.errors import BadNameError, BusyError, FullError, ShutError, TooLargeError
+
+START = 1_500_000_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: Clock) -> Callable[..., segmented.Queue]:
+    def make(**options: Any) -> segmented.Queue:
+        return segmented.Queue(tmp_path, "jobs", now_ms=clock, **options)
+
+    return make
+
+
+def files(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if "~~" not in entry.name)
+
+
+def test_commits_in_any_order_hold(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with opened() as queue:
+        assert queue.put_many([b"a", b"b", b"c", b"d"]) == range(1, 5)
+        reader = queue.reader()
+        taken = [item.id for _ in range(4) if (item := reader.get())]
+        assert taken == [1, 2, 3, 4]
+        assert reader.commit(3)
+        assert reader.commit(1)
+        assert not reader.commit(1)
+        assert reader.bookmark == (1, frozenset({3}))
+        assert segmented.read_reader_file(tmp_path / "jobs.read.") == (1, frozenset({3}))
+    with opened() as queue:
+        reader = queue.reader()
+        taken = [item.id for _ in range(3) if (item := reader.get())]
+        assert taken == [2, 4]
+        assert reader.commit(4)
+        assert reader.commit(2)
+        assert reader.head == 4
+
+
+def test_given_back_items_come_first_and_count_errors(opened: Callable[..., segmented.Queue]) -> None:
+    given_up: list[tuple[str, int]] = []
+    with opened(max_errors=2, on_given_up=lambda name, item: given_up.append((name, item.id))) as queue:
+        queue.put_many([b"a", b"b", b"c"])
+        reader = queue.reader()
+        reader.get()
+        reader.get()
+        assert reader.unget(2)
+        assert reader.unget(1)
+        assert not reader.unget(1)
+        taken = [(item.id, item.error_count) for _ in range(3) if (item := reader.get())]
+        assert taken == [(2, 1), (1, 1), (3, 0)]
+        assert reader.unget(1)
+        assert given_up == [("", 1)]
+        assert reader.head == 1
+        assert reader.counters().discarded == 1
+
+
+def test_the_first_named_reader_takes_the_defaults_place(
+    opened: Callable[..., segmented.Queue], tmp_path: Path
+) -> None:
+    with opened() as queue:
+        queue.put_many([b"a", b"b"])
+        default = queue.reader()
+        default.get()
+        default.commit(1)
+        named = queue.reader("worker.1")
+        assert named is default
+        assert named.head == 1
+        late = queue.reader("late")
+        early = queue.reader("early", start="first")
+        assert (late.get(), early.head) == (None, 0)
+        queue.put(b"c")
+        assert [reader.get() and reader.peek() for reader in (late,)] == [None]
+        with pytest.raises(BadNameError, match="named readers"):
+            queue.reader("")
+        with pytest.raises(BadNameError):
+            queue.reader("a/b")
+        assert queue.readers == ["early", "late", "worker.1"]
+        queue.drop_reader("late")
+        queue.drop_reader("early")
+    assert [name for name in files(tmp_path) if ".read." in name] == ["jobs.read.worker.1"]
+
+
+def test_read_files_go_when_all_are_past(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with opened(journal_bytes=200, checkpoint_s=0) as queue:
+        a, b = queue.reader("a"), queue.reader("b")
+        for number in range(40):
+            queue.put(b"%02d" % number + b"x" * 30)
+        many = len(files(tmp_path))
+        for _ in range(40):
+            item = a.get()
+            assert item is not None
+            a.commit(item.id)
+        assert len(files(tmp_path)) == many
+        for _ in range(20):
+            item = b.get()
+            assert item is not None
+            b.commit(item.id)
+        assert len(files(tmp_path)) < many / 2 + 3
+        b.flush()
+        queue.checkpoint()
+        assert len(files(tmp_path)) == 3
+        assert queue.put(b"next") == 41
+
+
+def test_retired_files_are_archived(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with opened(journal_bytes=100, archive_to=tmp_path / "old") as queue:
+        for _ in range(10):
+            queue.put(b"x" * 40)
+        assert queue.reader().flush() == 10
+        queue.checkpoint()
+    archived = sorted((tmp_path / "old").iterdir())
+    assert len(archived) == 9
+    assert all(path.name.startswith("archive~jobs.") for path in archived)
+    assert [item.id for path in archived for item in segmented.read_writer_file(path)] == list(range(1, 10))
+
+
+def test_items_expire_at_their_time(opened: Callable[..., segmented.Queue], clock: Clock) -> None:
+    told: list[int] = []
+    with opened(max_age_s=1, on_expired=lambda item: told.append(item.id)) as queue:
+        queue.put(b"a", expire_time=START + 10)
+        queue.put(b"b")
+        reader = queue.reader()
+        clock.now += 10
+        assert reader.peek() == (2, START, None, 0, b"b")
+        clock.now += 990
+        assert reader.get() is None
+        assert told == [1, 2]
+        assert (reader.head, len(reader), reader.size) == (2, 0, 0)
+
+
+def test_limits_refuse_if_any_reader_is_full(opened: Callable[..., segmented.Queue]) -> None:
+    with opened(max_items=2, max_item_bytes=10) as queue:
+        a, b = queue.reader("a"), queue.reader("b")
+        queue.put_many([b"1", b"2"])
+        a.flush()
+        with pytest.raises(FullError, match="'b'"):
+            queue.put(b"3")
+        assert b.get() is not None
+        with pytest.raises(FullError):
+            queue.put(b"3")
+        b.commit(1)
+        queue.put(b"3")
+        with pytest.raises(TooLargeError, match="10 are possible"):
+            queue.put(b"x" * 11)
+        with pytest.raises(TypeError):
+            queue.put("text")  # type: ignore[arg-type]
+
+
+def test_the_oldest_are_dropped(opened: Callable[..., segmented.Queue]) -> None:
+    with opened(max_items=3, max_bytes=100, drop_oldest=True) as queue:
+        reader = queue.reader()
+        queue.put_many([b"x"] * 8)
+        taken = [item.id for _ in range(4) if (item := reader.get())]
+        assert taken == [6, 7, 8]
+        assert reader.counters().discarded == 5
+        queue.put(b"x" * 100)
+        assert len(reader) == 3
+
+
+def test_a_get_waits_for_a_put(opened: Callable[..., segmented.Queue]) -> None:
+    with opened() as queue:
+        reader = queue.reader()
+        found: list[object] = []
+        started = threading.Event()
+
+        def wait() -> None:
+            started.set()
+            found.append(reader.get(timeout=None))
+            found.append(reader.get(timeout=None))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        started.wait()
+        queue.put(b"now")
+        while len(found) < 1:
+            pass
+        while waiting.is_alive():
+            queue.evict_waiters()
+        assert found == [(1, START, None, 0, b"now"), None]
+        assert reader.get(timeout=0.01) is None
+
+
+def test_closed_locked_and_deleted(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    queue = opened()
+    with pytest.raises(BusyError, match="pid="):
+        opened()
+    reader = queue.reader()
+    queue.put(b"a")
+    queue.close()
+    queue.close()
+    for verb in (reader.get, reader.flush, queue.checkpoint, lambda: queue.put(b"")):
+        with pytest.raises(ShutError):
+            verb()
+    again = opened()
+    assert len(again.reader()) == 1
+    again.delete()
+    assert files(tmp_path) == []
+
+
+def test_a_reader_file_is_what_the_original_writes(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with opened() as queue:
+        queue.put(b"a")
+    assert (tmp_path / "jobs.read.").read_bytes().hex(" ") == "26 3c 26 03 02 00 00 00 00 00 00 00 00 91 00 00 00 00"
+    (writer,) = [path for path in tmp_path.iterdir() if path.name[5:].isdecimal()]
+    assert writer.read_bytes()[:5].hex(" ") == "27 64 26 03 86"
+
+
+@pytest.mark.parametrize("sync", ["never", "always", 0.001])
+def test_sync_is_named(sync: Any, opened: Callable[..., segmented.Queue]) -> None:
+    with opened(sync=sync) as queue:
+        queue.put(b"a")
+        item = queue.reader().get()
+        assert item is not None
+        assert queue.reader().commit(item.id)
