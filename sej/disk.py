@@ -340,6 +340,7 @@ OS: Final = OsDisk()
 
 def replace_file(disk: Disk, temporary: str | os.PathLike[str], path: str | os.PathLike[str], data: bytes) -> None:
     """Make path hold exactly data, or leave it as it is: by temporary file, sync and rename."""
+    disk.unlink(temporary)  # a crash inside a rename may have left both names to one file: it is not written again
     file = disk.open(temporary, "temp")
     try:
         file.write(data)
