@@ -10,8 +10,8 @@ from typing import Protocol
 
 from hub.errors import GapError
 from sej.codec import decode_many, encode, measure
-from sej.errors import DecodeError
-from sej.format import OFFSET, OVERHEAD_SIZE
+from sej.errors import DecodeError, InvalidMessageError
+from sej.format import MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 from sej.message import Message
 from sej.writer import Writer
 
@@ -47,6 +47,10 @@ class Messages:
     def __init__(self, messages: Sequence[Message]) -> None:
         """At least one."""
         self.first = messages[0].offset
+        if not isinstance(self.first, int):
+            raise TypeError(f"an offset must be an int, not {type(self.first).__name__}")
+        if not 0 <= self.first <= MAX_OFFSET - len(messages):
+            raise InvalidMessageError(f"offset {self.first}: 0 to {MAX_OFFSET} is due", offset=self.first)
         self.known: Sequence[Message] = ()
         self.size = 0
         self._messages = messages

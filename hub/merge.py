@@ -251,8 +251,8 @@ class Merge:
         if self._broken:
             self._raise_broken()
         out = self._merger.take(_TAKE)
-        if self._merger.emptied >= 0:
-            self._read(self._merger.emptied)
+        while self._merger.emptied >= 0 and self._read(self._merger.emptied) and len(out) < _TAKE:
+            out += self._merger.take(_TAKE - len(out))
         return out
 
     def _follow(self, timeout: float | None) -> list[tuple[Source, Message]]:

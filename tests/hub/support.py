@@ -1,0 +1,57 @@
+"""What the tests of the hub share."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import hub
+import sej
+from hub.wire import Client, Server
+from sej import Message
+from tests.sej.support import packed, segments
+
+CERTIFICATES = Path(__file__).parent / "certificates"
+
+
+def at(offset: int, timestamp: int, value: bytes = b"") -> Message:
+    """A message that only its place and time tell apart."""
+    return Message(offset, timestamp, 0, b"", value or b"%d" % timestamp)
+
+
+@contextlib.contextmanager
+def serving(root: Path, address: str = "127.0.0.1:0", **options: object) -> Iterator[tuple[hub.Store, Server]]:
+    with hub.Store(root) as store, Server(store, address, **options) as server:  # type: ignore[arg-type]
+        yield store, server
+
+
+@contextlib.contextmanager
+def connected(root: Path, client_id: str = "client-a") -> Iterator[tuple[hub.Store, Client]]:
+    with serving(root) as (store, server), Client(server.address, client_id=client_id) as client:
+        yield store, client
+
+
+def fill(path: Path, messages: list[Message], **options: int) -> None:
+    """Append messages with the offsets that they have."""
+    first = messages[0].offset if not path.exists() else 0
+    with sej.Writer(path, first_offset=first, **options) as writer:
+        writer.append_encoded(packed(messages))
+
+
+def same_bytes(source: Path, copy: Path) -> None:
+    """Every byte of the copy is the source's, and none is missing."""
+    assert b"".join(segments(copy).values()) == b"".join(segments(source).values())
+
+
+def is_prefix(source: Path, copy: Path) -> bool:
+    return b"".join(segments(source).values()).startswith(b"".join(segments(copy).values()))
+
+
+def free_port() -> int:
+    """A port that nobody has at the moment: for servers that die and must come back where they were."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,412 @@
+"""The store: idempotent, durable, refusing what does not belong, one lock a directory."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import hub
+import sej
+from sej.disk import OS, File
+from tests.crash.disk import CrashDisk
+from tests.hub.support import at
+from tests.sej.hooks import HookedDisk
+from tests.sej.support import packed, sample, segments
+
+Put = Callable[[hub.Store, str, str, list[sej.Message]], int]
+
+
+def put_messages(store: hub.Store, client: str, journal: str, messages: list[sej.Message]) -> int:
+    return store.put(client, journal, messages)
+
+
+def put_bytes(store: hub.Store, client: str, journal: str, messages: list[sej.Message]) -> int:
+    return store.put_encoded(client, journal, packed(messages))
+
+
+@pytest.fixture(params=[put_messages, put_bytes])
+def put(request: pytest.FixtureRequest) -> Put:
+    found: Put = request.param
+    return found
+
+
+def test_messages_arrive_exactly(tmp_path: Path, put: Put) -> None:
+    messages = [*sample(300), sej.Message(300, sej.NO_TIMESTAMP, 255, b"", b"")]
+    with hub.Store(tmp_path / "hub") as store:
+        assert put(store, "client-a", "orders.3.000", messages) == 301
+        assert store.get("client-a", "orders.3.000", 0, 1000) == messages
+        assert store.get("client-a", "orders.3.000", 299, 1) == messages[299:300]
+        assert store.get("client-a", "orders.3.000", 301) == []
+        assert store.end_offset("client-a", "orders.3.000") == 301
+        assert store.clients() == ["client-a"]
+        assert store.journals("client-a") == ["orders.3.000"]
+    assert b"".join(segments(tmp_path / "hub" / "client-a.orders.3.000").values()) == packed(messages)
+
+
+def test_resend_changes_nothing(tmp_path: Path, put: Put) -> None:
+    messages = sample(10)
+    with hub.Store(tmp_path) as store:
+        assert put(store, "a", "j", messages[:6]) == 6
+        assert put(store, "a", "j", messages[:6]) == 6
+        assert put(store, "a", "j", messages[2:9]) == 9
+        assert put(store, "a", "j", messages[4:5]) == 9
+        assert put(store, "a", "j", messages) == 10
+        assert store.counters.resent == 6 + 4 + 1 + 9
+        assert store.counters.messages == 10
+    assert b"".join(segments(tmp_path / "a.j").values()) == packed(messages)
+
+
+def test_gap_is_refused_and_says_what_is_due(tmp_path: Path, put: Put) -> None:
+    messages = sample(10)
+    with hub.Store(tmp_path) as store:
+        put(store, "a", "j", messages[:3])
+        for wrong in (messages[5:], [*messages[3:5], *messages[6:]], [*messages[3:5], *messages[:2]]):
+            with pytest.raises(hub.GapError) as refused:
+                put(store, "a", "j", wrong)
+            assert refused.value.expected == 3
+            assert store.end_offset("a", "j") == 3
+        with pytest.raises(hub.GapError) as refused:
+            put(store, "a", "new", [messages[4], messages[9]])
+        assert refused.value.expected == 4
+        assert store.counters.refusals["GapError"] == 4
+    assert not (tmp_path / "a.new").exists()
+
+
+def test_other_bytes_under_a_known_offset_are_refused(tmp_path: Path, put: Put) -> None:
+    messages = sample(10)
+    for field, other in (("value", b"other"), ("key", b"x"), ("type", 77), ("timestamp", 1)):
+        with hub.Store(tmp_path / field) as store:
+            put(store, "a", "j", messages[:5])
+            forged = [*messages[:4], messages[4]._replace(**{field: other}), *messages[5:]]
+            with pytest.raises(hub.ConflictError, match="offset 4"):
+                put(store, "a", "j", forged)
+            assert store.get("a", "j", 0) == messages[:5]
+            assert store.end_offset("a", "j") == 5
+
+
+def test_a_journal_starts_where_its_client_does(tmp_path: Path, put: Put) -> None:
+    messages = sample(5, 1000)
+    with hub.Store(tmp_path) as store:
+        assert store.end_offset("a", "j") == 0
+        assert store.first_offset("a", "j") is None
+        assert put(store, "a", "j", messages) == 1005
+        assert store.first_offset("a", "j") == 1000
+        assert store.get("a", "j", 1000) == messages
+        with pytest.raises(sej.OffsetTooSmallError) as refused:
+            store.get("a", "j", 3)
+        assert refused.value.first_available == 1000
+
+
+def test_below_the_hubs_retention_a_resend_is_accepted_unseen(tmp_path: Path, put: Put) -> None:
+    messages = sample(40)
+    with hub.Store(tmp_path, segment_bytes=200) as store:
+        put(store, "a", "j", messages)
+    with hub.Store(tmp_path) as store:
+        first = sej.Journal(tmp_path / "a.j").first_offset
+        assert first == 0
+        hub.clean(tmp_path, max_bytes=400)
+        first = sej.Journal(tmp_path / "a.j").first_offset
+        assert 0 < first < 40
+        assert put(store, "a", "j", messages) == 40
+        assert (store.counters.unseen, store.counters.resent) == (first, 40 - first)
+
+
+@pytest.mark.parametrize(
+    ("client", "journal"),
+    [
+        ("../../escape/a", "j"), ("a", "/../../../up"), ("a.b", "c"), ("", "j"), ("a", ""), ("a", ".."), ("a", "x..y"),
+        ("a", "."), ("a\n", "j"), ("a", "j\n"), ("a", "j\x00"), ("a b", "j"), ("é", "j"), ("a", "x/y"), ("a", "x\\y"),
+        ("a" * 300, "j"), ("a", "j" * 300), ("a" * 128, "j" * 128),
+    ],
+)  # fmt: skip
+def test_names_that_could_leave_the_root_are_refused(tmp_path: Path, client: str, journal: str, put: Put) -> None:
+    root = tmp_path / "deep" / "hub"
+    with hub.Store(root) as store:
+        with pytest.raises(sej.InvalidNameError):
+            put(store, client, journal, sample(1))
+        with pytest.raises(sej.InvalidNameError):
+            store.get(client, journal, 0)
+        with pytest.raises(sej.InvalidNameError):
+            store.end_offset(client, journal)
+    assert [path.name for path in root.iterdir()] == [".hub"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
+
+
+def test_the_first_dot_divides(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "b.c", sample(1))
+        assert store.sources() == [hub.Source("a", "b.c")]
+        assert (store.clients(), store.journals("a"), store.journals("b")) == (["a"], ["b.c"], [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        sej.Message(0, 0, 256, b"", b""), sej.Message(0, 0, 0, b"k" * 128, b""), sej.Message(0, 2**63, 0, b"", b""),
+        sej.Message(-1, 0, 0, b"", b""), sej.Message(2**63, 0, 0, b"", b""),
+    ],
+)  # fmt: skip
+def test_what_the_format_has_no_room_for_leaves_nothing(tmp_path: Path, message: sej.Message) -> None:
+    with hub.Store(tmp_path) as store:
+        with pytest.raises((sej.InvalidMessageError, hub.GapError)):
+            store.put("a", "j", [message])
+        assert store.sources() == []
+        store.put("a", "j", sample(1))
+        with pytest.raises((sej.InvalidMessageError, hub.GapError)):
+            store.put("a", "j", [message._replace(offset=1) if message.offset == 0 else message])
+        assert store.end_offset("a", "j") == 1
+
+
+def test_wrong_types_are_named(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        with pytest.raises(TypeError, match="client id"):
+            store.put(b"a", "j", sample(1))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="value"):
+            store.put("a", "j", [sej.Message(0, 0, 0, b"", "text")])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="offset"):
+            store.put("a", "j", [sej.Message("0", 0, 0, b"", b"")])  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="max_messages"):
+            store.get("a", "j", 0, 0)
+
+
+@pytest.mark.parametrize("cut", [1, 20, 26])
+def test_bytes_that_are_no_whole_messages_are_refused(tmp_path: Path, cut: int) -> None:
+    data = packed(sample(3))
+    with hub.Store(tmp_path) as store:
+        for journal in ("old", "new"):
+            if journal == "old":
+                store.put("a", journal, sample(1))
+            with pytest.raises(sej.DecodeError):
+                store.put_encoded("a", journal, data[:-cut])
+            with pytest.raises(sej.DecodeError):
+                store.put_encoded("a", journal, b"x" * cut)
+        assert store.end_offset("a", "old") == 1
+        assert store.sources() == [hub.Source("a", "old")]
+
+
+def test_empty_batches_ask_where_the_journal_stands(tmp_path: Path, put: Put) -> None:
+    with hub.Store(tmp_path) as store:
+        assert put(store, "a", "j", []) == 0
+        assert store.sources() == []
+        put(store, "a", "j", sample(4))
+        assert put(store, "a", "j", []) == 4
+
+
+def test_what_is_no_root_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with sej.Writer(tmp_path / "journal"):
+        pass
+    for path in (tmp_path / "file", tmp_path / "journal"):
+        with pytest.raises(sej.NotAJournalError):
+            hub.Store(path)
+    with pytest.raises(ValueError, match="max_open"):
+        hub.Store(tmp_path / "hub", 0)
+
+
+def test_closed_stores_say_so(tmp_path: Path) -> None:
+    store = hub.Store(tmp_path)
+    store.put("a", "j", sample(1))
+    store.close()
+    store.close()
+    with pytest.raises(sej.ClosedError):
+        store.put("a", "j", sample(2))
+    with sej.Writer(tmp_path / "a.j") as writer:  # its lock was let go
+        assert writer.offset == 1
+
+
+def test_a_directory_that_another_process_writes_is_unavailable(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        with sej.Writer(tmp_path / "a.j"), pytest.raises(hub.UnavailableError, match="try later"):
+            store.put("a", "j", sample(1))
+        assert store.put("a", "j", sample(1)) == 1
+
+
+# --- many directories, many threads
+
+
+def test_no_more_writers_than_allowed(tmp_path: Path) -> None:
+    messages = sample(20)
+    with hub.Store(tmp_path, max_open=4) as store, ThreadPoolExecutor(16) as pool:
+
+        def client(number: int) -> int:
+            for at in range(0, 20, 5):
+                store.put(f"c{number}", "j", messages[at : at + 5])
+                assert store.open_writers <= 4
+            return store.end_offset(f"c{number}", "j")
+
+        assert list(pool.map(client, range(40))) == [20] * 40
+        assert store.open_writers <= 4
+    for number in range(40):
+        assert list(sej.Scanner(tmp_path / f"c{number}.j")) == messages
+
+
+def test_concurrent_batches_of_one_directory_share_syncs(tmp_path: Path) -> None:
+    syncing, go_on = threading.Event(), threading.Event()
+    syncs: list[str] = []
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "sync" and file is not None and file.path.endswith(".jnl"):
+            syncs.append(file.path)
+            if len(syncs) == 1:
+                syncing.set()
+                assert go_on.wait(30)
+
+    messages = sample(9)
+    disk = HookedDisk(hook, OS)
+    with hub.Store(tmp_path, disk=disk) as store, ThreadPoolExecutor(9) as pool:
+        first = pool.submit(store.put, "a", "j", messages[:1])
+        assert syncing.wait(30)
+        # The first is in its sync; eight more come, each one a resend of all before it, and share the next one.
+        others = [pool.submit(store.put, "a", "j", messages[:count]) for count in range(2, 10)]
+        while (
+            store._pool._entries[hub.Source("a", "j")].users < 9
+            or store._pool._entries[hub.Source("a", "j")].lock.locked()
+        ):
+            threading.Event().wait(0.001)
+        go_on.set()
+        assert first.result() >= 1
+        assert all(other.result() >= 2 for other in others)
+        assert len(syncs) == 2
+        assert store.end_offset("a", "j") == 9
+
+
+def test_clients_do_not_wait_for_one_another(tmp_path: Path) -> None:
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "sync" and file is not None and "slow.j" in file.path and file.path.endswith(".jnl"):
+            stuck.set()
+            assert go_on.wait(30)
+
+    with hub.Store(tmp_path, disk=HookedDisk(hook, OS)) as store, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(store.put, "slow", "j", sample(1))
+        assert stuck.wait(30)
+        assert store.put("fast", "j", sample(3)) == 3  # returns while the other one's disk is stuck
+        assert not slow.done()
+        go_on.set()
+        assert slow.result() == 1
+
+
+# --- disks that fail
+
+
+def test_a_failed_sync_acknowledges_nothing_and_the_next_put_finds_what_is_there(tmp_path: Path) -> None:
+    fail = threading.Event()
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if fail.is_set() and verb == "sync" and file is not None and file.path.endswith(".jnl"):
+            raise OSError(5, "broken")
+
+    with hub.Store(tmp_path, disk=HookedDisk(hook, OS)) as store:
+        store.put("a", "j", sample(2))
+        fail.set()
+        with pytest.raises(hub.UnavailableError):
+            store.put("a", "j", sample(4))
+        fail.clear()
+        assert store.put("a", "j", sample(4)) == 4
+        assert store.put("a", "j", sample(6)) == 6
+        assert store.get("a", "j", 0) == sample(6)
+
+
+def test_a_full_disk_is_said_to_be_one(tmp_path: Path) -> None:
+    fail = threading.Event()
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if fail.is_set() and verb == "write" and file is not None and file.path.endswith(".jnl"):
+            raise OSError(28, "No space left on device")
+
+    with hub.Store(tmp_path, disk=HookedDisk(hook, OS)) as store:
+        store.put("a", "j", sample(2))
+        fail.set()
+        with pytest.raises(hub.DiskLowError, match="try later"):
+            store.put("a", "j", sample(4))
+        fail.clear()
+        assert store.put("a", "j", sample(4)) == 4
+
+
+def test_low_water_refuses_before_the_disk_is_full(tmp_path: Path) -> None:
+    with hub.Store(tmp_path / "hub", min_free_bytes=1 << 60) as store:
+        with pytest.raises(hub.DiskLowError, match="try later"):
+            store.put("a", "j", sample(1))
+        assert store.sources() == []
+        assert store.counters.refusals["DiskLowError"] == 1
+
+
+def test_quotas_count_what_is_there(tmp_path: Path) -> None:
+    messages = sample(40)
+    size = len(packed(messages[:20]))
+    with hub.Store(tmp_path, max_client_bytes={"*": size, "big": 10 * size}, segment_bytes=200) as store:
+        store.put("a", "j", messages[:20])
+        with pytest.raises(hub.QuotaError, match="'a'"):
+            store.put("a", "k", messages[:1])
+        assert store.put("a", "j", messages[:20]) == 20  # a resend needs no room
+        store.put("big", "j", messages)
+        hub.clean(tmp_path, max_bytes=300)  # retention makes room
+        assert store.put("a", "j", messages[20:22]) == 22
+    assert not (tmp_path / "a.k").exists()
+
+
+def test_every_power_loss_keeps_what_was_acknowledged() -> None:
+    """A miniature of every crash: three batches, two of them resent; whatever is lost was not acknowledged."""
+    disk = CrashDisk()
+    messages = sample(6)
+    with hub.Store("/hub", disk=disk, min_free_bytes=0) as store:
+        for count in (2, 4, 4, 6):
+            disk.mark(store.put("a", "j", messages[:count]))
+    states = 0
+    for crash in disk.crash_states():
+        states += 1
+        acknowledged = max(crash.marks, default=0)
+        with hub.Store("/hub", disk=crash.disk, min_free_bytes=0) as store:
+            end = store.end_offset("a", "j")
+            assert end >= acknowledged
+            if end:
+                assert store.get("a", "j", 0) == messages[:end]
+            assert store.put("a", "j", messages) == 6
+            assert store.get("a", "j", 0) == messages
+    assert states > 10
+
+
+# --- looking
+
+
+def test_stats_say_how_far_everybody_is(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", sample(10))
+        store.put("b", "k", sample(5, 100))
+    with sej.Offset(tmp_path / "a.j", "billing") as offset:
+        offset.commit(7)
+    with sej.Offset(tmp_path / "b.k", "billing"):
+        pass
+    first, second = hub.stats(tmp_path)
+    assert (first.source, first.first_offset, first.end_offset, first.messages) == (hub.Source("a", "j"), 0, 10, 10)
+    assert first.size == len(packed(sample(10)))
+    assert first.lag == {"billing": 3}
+    assert second.lag == {"billing": 5}
+    assert second.last_arrival_ns is not None
+    with pytest.raises(sej.JournalNotFoundError):
+        hub.stats(tmp_path / "nothing")
+
+
+def test_retention_waits_for_the_readers_of_each_directory(tmp_path: Path) -> None:
+    with hub.Store(tmp_path, segment_bytes=100) as store:
+        store.put("a", "j", sample(40))
+        store.put("b", "j", sample(40))
+    with hub.Merge(tmp_path, "report") as merge:
+        seen = merge.read(20)
+        merge.commit()
+    read = {source: message.offset + 1 for source, message in seen}
+    hub.clean(tmp_path, max_bytes=0)
+    for source in (hub.Source("a", "j"), hub.Source("b", "j")):
+        assert 0 < sej.Journal(tmp_path / source.name).first_offset <= read[source]
+    with hub.Merge(tmp_path, "report") as merge:
+        assert len(list(merge)) == 60
+
+
+def test_single_messages_by_time(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        for offset in range(3):
+            store.put("a", "j", [at(offset, offset)])
+        assert [message.offset for message in store.get("a", "j", 0, max_bytes=1)] == [0]
