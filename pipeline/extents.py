@@ -11,13 +11,14 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from pipeline.places import Hint, Origin, Slice
+from pipeline.places import Origin, Slice
 from sej.cursor import Cursor
 from sej.directory import Directory, Segment, containing
 from sej.disk import OS
 from sej.gaps import read_gaps
 from sej.index import IndexFile
 from sej.journal import Journal, Tail
+from sej.segment import Place
 
 __all__ = ["Extent"]
 
@@ -57,12 +58,14 @@ class Extent:
         self._directory.require()
         self._segments: list[Segment] = []
         self._sizes: list[int] = []
+        self._identities: list[tuple[int, int]] = []
         self.end = Tail(self._directory).end_offset()
         for segment in self._directory.segments():
             there = OS.status(segment.path)
             if there is not None and segment.first_offset <= self.end:
                 self._segments.append(segment)
                 self._sizes.append(there.size)
+                self._identities.append(there.identity)
         self._before = list(accumulate(self._sizes, initial=0))
         self._knots: dict[int, list[_Knot]] = {}
         self.first = self._segments[0].first_offset if self._segments else 0
@@ -111,11 +114,11 @@ class Extent:
         right = min(max(bisect_left(knots, byte, key=lambda knot: knot.byte), 1), len(knots) - 1)
         left, behind = knots[right - 1], knots[right]
         nearest = left if byte - left.byte < behind.byte - byte else behind
-        hint = None
+        place = None
         if part.start < nearest.offset < part.stop and abs(nearest.byte - byte) <= max(size // 4, 1 << 16):
             offset, byte = nearest
             if offset < self._end_of(at):
-                hint = Hint(self._segments[at].first_offset, byte - self._before[at], offset)
+                place = Place(self._identities[at], byte - self._before[at])
         else:
             wide = max(behind.byte - left.byte, 1)
             offset = left.offset + (byte - left.byte) * (behind.offset - left.offset) // wide
@@ -124,7 +127,7 @@ class Extent:
         done = byte - self.byte_of(part.start)
         return (
             part._replace(stop=offset, size=done),
-            part._replace(start=offset, size=max(part.size - done, 1), hint=hint),
+            part._replace(start=offset, size=max(part.size - done, 1), place=place),
         )
 
     def _end_of(self, at: int) -> int:

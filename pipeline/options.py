@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from sej.errors import SejError
 
-__all__ = ["READ", "SPARKS_OWN", "Option", "OptionError", "Options", "parse"]
+__all__ = ["READ", "SEJ", "SPARKS_OWN", "STREAM", "Option", "OptionError", "Options", "parse"]
 
 
 class OptionError(SejError, ValueError):
@@ -142,7 +142,7 @@ def _time(text: str) -> int:
 _WHOLE = "a whole number of 1 or more"
 _TIME = "milliseconds since the epoch (or nanoseconds: from 10^14 on), or an ISO time with its zone,"
 
-READ: Final = (
+SEJ: Final = (
     Option(
         "layout",
         _one_of("directory", "shards", "hub"),
@@ -249,5 +249,18 @@ READ: Final = (
         "",
         "let filters on offset, time, shard, prefix and client choose what is read; by default as the session says",
     ),
+    Option(
+        "reader",
+        str,
+        None,
+        "a reader's name",
+        "kafka.group.id",
+        "keep the stream's progress under this name in ofs/, so that retention waits for it; stream only",
+    ),
 )
 """The options for reading ``sej``."""
+
+_BATCH_ONLY: Final = frozenset({"endingOffsets", "endingTimestamp", "pushFilters"})
+_STREAM_ONLY: Final = frozenset({"maxMessagesPerTrigger", "maxBytesPerTrigger", "reader"})
+READ: Final = tuple(option for option in SEJ if option.name not in _STREAM_ONLY)
+STREAM: Final = tuple(option for option in SEJ if option.name not in _BATCH_ONLY)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Hint", "Origin", "Slice"]
+from sej.segment import Place
+
+__all__ = ["Origin", "Slice"]
 
 
 class Origin(NamedTuple):
@@ -31,14 +33,6 @@ class Origin(NamedTuple):
     shard: int | None = None
 
 
-class Hint(NamedTuple):
-    """A message's place: at a byte of the segment that starts with first_offset stands the message due."""
-
-    first_offset: int
-    position: int
-    due: int
-
-
 class Slice(NamedTuple):
     """The messages [start, stop) of an origin.
 
@@ -47,11 +41,11 @@ class Slice(NamedTuple):
         start: the first offset.
         stop: the offset behind the last.
         size: about how many bytes they take.
-        hint: a place at or before start, or None.
+        place: where the first message stands, if it is known.
     """
 
     origin: Origin
     start: int
     stop: int
     size: int
-    hint: Hint | None = None
+    place: Place | None = None

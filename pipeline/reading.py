@@ -11,22 +11,24 @@ import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
 from pipeline.arrow import Batches
+from pipeline.options import Options
 from pipeline.places import Slice
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import OffsetTooSmallError, SejError, TruncatedError
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "How", "read"]
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "How", "how", "read"]
 
 BATCH_ROWS: Final = 1 << 14
 BATCH_BYTES: Final = 1 << 20
 """Batches smaller than both are gathered; none is larger than these and one chunk."""
+_CHUNK_BYTES_MIN: Final = 1 << 16
 _log = logging.getLogger("pipeline")
 
 
@@ -99,7 +101,14 @@ def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBat
 
 
 def _cursor(part: Slice, start: int, how: How) -> Cursor:
-    return Cursor(Directory(part.origin.path, OS), start, on_corruption=how.on_corruption, verify=how.verify)
+    return Cursor(
+        Directory(part.origin.path, OS),
+        start,
+        on_corruption=how.on_corruption,
+        verify=how.verify,
+        place=part.place if start == part.start else None,
+        chunk_bytes=min(max(part.size, _CHUNK_BYTES_MIN), BATCH_BYTES),
+    )
 
 
 def _missing(part: Slice, due: int, how: How) -> None:
@@ -127,3 +136,14 @@ def _report(part: Slice, cursor: Cursor, how: How) -> None:
         os.makedirs(how.report, exist_ok=True)
         with open(os.path.join(how.report, f"damage-{uuid.uuid4().hex}.json"), "w", encoding="utf-8") as file:
             file.writelines(lines)
+
+
+def how(options: Options) -> How:
+    """What the options mean for a task."""
+    chosen: dict[str, Any] = {
+        "on_corruption": options["onCorruption"],
+        "fail_on_data_loss": options["failOnDataLoss"],
+        "verify": options["verify"],
+        "report": options["damageReport"],
+    }
+    return How(**chosen)

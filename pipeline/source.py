@@ -7,24 +7,25 @@ asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pipeline.bounds import slices
 from pipeline.discovery import discover, paths_of
 from pipeline.extents import Extent
 from pipeline.filters import Chosen, choose
-from pipeline.options import READ, Options, parse
+from pipeline.options import READ, STREAM, Options, parse
 from pipeline.planning import pack
-from pipeline.reading import How, read
+from pipeline.reading import how, read
 from pipeline.schema import SCHEMA, arrow_schema, check_projection
+from pipeline.stream import SejStreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SejReader", "SejSource", "UnfilteredSejReader", "UnfilteredSejSource", "how"]
+__all__ = ["SejReader", "SejSource", "UnfilteredSejReader", "UnfilteredSejSource"]
 
 
 class UnfilteredSejReader(DataSourceReader):
@@ -94,19 +95,12 @@ class UnfilteredSejSource(DataSource):
         pushes = self.pushes_filters if options["pushFilters"] is None else options["pushFilters"]
         return (SejReader if pushes else UnfilteredSejReader)(paths_of(self.options), options, schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream."""
+        return SejStreamReader(paths_of(self.options), parse(STREAM, self.options), schema)
+
 
 class SejSource(UnfilteredSejSource):
     """``sej`` in a session whose filter pushdown is on."""
 
     pushes_filters = True
-
-
-def how(options: Options) -> How:
-    """What the options mean for a task."""
-    chosen: dict[str, Any] = {
-        "on_corruption": options["onCorruption"],
-        "fail_on_data_loss": options["failOnDataLoss"],
-        "verify": options["verify"],
-        "report": options["damageReport"],
-    }
-    return How(**chosen)

@@ -1,0 +1,158 @@
+"""Where journals end, asked again and again while they grow: what a stream looks at.
+
+With no new data Spark asks every 10 ms, so a look at a journal that did not change costs two calls of ``stat``, and
+one at a journal that grew walks what is new. Nothing here may be pickled: it lives in the one process that plans a
+stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Literal
+
+from pipeline.extents import Extent
+from pipeline.places import Origin
+from sej.directory import Directory
+from sej.disk import OS, Status
+from sej.journal import Tail
+from sej.opening import journal_id
+from sej.segment import Place
+
+__all__ = ["Follower", "Root"]
+
+_ID_BYTES: Final = 8
+_PLACES: Final = 64
+_RESCAN_S: Final = 1.0
+
+
+class Follower:
+    """One growing journal.
+
+    Attributes:
+        origin: the journal.
+        id: its identity in hex, so that a journal that was made anew is noticed; empty where it has none.
+        first: the offset of its first message, as of the last look.
+        end: the offset behind its last whole message, as of the last look.
+    """
+
+    def __init__(self, origin: Origin, on_corruption: Literal["raise", "skip"]) -> None:
+        """Nothing is looked at yet."""
+        self.origin = origin
+        self.id = ""
+        self.first = self.end = 0
+        self._on_corruption = on_corruption
+        self._directory = Directory(origin.path, OS)
+        self._tail = Tail(self._directory)
+        self._seen: tuple[object, ...] | None = None
+        self._last_path: str | None = None
+        self._rest: tuple[str, int] | None = None
+        self._places: OrderedDict[int, Place] = OrderedDict()
+
+    def look(self) -> int:
+        """Look; returns the end.
+
+        Raises:
+            JournalNotFoundError: the journal is gone.
+            CorruptionError: good messages follow what stands after the last whole one: the stream would hang there.
+        """
+        seen = self._state()
+        if seen is not None and seen == self._seen:
+            return self.end
+        found = journal_id(self._directory)
+        identity = found[:_ID_BYTES].hex() if found else ""
+        if identity != self.id:
+            self.id = identity
+            self._tail = Tail(self._directory)
+            self._places.clear()
+        segments = self._directory.segments()
+        self.first = segments[0].first_offset if segments else 0
+        self._last_path = segments[-1].path if segments else None
+        self.end = self._tail.end_offset()
+        place = self._tail.place
+        if place is not None:
+            self._places[self.end] = place
+            if len(self._places) > _PLACES:
+                self._places.popitem(last=False)
+            self._judge(place)
+        self._seen = seen
+        return self.end
+
+    def place(self, offset: int) -> Place | None:
+        """Where a message stands, if it was the next one at one of the last looks."""
+        return self._places.get(offset)
+
+    def size_of(self, start: int, stop: int) -> int:
+        """About how many bytes [start, stop) take."""
+        left, right = self._places.get(start), self._places.get(stop)
+        if left is not None and right is not None and left.identity == right.identity:
+            return right.position - left.position
+        return Extent(self.origin, judge=False).slice(start, stop).size
+
+    def _state(self) -> tuple[object, ...] | None:
+        """What changes when anything does; None where that is not known yet."""
+        if self._last_path is None:
+            return None
+        jnl = OS.status(self._directory.jnl)
+        last = OS.status(self._last_path)
+        if jnl is None or last is None:
+            return None
+        return _mark(jnl), last.identity, last.size
+
+    def _judge(self, place: Place) -> None:
+        """Bytes that stand behind the last whole message at two looks in a row: an append in flight, or damage?"""
+        last = None if self._last_path is None else OS.status(self._last_path)
+        if last is None or last.identity != place.identity or last.size <= place.position:
+            self._rest = None
+            return
+        rest = (str(self._last_path), last.size)
+        if self._rest == rest:
+            self.end = Extent(self.origin, on_corruption=self._on_corruption).end
+        else:
+            self._rest = rest
+            self._last_path = None  # look again next time, whatever stat says
+
+
+def _mark(status: Status) -> tuple[int, int, int]:
+    return status.device, status.inode, status.mtime_ns
+
+
+class Root:
+    """The journals below the paths of a stream, new ones included.
+
+    Attributes:
+        followers: by name.
+    """
+
+    def __init__(
+        self,
+        paths: list[str],
+        discover: Callable[[], list[Origin]],
+        on_corruption: Literal["raise", "skip"],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is looked at yet."""
+        self.followers: dict[str, Follower] = {}
+        self._paths = paths
+        self._discover = discover
+        self._on_corruption = on_corruption
+        self._clock = clock
+        self._marks: list[tuple[int, int, int] | None] = []
+        self._scanned_at = float("-inf")
+
+    def look(self) -> dict[str, Follower]:
+        """The journals that are there now, each looked at; the names of vanished ones are gone."""
+        marks = [None if (there := OS.status(path)) is None else _mark(there) for path in self._paths]
+        now = self._clock()
+        if marks != self._marks or now - self._scanned_at >= _RESCAN_S:
+            found = {origin.name: origin for origin in self._discover()}
+            self.followers = {
+                name: self.followers.get(name) or Follower(origin, self._on_corruption)
+                for name, origin in found.items()
+            }
+            self._marks, self._scanned_at = marks, now
+        for follower in self.followers.values():
+            follower.look()
+        return self.followers

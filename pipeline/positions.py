@@ -1,0 +1,103 @@
+"""A stream's offset: for each directory the next message to read, and which journal that number belongs to.
+
+As Spark keeps it in a checkpoint::
+
+    {"orders.3.005": {"id": "9f2c11d0a1b2c3d4", "offset": 23}, ...}
+
+Names are sorted, because Spark compares offsets as text. A directory that vanished stays in it. What was deleted,
+truncated, removed or made anew between two looks is data loss: an error, or with ``failOnDataLoss=false`` a line in
+the log and a new start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.following import Follower
+from sej.errors import JournalNotFoundError, OffsetBeyondEndError, OffsetTooSmallError, SejError
+
+__all__ = ["Offsets", "advance", "entry", "start_in"]
+
+Offsets = dict[str, dict[str, Any]]
+_log = logging.getLogger("pipeline")
+
+
+def entry(follower: Follower, offset: int) -> dict[str, Any]:
+    """One directory's part of an offset."""
+    return {"id": follower.id, "offset": offset}
+
+
+def start_in(follower: Follower, start: Offsets, *, fail: bool) -> int:
+    """Where a stream goes on in a journal. A journal that is new to it is read from its first message on.
+
+    Raises:
+        OffsetTooSmallError: messages were deleted before they were read.
+        OffsetBeyondEndError: the journal lost messages, or was made anew.
+    """
+    known = start.get(follower.origin.name)
+    if known is None:
+        return follower.first
+    offset = int(known["offset"])
+    path = follower.origin.path
+    if known["id"] and follower.id != known["id"]:
+        _lost(
+            OffsetBeyondEndError(
+                "this journal was made anew since the stream read it: its messages are others; give"
+                f" failOnDataLoss=false to go on with its first one, {follower.first}",
+                path=path,
+                offset=offset,
+            ),
+            fail=fail,
+        )
+        return follower.first
+    if offset < follower.first:
+        _lost(
+            OffsetTooSmallError(
+                f"messages {offset} to {follower.first - 1} were deleted before the stream read them; give the stream a"
+                " name with the option reader, so that retention waits for it, or failOnDataLoss=false to go on",
+                first_available=follower.first,
+                path=path,
+                offset=offset,
+            ),
+            fail=fail,
+        )
+        return follower.first
+    if offset > follower.end:
+        _lost(
+            OffsetBeyondEndError(
+                f"the stream has read up to {offset}, but the journal ends at {follower.end}: it was truncated or"
+                " replaced; give failOnDataLoss=false to go on with what is appended from now on",
+                path=path,
+                offset=offset,
+            ),
+            fail=fail,
+        )
+        return follower.end
+    return offset
+
+
+def advance(followers: Mapping[str, Follower], start: Offsets, ends: Mapping[str, int], *, fail: bool) -> Offsets:
+    """The offset with these ends; directories that vanished keep their place in it.
+
+    Raises:
+        JournalNotFoundError: a directory vanished.
+    """
+    found = {name: entry(followers[name], end) for name, end in ends.items()}
+    for name in sorted(start.keys() - found.keys()):
+        if name not in followers:
+            _lost(
+                JournalNotFoundError(
+                    f"the stream reads directory {name!r}, which is gone; give failOnDataLoss=false to go on without it"
+                ),
+                fail=fail,
+            )
+        found[name] = start[name]
+    return dict(sorted(found.items()))
+
+
+def _lost(error: SejError, *, fail: bool) -> None:
+    if fail:
+        raise error
+    _log.warning("%s", error)

@@ -1,0 +1,179 @@
+"""The source ``sej`` as a stream.
+
+Planning lives in one process beside Spark's driver for as long as a query runs; what it remembers there (the ends of
+the journals, the reader's locks) saves looking, and nothing depends on it: everything that has to survive is in the
+offsets that Spark keeps. Reading happens in the tasks, by another instance that holds text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pipeline.bounds import EARLIEST, LATEST, by_directory
+from pipeline.discovery import discover
+from pipeline.extents import Extent
+from pipeline.following import Follower, Root
+from pipeline.limits import by_bytes, by_messages
+from pipeline.options import Options
+from pipeline.places import Slice
+from pipeline.planning import PARTITION_BYTES_MIN, pack
+from pipeline.positions import Offsets, advance, entry, start_in
+from pipeline.progress import Progress
+from pipeline.reading import how, read
+from pipeline.schema import arrow_schema, check_projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SejStreamReader"]
+
+
+class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches over journals that grow, and reads them."""
+
+    def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
+        """Keep what was asked for; nothing is looked at."""
+        self._paths = paths
+        self._options = options
+        self._schema = check_projection(schema)
+        self._target: dict[str, int] | None = None
+
+    @cached_property
+    def _root(self) -> Root:
+        options = self._options
+        return Root(
+            self._paths,
+            lambda: discover(self._paths, layout=options["layout"], pattern=options["pattern"], may_be_empty=True),
+            options["onCorruption"],
+        )
+
+    @cached_property
+    def _progress(self) -> Progress | None:
+        return None if self._options["reader"] is None else Progress(self._options["reader"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: nothing that was looked at."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_root", "_progress")}
+
+    # --- planning
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query starts."""
+        options = self._options
+        followers = self._root.look()
+        origins = [follower.origin for follower in followers.values()]
+        given = by_directory(options["startingOffsets"] or "earliest", origins, "startingOffsets", EARLIEST)
+        found = {}
+        for name, follower in followers.items():
+            offset = given[name]
+            if options["startingTimestamp"] is not None:
+                offset = Extent(follower.origin, judge=False).find_time(options["startingTimestamp"])
+            elif offset == EARLIEST:
+                offset = follower.first
+            elif offset == LATEST:
+                offset = follower.end
+            found[name] = entry(follower, offset)
+        return dict(sorted(found.items()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit of a micro-batch, from the options."""
+        if self._options["maxMessagesPerTrigger"] is not None:
+            return ReadMaxRows(self._options["maxMessagesPerTrigger"])
+        if self._options["maxBytesPerTrigger"] is not None:
+            return ReadMaxBytes(self._options["maxBytesPerTrigger"])
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember where everything ends now: this run goes that far and no further."""
+        self._target = {name: follower.end for name, follower in self._root.look().items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch goes. Everything up to start is finished by now."""
+        followers = self._root.look()
+        fail = self._options["failOnDataLoss"]
+        starts = {name: start_in(follower, start, fail=fail) for name, follower in followers.items()}
+        ends = {name: max(follower.end, starts[name]) for name, follower in followers.items()}
+        if self._target is not None:
+            ends = {
+                name: max(min(end, self._target.get(name, starts[name])), starts[name]) for name, end in ends.items()
+            }
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._limited(starts, ends, followers)
+        self._keep_progress(start, followers)
+        return advance(followers, start, ends, fail=fail)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Where everything ends: what a query's progress compares its own end with."""
+        followers = self._root.look()
+        return dict(sorted((name, entry(follower, follower.end)) for name, follower in followers.items()))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The slices between two offsets, packed."""
+        followers = self._root.look()
+        fail = self._options["failOnDataLoss"]
+        parts, extents = [], {}
+        for name, until in end.items():
+            follower = followers.get(name)
+            if follower is None or _same(start.get(name), until):
+                continue
+            first = start_in(follower, start, fail=fail)
+            stop = int(until["offset"])
+            if first >= stop:
+                continue
+            size = follower.size_of(first, stop)
+            parts.append(Slice(follower.origin, first, stop, size, follower.place(first)))
+            if size > PARTITION_BYTES_MIN:
+                extents[name] = Extent(follower.origin, judge=False)
+        packed = pack(parts, extents, at_least=self._options["minPartitions"], at_most=self._options["maxPartitions"])
+        return [InputPartition(part) for part in packed]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has finished everything up to end."""
+        self._keep_progress(end, self._root.followers)
+
+    def stop(self) -> None:
+        """Let go of the reader's locks."""
+        if "_progress" in self.__dict__ and self._progress is not None:
+            self._progress.close()
+
+    def _limited(self, starts: dict[str, int], ends: dict[str, int], followers: dict[str, Follower]) -> dict[str, int]:
+        if self._options["maxMessagesPerTrigger"] is not None:
+            ends = by_messages(starts, ends, self._options["maxMessagesPerTrigger"])
+        if self._options["maxBytesPerTrigger"] is not None:
+            limit = self._options["maxBytesPerTrigger"]
+            ends = by_bytes(starts, ends, limit, lambda name, left, right: followers[name].size_of(left, right))
+        return ends
+
+    def _keep_progress(self, done: Offsets, followers: dict[str, Follower]) -> None:
+        progress = self._progress
+        if progress is None:
+            return
+        kept = {}
+        for name, follower in followers.items():
+            known = done.get(name)
+            if known is not None and known["id"] in ("", follower.id):
+                progress.begin(follower.origin.path, int(known["offset"]))
+                kept[follower.origin.path] = int(known["offset"])
+        progress.keep(kept, wait=self._target is not None)  # a run that ends soon is not asked again
+
+    # --- reading
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task."""
+        return read(partition.value or (), arrow_schema(self._schema), how(self._options))
+
+
+def _same(left: dict[str, Any] | None, right: dict[str, Any]) -> bool:
+    return left is not None and left == right

@@ -1,0 +1,160 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import sej
+from tests.pipeline.conftest import BASE_NS, fill
+
+pytestmark = pytest.mark.spark
+
+
+class Run:
+    """One run of a stream until nothing is left; goes on from the checkpoint that an earlier run left."""
+
+    def __init__(self, spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> None:
+        self.rows: list[Row] = []
+        self.sizes: list[int] = []
+        reader = spark.readStream.format("sej").options(**{name: str(value) for name, value in options.items()})
+        writer = reader.load(str(root)).writeStream.foreachBatch(self._take)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        self.ends = [json.loads(progress.json)["sources"][0]["endOffset"] for progress in query.recentProgress]
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        found = frame.collect()
+        self.rows += found
+        self.sizes.append(len(found))
+
+    @property
+    def offsets(self) -> list[int]:
+        return sorted(row.offset for row in self.rows)
+
+
+def again(spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> list[int]:
+    return Run(spark, root, checkpoint, **options).offsets
+
+
+def failing(spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> str:
+    with pytest.raises(Exception) as caught:
+        Run(spark, root, checkpoint, **options)
+    return str(caught.value)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+def test_everything_that_is_there_comes_once(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
+    run = Run(spark, shards, checkpoint)
+    assert {(row.shard, row.offset) for row in run.rows} == {(i, n) for i in range(4) for n in range(10 * (i + 1))}
+    assert {name: entry["offset"] for name, entry in run.ends[0].items()} == {
+        f"orders.2.{index:03x}": 10 * (index + 1) for index in range(4)
+    }
+
+
+def test_limit_is_shared_by_backlog(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
+    run = Run(spark, shards, checkpoint, maxMessagesPerTrigger=40)
+    assert run.sizes == [40, 40, 20]
+    assert [entry["offset"] for entry in run.ends[0].values()] == [4, 8, 12, 16]
+
+
+def test_limit_in_bytes(spark: SparkSession, tmp_path: Path, checkpoint: Path) -> None:
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x" * 974] * 100)
+    run = Run(spark, tmp_path / "j", checkpoint, maxBytesPerTrigger=30_000)
+    assert run.offsets == list(range(100))
+    assert run.sizes == [30, 30, 30, 10]
+
+
+def test_restart_goes_on_with_new_messages_and_new_directories(
+    spark: SparkSession, hub_root: Path, checkpoint: Path
+) -> None:
+    assert len(again(spark, hub_root, checkpoint)) == 25
+    assert again(spark, hub_root, checkpoint) == []
+    fill(hub_root / "berlin.plain.log", 2, first=3)
+    fill(hub_root / "paris.orders.1.000", 4)
+    assert again(spark, hub_root, checkpoint) == [0, 1, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "latest"}, []),
+        ({"startingOffsets": '{"journal": 97}'}, [97, 98, 99]),
+        ({"startingTimestamp": BASE_NS + 98 * 10**9}, [98, 99]),
+    ],
+)
+def test_start(
+    spark: SparkSession, journal: Path, checkpoint: Path, options: dict[str, object], expected: list[int]
+) -> None:
+    assert again(spark, journal, checkpoint, **options) == expected
+
+
+def test_journal_made_anew_is_noticed(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
+    again(spark, journal, checkpoint)
+    shutil.rmtree(journal)
+    fill(journal, 150)
+    assert "made anew" in failing(spark, journal, checkpoint)
+    assert again(spark, journal, checkpoint, failOnDataLoss="false") == list(range(150))
+
+
+def test_truncated_journal_is_noticed(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
+    again(spark, journal, checkpoint)
+    segment = journal / "jnl" / "0000000000000000.jnl"
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size // 2)
+    assert "truncated or" in failing(spark, journal, checkpoint)
+    assert again(spark, journal, checkpoint, failOnDataLoss="false") == []
+
+
+def test_deleted_messages_are_noticed(spark: SparkSession, tmp_path: Path, checkpoint: Path) -> None:
+    path = tmp_path / "j"
+    with sej.Writer(path, segment_bytes=1000) as writer:
+        writer.append_many([b"x" * 100] * 100)
+    assert again(spark, path, checkpoint, maxMessagesPerTrigger=100) == list(range(100))
+    with sej.Writer(path, segment_bytes=1000) as writer:
+        writer.append_many([b"x" * 100] * 100)
+    for segment in sej.Journal(path).segments[:-2]:
+        Path(segment.path).unlink()
+    first = sej.Journal(path).first_offset
+    assert f"{first - 1} were deleted" in failing(spark, path, checkpoint)
+    assert again(spark, path, checkpoint, failOnDataLoss="false") == list(range(first, 200))
+
+
+def test_vanished_directory_is_noticed(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
+    again(spark, shards, checkpoint)
+    shutil.rmtree(shards / "orders.2.001")
+    assert "'orders.2.001', which is gone" in failing(spark, shards, checkpoint)
+    assert again(spark, shards, checkpoint, failOnDataLoss="false") == []
+
+
+def test_damage_behind_the_last_message_fails_instead_of_hanging(
+    spark: SparkSession, journal: Path, checkpoint: Path
+) -> None:
+    with (journal / "jnl" / "0000000000000000.jnl").open("r+b") as file:
+        at = file.read().index(b"v-42") - 30
+        file.seek(at)
+        file.write(b"\xff" * 8)
+    assert "CorruptionError" in failing(spark, journal, checkpoint)
+
+
+def test_reader_is_kept_as_soon_as_the_batch_is_done(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
+    again(spark, journal, checkpoint, reader="spark", maxMessagesPerTrigger=60)
+    assert sej.read_offset(journal, "spark") == 100  # the last batch too, though Spark never commits it
+
+
+def test_one_reader_at_a_time(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
+    with sej.Offset(journal, "spark"):
+        assert "reader 'spark'" in failing(spark, journal, checkpoint, reader="spark")
+
+
+def test_many_small_directories_make_one_task(spark: SparkSession, tmp_path: Path, checkpoint: Path) -> None:
+    for index in range(32):
+        fill(tmp_path / "tree" / f"many.5.{index:03x}", 3)
+    run = Run(spark, tmp_path / "tree", checkpoint)
+    assert len(run.rows) == 96
+    assert len(run.sizes) == 1
