@@ -4,8 +4,10 @@ from kestrel import segmented
 from kestrel.codec import Operation
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.journal import read_journal
+from kestrel.moving import Moved, export, import_
 from kestrel.packing import pack
 from kestrel.queue import Counters, Queue
+from kestrel.queues import Queues
 from kestrel.replay import Item, State, replay
 
 __all__ = [
@@ -14,9 +16,13 @@ __all__ = [
     "DamageError",
     "Item",
     "KestrelError",
+    "Moved",
     "Operation",
     "Queue",
+    "Queues",
     "State",
+    "export",
+    "import_",
     "pack",
     "read_journal",
     "replay",

@@ -217,6 +217,21 @@ class Storage:
             self._fuse.blow(error)
         return self.pieces[-2]
 
+    def adopt(self, path: str) -> None:
+        """Make a file of operations, whole and synced, the newest part of the journal. Raises as :meth:`append`."""
+        self.sync()
+        try:
+            self._close_current()
+            self._rename_current()
+            stamp = max(self._now_ms(), (self.pieces[-1].stamp or 0) + 1)
+            target = join(self.directory, f"{self.name}.{stamp}")
+            self._disk.rename(path, target)
+            status = self._disk.status(target)
+            self.pieces.append(Piece(target, stamp, 0 if status is None else status.size))
+            self._open_current()
+        except (OSError, LockLostError, ClosedError) as error:
+            self._fuse.blow(error)
+
     def replace(self, last: Piece, content: Iterable[bytes]) -> None:
         """Put content in the place of all pieces up to last, a rotated one. Raises as :meth:`append`."""
         self.sync()

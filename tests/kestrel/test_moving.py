@@ -1,0 +1,190 @@
+"""Out of Kestrel and into it, cut short anywhere, verified."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kestrel
+import sej
+from kestrel.errors import FailedError, MoveError
+from tests.crash.disk import CrashDisk, FaultyDisk
+
+
+def filled(directory: Any, items: int = 2500, **options: Any) -> list[bytes]:
+    """A queue with one transaction open, as a killed process leaves it; the values, the open one first."""
+    ticks = count(1_500_000_000_000)
+    queue = kestrel.Queue(directory, "cars", now_ms=lambda: next(ticks), **options)
+    values = [b"%d" % number for number in range(items)]
+    queue.put_many(values)
+    queue.put(b"expires", expiry=2_000_000_000_000)
+    queue.reserve()
+    queue._storage.close()
+    return [*values, b"expires"]
+
+
+class TornError(Exception):
+    """Whatever cuts a move short."""
+
+
+class TornWriter:
+    """A SEJ writer whose process dies after some calls, before or after what it was asked for."""
+
+    def __init__(self, inner: sej.Writer, calls: int, *, after: bool) -> None:
+        self.inner = inner
+        self.calls = calls
+        self.after = after
+
+    @property
+    def offset(self) -> int:
+        return self.inner.offset
+
+    def append_many(self, *arguments: Any, **options: Any) -> object:
+        self.calls -= 1
+        if self.calls < 0 and not self.after:
+            raise TornError
+        found = self.inner.append_many(*arguments, **options)
+        if self.calls < 0:
+            raise TornError
+        return found
+
+    def sync(self) -> None:
+        self.inner.sync()
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    values = filled(tmp_path / "kestrel")
+    before = kestrel.replay(tmp_path / "kestrel", "cars")
+    with sej.Writer(tmp_path / "sej") as writer:
+        writer.append(b"before")
+        moved = kestrel.export(
+            tmp_path / "kestrel",
+            "cars",
+            writer,
+            read_back=lambda offset: sej.Scanner(tmp_path / "sej", offset=offset),
+        )
+    assert (moved.count, moved.first_offset) == (2501, 1)
+    with sej.Scanner(tmp_path / "sej", offset=1) as scanner:
+        messages = list(scanner)
+    assert [message.value for message in messages] == values
+    assert messages[-1].key == b"expiry=2000000000000"
+    assert kestrel.replay(tmp_path / "kestrel", "cars") == before
+    assert list((tmp_path / "kestrel" / "kept").iterdir()) == []
+
+    back = kestrel.import_(tmp_path / "back", "cars", messages)
+    assert back.count == 2501
+    assert kestrel.replay(tmp_path / "back", "cars").items == before.recovered
+    kestrel.import_(tmp_path / "back", "cars", messages[:3])
+    assert len(kestrel.replay(tmp_path / "back", "cars").items) == 2504
+    assert list((tmp_path / "back" / "kept").iterdir()) == []
+
+
+def test_open_transactions_are_a_choice(tmp_path: Path) -> None:
+    values = filled(tmp_path / "kestrel", 5)
+    with sej.Writer(tmp_path / "sej") as writer:
+        assert kestrel.export(tmp_path / "kestrel", "cars", writer, open_transactions="leave").count == 5
+    with sej.Scanner(tmp_path / "sej") as scanner:
+        assert [message.value for message in scanner] == values[1:]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, tmp_path: Path) -> None:
+    values = filled(tmp_path / "kestrel")
+    with sej.Writer(tmp_path / "sej") as writer:
+        with pytest.raises(TornError):
+            kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, calls, after=after))
+        moved = kestrel.export(tmp_path / "kestrel", "cars", writer)
+    assert (moved.count, moved.first_offset) == (2501, 0)
+    with sej.Scanner(tmp_path / "sej") as scanner:
+        assert [message.value for message in scanner] == values
+
+
+def test_an_export_is_not_finished_on_another_queue_or_journal(tmp_path: Path) -> None:
+    filled(tmp_path / "kestrel")
+    with sej.Writer(tmp_path / "sej") as writer:
+        with pytest.raises(TornError):
+            kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, 1, after=False))
+        writer.append_many([b"foreign"] * 2000)
+        with pytest.raises(MoveError, match="somebody else wrote"):
+            kestrel.export(tmp_path / "kestrel", "cars", writer)
+        with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
+            queue.get()
+        with pytest.raises(MoveError, match="changed since"):
+            kestrel.export(tmp_path / "kestrel", "cars", writer)
+
+
+def test_what_reads_back_wrong_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path / "kestrel", 10)
+    wrong = [sej.Message(number, 0, 0, b"", b"%d" % number) for number in range(11)]
+    with sej.Writer(tmp_path / "sej") as writer, pytest.raises(MoveError, match="do not remove the source"):
+        kestrel.export(tmp_path / "kestrel", "cars", writer, read_back=lambda offset: wrong)
+
+
+def messages(number: int) -> list[sej.Message]:
+    return [sej.Message(at, 1_500_000_000_000_000_000 + at, 0, b"", b"%d" % at * 3) for at in range(number)]
+
+
+def test_an_import_is_whole_or_not_at_all_after_a_power_loss() -> None:
+    disk = CrashDisk()
+    with kestrel.Queue("/q", "cars", disk=disk, sync="always") as queue:
+        queue.put(b"first")
+    kestrel.import_("/q", "cars", messages(4), disk=disk)
+    due = [b"first", *(message.value for message in messages(4))]
+    tried = 0
+    for crash in disk.crash_states():
+        if crash.disk.status("/q") is None:
+            continue
+        found = [item.data for item in kestrel.replay("/q", "cars", disk=crash.disk).items]
+        assert found in ([], [b"first"], due) or len(found) == 1
+        if found[:1] == [b"first"]:
+            ticks = count(1_700_000_000_000)
+            kestrel.import_("/q", "cars", messages(4), disk=crash.disk, now_ms=lambda: next(ticks))  # noqa: B023
+            again = [item.data for item in kestrel.replay("/q", "cars", disk=crash.disk).items]
+            # After a call that had finished, the same messages come again; after one that had not, once.
+            assert again in (due, due + due[1:])
+        tried += 1
+    assert tried > 20
+
+
+def test_every_call_of_an_import_may_fail_and_is_finished() -> None:
+    due = [message.value for message in messages(4)]
+    for number in count(1):
+        inner = CrashDisk()
+        disk = FaultyDisk(inner, number, "eio")
+        finished = True
+        try:
+            kestrel.import_("/q", "cars", messages(4), disk=disk)
+        except FailedError:
+            finished = False
+        if disk.calls < number:
+            break
+        if not finished:
+            kestrel.import_("/q", "cars", messages(4), disk=inner)
+        assert [item.data for item in kestrel.replay("/q", "cars", disk=inner).items] == due, (number, disk.failed)
+    assert number > 15
+
+
+def test_keys_and_other_messages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MoveError, match="no place"):
+        kestrel.import_(tmp_path, "cars", [sej.Message(0, 0, 0, b"key", b"value")])
+    with pytest.raises(MoveError, match="type 3"):
+        kestrel.import_(tmp_path, "cars", [sej.Message(0, 0, 3, b"", b"value")])
+    assert (
+        kestrel.import_(tmp_path, "cars", [sej.Message(0, sej.NO_TIMESTAMP, 3, b"k", b"value")], keys="drop").count == 1
+    )
+    (item,) = kestrel.replay(tmp_path, "cars").items
+    assert item.data == b"value"
+    assert item.add_time
+
+    def torn() -> Any:
+        yield from messages(2000)
+        raise TornError
+
+    with pytest.raises(TornError):
+        kestrel.import_(tmp_path, "cars", torn())
+    with pytest.raises(MoveError, match="do not begin with them"):
+        kestrel.import_(tmp_path, "cars", messages(3))
+    assert kestrel.import_(tmp_path, "cars", messages(2500)).count == 2500
+    assert len(kestrel.replay(tmp_path, "cars").items) == 2501
