@@ -1,0 +1,102 @@
+"""The page about the format and the syntax files say what the grammar table says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from textqueue.grammar import CONTROLS, LINE, RESERVED, MessageStatus, Role
+from textqueue.mutex import ROOM
+from textqueue.parser import Entry, parse
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "formats" / "textqueue.md").read_text("utf-8")
+EDITORS = ROOT / "textqueue" / "editors"
+
+
+def test_the_pages_table_is_the_codes() -> None:
+    rows = re.findall(r"^\| `(.)` \| (\w+) \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE)
+    assert rows == [(chr(c.byte), c.name, c.role.name, c.meaning) for c in CONTROLS]
+
+
+def test_the_pages_expression_is_the_codes() -> None:
+    assert r"[-=# !\\][^\n]*(?:\n|<EOF>)|\n" in PAGE
+    document = re.compile(rb"[-=# !\\][^\n]*(?:\n|\Z)|\n")
+    for byte in range(256):
+        for line in (bytes([byte]), bytes([byte]) + b"x\n"):
+            assert bool(document.fullmatch(line)) == bool(LINE.fullmatch(line))
+
+
+def test_the_pages_dump_reads_as_it_says() -> None:
+    dump = re.findall(r"^[0-9a-f]{8}  ([0-9a-f ]+?)  \|", PAGE, re.MULTILINE)
+    data = bytes.fromhex("".join(dump))
+    entries = [part for part in parse(data) if isinstance(part, Entry)]
+    assert [(e.position, e.status.name, e.value, e.variables) for e in entries] == [
+        (0, "comment", b" jobs", ()),
+        (7, "queued", b"ship 17\nto Bern", (b"retries=3 ",)),
+        (37, "cleared", b"ship 16", ()),
+    ]
+    positions = re.findall(r"^\| (\d+) \| `(.)([^`]*)`", PAGE, re.MULTILINE)
+    for position, control, text in positions:
+        assert data[int(position) :].startswith((control + text).encode())
+    assert len(positions) == 4
+
+
+def test_the_page_names_the_reserved_variables() -> None:
+    for name in RESERVED:
+        assert f"| `{name}` |" in PAGE
+    assert f"{ROOM} bytes behind" in PAGE
+
+
+def test_statuses_are_the_published_packages() -> None:
+    assert [(status.name, status.value) for status in MessageStatus] == [
+        ("cleared", 1),
+        ("queued", 2),
+        ("comment", 3),
+        ("critical", 4),
+    ]
+
+
+def vim() -> dict[str, str]:
+    text = (EDITORS / "vim" / "syntax" / "textqueue.vim").read_text()
+    found = dict(re.findall(r"^syntax match tq(\w+)\s+/(.*)/$", text, re.MULTILINE))
+    linked = set(re.findall(r"^highlight default link tq(\w+) ", text, re.MULTILINE))
+    assert linked == set(found)
+    return {name.lower(): pattern for name, pattern in found.items()}
+
+
+def vscode() -> dict[str, str]:
+    grammar = json.loads((EDITORS / "vscode" / "syntaxes" / "textqueue.tmLanguage.json").read_text())
+    return {pattern["name"].split(".")[-2]: pattern["match"] for pattern in grammar["patterns"]}
+
+
+@pytest.mark.parametrize("patterns", [vim, vscode])
+def test_a_syntax_file_has_every_control_character_and_no_other(patterns: type) -> None:
+    found: dict[str, str] = patterns()
+    assert set(found) == {control.name for control in CONTROLS} | {"unknown"}
+    for control in CONTROLS:
+        for other in CONTROLS:
+            line = chr(other.byte) + "text"
+            assert bool(re.match(found[control.name], line)) == (other == control)
+    assert re.match(found["unknown"], "T2024")
+
+
+def test_vscodes_unknown_is_what_the_table_lacks() -> None:
+    for byte in range(32, 127):
+        known = any(control.byte == byte for control in CONTROLS)
+        assert bool(re.match(vscode()["unknown"], chr(byte) + "x")) != known
+
+
+def test_one_control_character_continues_and_one_is_a_variable() -> None:
+    assert [control.role for control in CONTROLS].count(Role.continuation) == 1
+    assert [control.role for control in CONTROLS].count(Role.variable) == 1
+
+
+def test_the_extension_names_its_files() -> None:
+    package = json.loads((EDITORS / "vscode" / "package.json").read_text())
+    for grammar in package["contributes"]["grammars"]:
+        assert (EDITORS / "vscode" / grammar["path"]).exists()
+    for language in package["contributes"]["languages"]:
+        assert ".tq" in language["extensions"]
+        assert (EDITORS / "vscode" / language["configuration"]).exists()

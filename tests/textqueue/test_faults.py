@@ -1,0 +1,113 @@
+"""The k-th call to the disk fails: an error comes out, the file stays a queue, and the next try gets everything."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sej.disk import OS
+from tests.crash.disk import CrashDisk, FaultyDisk
+from textqueue import MessageStatus, TextQueue
+
+MUTEX = "mutex=" + " " * 30
+
+
+def work(q: TextQueue, done: list[str]) -> None:
+    """Everything that changes a file."""
+    q.append("a\nb", ["retries=3", MUTEX])
+    q.append_many(["c", "d"])
+    with q.claim() as m:
+        assert m is not None
+    done.append("claimed")
+    first = next(q.messages())
+    first.mark_as_cleared()
+    done.append("marked")
+    q.mark_many(list(q.messages())[:1], MessageStatus.critical)
+    q.append("e", ["v=    "])["v"] = "1"
+    q.archive(Path(first.path).with_name("done.tq"))
+
+
+WHOLE = re.compile(
+    rb"(?:[-=!]a\n b\n\\retries=[32]\n\\mutex=.{30}\n)?(?:[-=!]c\n)?(?:[-=!]d\n)?(?:[-=!]e\n\\v=(?:    |1   )\n)?"
+)
+
+
+@pytest.mark.parametrize("fault", ["eio", "enospc", "short"])
+@pytest.mark.parametrize("fail_at", range(1, 60))
+def test_whatever_call_fails_the_file_stays_whole(tmp_path: Path, fail_at: int, fault: str) -> None:
+    path = tmp_path / "jobs.tq"
+    disk = FaultyDisk(OS, fail_at, fault)  # type: ignore[arg-type]
+    done: list[str] = []
+    q = TextQueue(path, disk=disk)
+    try:
+        work(q, done)
+    except OSError:
+        assert disk.failed
+    data = path.read_bytes() if path.exists() else b""
+    assert WHOLE.fullmatch(data), data
+    q.close()
+    # The same process goes on, with a disk that works.
+    with TextQueue(path) as again:
+        again.append("after")
+        found = [m.value for m in again.messages()]
+        assert found[-1] == "after"
+        for m in again.messages():
+            m.mark_as_cleared()
+        assert again.get_next() is None
+        assert not [conflict for conflict in again.conflicts if conflict.kind == "collision"]
+
+
+@pytest.mark.parametrize("fail_at", range(1, 12))
+def test_an_append_that_fails_leaves_nothing_of_it(tmp_path: Path, fail_at: int) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-before\n")
+    disk = FaultyDisk(OS, fail_at, "short")
+    q = TextQueue(path, disk=disk)
+    try:
+        q.append("x" * 100)
+    except OSError:
+        if disk.failed == "write_at":
+            assert path.read_bytes() == b"-before\n"
+    assert path.read_bytes() in (b"-before\n", b"-before\n-" + b"x" * 100 + b"\n")
+
+
+def test_it_works_on_a_disk_of_another_kind() -> None:
+    """No descriptor, no lease: everything goes through the seam."""
+    disk = CrashDisk()
+    disk.mkdir("/queues")
+    with TextQueue("/queues/jobs.tq", disk=disk, settle_s=0) as q:
+        m = q.append("a", ["v=1 "])
+        m["v"] = "2"
+        q.append("b")
+        m.mark_as_cleared()
+        with q.claim() as claimed:
+            assert claimed is not None
+            assert claimed.value == "b"
+        q.sync()
+    file = disk.open("/queues/jobs.tq", "read")
+    assert file.read(100, 0) == b"=a\n\\v=2 \n=b\n"
+
+
+def test_an_archive_survives_a_power_loss_at_every_step() -> None:
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    before = b"=a\n-b\n=c\n"
+    file = disk.open("/q/jobs.tq", "new")
+    file.write(before)
+    file.sync()
+    file.close()
+    disk.mark("made")
+    with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:
+        q.archive("/q/done.tq")
+    states = 0
+    for crash in disk.crash_states():
+        if not crash.marks:
+            continue
+        states += 1
+        data = crash.disk.open("/q/jobs.tq", "read").read(100, 0)
+        there = crash.disk.status("/q/done.tq")
+        done = crash.disk.open("/q/done.tq", "read").read(100, 0) if there is not None else b""
+        assert data in (before, b"-b\n"), data
+        if data == b"-b\n":
+            assert done == b"=a\n=c\n"
+    assert states > 5

@@ -1,0 +1,214 @@
+"""For any bytes: nothing is lost, nothing is touched unasked, nothing is written into the wrong message."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import given
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from textqueue import InvalidTextError, Message, MessageMovedError, MessageStatus, TextQueue
+from textqueue.grammar import CHUNK, CONTROLS, LINE
+from textqueue.parser import Entry, NeedMore, chunks, encode, parse, render, value_of, variables_of, whole
+
+ANY = st.binary(max_size=200) | st.lists(
+    st.sampled_from(
+        [b"-", b"=", b"!", b"#", b" ", b"\\", b"\n", b"\r\n", b"a", b"mutex=  ", b"\xff", b"T", b"\xef\xbb\xbf"]
+    ),
+    max_size=40,
+).map(b"".join)
+TEXT = st.text(alphabet=st.characters(exclude_characters="\r", codec="utf-8"), max_size=40)
+FUTURE = st.sampled_from(
+    [bytes([b]) for b in range(256) if bytes([b]) not in [b"\n", b"\r"] + [bytes([c.byte]) for c in CONTROLS]]
+)
+
+
+@given(ANY)
+def test_any_bytes_come_out_again(data: bytes) -> None:
+    parts = [part for part in parse(data) if not isinstance(part, NeedMore)]
+    assert b"".join(part.raw for part in parts) == data
+    position = 0
+    for part in parts:
+        assert part.position == position
+        position += len(part.raw)
+
+
+@given(ANY, st.integers(0, 200))
+def test_a_beginning_is_read_as_the_whole_is(data: bytes, size: int) -> None:
+    end = whole(data[:size])
+    assert chunks(data[:end]) + chunks(data[end:]) == chunks(data)
+
+
+@given(ANY)
+def test_the_quick_way_to_take_chunks_is_the_regular_one(data: bytes) -> None:
+    assert chunks(data) == CHUNK.findall(data)
+
+
+@given(ANY)
+def test_every_line_of_an_entry_is_one_of_the_documents(data: bytes) -> None:
+    for part in parse(data):
+        if isinstance(part, Entry):
+            for line in re.findall(rb"[^\n]*\n|[^\n]+", part.raw):
+                assert LINE.fullmatch(line)
+
+
+@given(
+    st.text(max_size=60) | st.binary(max_size=60),
+    st.lists(st.text(max_size=20), max_size=3),
+    st.sampled_from(list(MessageStatus)),
+)
+def test_what_can_be_written_is_read_back(text: str | bytes, variables: list[str], status: MessageStatus) -> None:
+    try:
+        raw = render(text, variables, status=status)
+    except (InvalidTextError, UnicodeEncodeError):
+        return
+    (entry,) = parse(raw)
+    assert isinstance(entry, Entry)
+    assert (entry.value, entry.status) == (encode(text), status)
+    assert entry.variables == tuple(map(encode, variables))
+    assert render(entry.value, entry.variables, status=status, newline=b"\r\n").replace(b"\r\n", b"\n") == raw
+
+
+@given(st.lists(st.tuples(FUTURE, st.binary(max_size=20).map(lambda b: b.replace(b"\n", b""))), min_size=1, max_size=6))
+def test_control_characters_of_the_future_survive_every_operation(future: list[tuple[bytes, bytes]]) -> None:
+    lines = [control + rest + b"\n" for control, rest in future]
+    data = b"-first\n\\v=1 \n" + b"".join(line + b"-m\n\\mutex=" + b" " * 30 + b"\n\\retries=2\n" for line in lines)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "jobs.tq"
+        path.write_bytes(data)
+        with TextQueue(path) as q:
+            first = q.get_next()
+            assert first is not None
+            first["v"] = "2"
+            first.mark_as_cleared()
+            with q.claim() as m:
+                assert m is not None
+            try:
+                with q.claim():
+                    raise OSError
+            except OSError:
+                pass
+            q.append("more")
+            q.mark_many(list(q.messages())[:1], MessageStatus.critical)
+            assert list(q.messages(set(MessageStatus)))
+            q.archive(Path(folder) / "done.tq")
+        after = path.read_bytes()
+    kept = [line + b"\n" for line in after.split(b"\n") if line and line[0] not in b"-=! \\"]
+    assert kept == lines
+
+
+class Editing(RuleBasedStateMachine):
+    """A queue and an editor on one file, in any order; a model says what the file must be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "jobs.tq"
+        self.path.write_bytes(b"")
+        self.queues = [TextQueue(self.path), TextQueue(self.path)]
+        self.entries: list[bytes] = []
+        self.done: set[bytes] = set()
+        self.held: list[Message] = []
+        self.number = 0
+
+    def teardown(self) -> None:
+        for q in self.queues:
+            q.close()
+        self.folder.cleanup()
+
+    @initialize(texts=st.lists(TEXT, max_size=3))
+    def begin(self, texts: list[str]) -> None:
+        for text in texts:
+            self.append(text, 0, True)
+
+    @rule(text=TEXT, which=st.integers(0, 1), room=st.booleans())
+    def append(self, text: str, which: int, room: bool) -> None:
+        self.number += 1
+        variables = [f"id={self.number}"] + (["mutex=" + " " * 30] if room else [])
+        self.queues[which].append(text, variables)
+        self.entries.append(render(text, variables))
+
+    @rule(which=st.integers(0, 1))
+    def read(self, which: int) -> None:
+        m = self.queues[which].get_next()
+        if m is not None:
+            assert m._raw[:1] == b"-"
+            self.held.append(m)
+
+    @rule(which=st.integers(0, 1), fails=st.booleans())
+    def claim(self, which: int, fails: bool) -> None:
+        claim = self.queues[which].take()
+        if claim is None:
+            assert not any(raw[:1] == b"-" for raw in self.entries)
+        elif fails:
+            assert claim.failed("no")
+        else:
+            raw = claim.message._raw
+            assert claim.done()
+            self._mark(raw)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), status=st.sampled_from([MessageStatus.cleared, MessageStatus.critical]))
+    def mark(self, data: st.DataObject, status: MessageStatus) -> None:
+        m = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        at = self._find(m._raw)
+        try:
+            if status is MessageStatus.cleared:
+                m.mark_as_cleared()
+            else:
+                m.mark_as_critical_error()
+        except MessageMovedError:
+            assert at is None or self.entries[at][:1] not in b"-" + (b"=" if status is MessageStatus.cleared else b"!")
+        else:
+            assert at is not None
+            self.entries[at] = m._raw[:1] + self.entries[at][1:]
+
+    @rule(data=st.data(), by_rename=st.booleans())
+    def edit(self, data: st.DataObject, by_rename: bool) -> None:
+        entries = list(self.entries)
+        what = data.draw(st.sampled_from(["delete", "reorder", "comment", "insert", "stale"]))
+        if what == "delete" and entries:
+            entries.pop(data.draw(st.integers(0, len(entries) - 1)))
+        elif what == "reorder":
+            entries = data.draw(st.permutations(entries))
+        elif what == "comment" and entries:
+            at = data.draw(st.integers(0, len(entries) - 1))
+            entries[at] = b"#" + entries[at][1:]
+        elif what == "insert":
+            at = data.draw(st.integers(0, len(entries)))
+            entries.insert(at, data.draw(st.sampled_from([b"T future\n", b"# -a\n", b"\n", b"#\n more\n"])))
+        saved = list(entries)
+        if what == "stale":  # marks are taken back, and the queue makes them again
+            saved = [b"-" + raw[1:] if raw[:1] in b"=!" else raw for raw in entries]
+        if by_rename:
+            new = self.path.with_name("new")
+            new.write_bytes(b"".join(saved))
+            new.replace(self.path)
+        else:
+            self.path.write_bytes(b"".join(saved))
+        self.entries = list(entries)
+        self.queues[0].append("after an edit", [f"id=x{self.number}"])
+        self.entries.append(render("after an edit", [f"id=x{self.number}"]))
+        self.number += 1
+
+    @invariant()
+    def the_file_is_what_it_must_be(self) -> None:
+        assert self.path.read_bytes() == b"".join(self.entries)
+
+    def _find(self, raw: bytes) -> int | None:
+        for at, entry in enumerate(self.entries):
+            if entry[1:] == raw[1:]:
+                return at
+        return None
+
+    def _mark(self, raw: bytes) -> None:
+        wanted = value_of(raw), variables_of(raw)[0].data
+        for at, entry in enumerate(self.entries):
+            if entry[:1] == b"-" and (value_of(entry), variables_of(entry)[0].data) == wanted:
+                self.entries[at] = b"=" + entry[1:]
+                return
+        raise AssertionError(f"claimed what is not there: {raw!r}")
+
+
+TestEditing = Editing.TestCase
