@@ -241,8 +241,7 @@ class CrashDisk:
 
     def crash(self, *, keep: bool = False) -> CrashDisk:
         """The disk after one crash: with only what is durable, or (keep) with everything that was seen."""
-        states = list(self._states())
-        return states[0] if keep else states[-1]
+        return next(self._states()) if keep else self._least()
 
     def files(self) -> dict[str, bytes]:
         """Every file and its bytes, as they are seen."""
@@ -294,8 +293,12 @@ class CrashDisk:
         pairs = itertools.product(itertools.product(*name_choices), _combined(data_choices))
         for names, data in itertools.islice(pairs, _STATES_MAX):
             yield self._after(dict(zip(changed, names, strict=True)), dict(zip(dirty, data, strict=True)))
-        least = {name: self.dirs[name].durable for name in changed}
-        yield self._after(least, {number: self.nodes[number].durable for number in dirty})
+        yield self._least()
+
+    def _least(self) -> CrashDisk:
+        """The disk with only what is durable."""
+        names = {name: entries.durable for name, entries in self.dirs.items() if entries.changes}
+        return self._after(names, {number: node.durable for number, node in self.nodes.items() if node.writes})
 
     def _after(self, names: dict[str, dict[str, int]], data: dict[int, bytes]) -> CrashDisk:
         disk = CrashDisk()
