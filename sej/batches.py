@@ -17,14 +17,15 @@ batch has two spans, and ``done`` says so.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sej.checksum import crc32c
-from sej.codec import encode
+from sej.codec import encode, measure
 from sej.directory import Directory, check_name, containing
 from sej.disk import replace_file
-from sej.errors import BatchConflictError, CorruptionError
+from sej.errors import BatchConflictError, CorruptionError, DecodeError
 from sej.message import BytesLike, Message
 from sej.segment import SegmentReader
 
@@ -36,6 +37,9 @@ __all__ = ["KEPT_BATCHES", "Batches"]
 KEPT_BATCHES: Final = 256
 """So many batches of a name are remembered; an older number is refused, not appended again."""
 _CHUNK_MESSAGES: Final = 4096
+_CHUNK_BYTES: Final = 1 << 20
+_UNKNOWN: Final = -1
+"""The digest of a batch that came encoded: its number alone says whether it is the same."""
 
 
 class _Done(NamedTuple):
@@ -101,6 +105,65 @@ class Batches:
         with writer._poisoning():
             return self._finish(writer, intent).range
 
+    def append_encoded(self, writer: Writer, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
+        """Append batch number of name as it is encoded, unless it is there: then chunks are not looked at."""
+        check_name(name, "a batch name")
+        if number < 0:
+            raise ValueError(f"batch number {number}: 0 or more is due")
+        found = self.find(name, number)
+        if found is not None:
+            return found
+        writer._sync_alone()
+        first = writer.offset
+        staged = self._directory.at("tmp", f"{name}.rows")
+        count, crc = self._stage_encoded(staged, first, chunks)
+        if not count:
+            self._disk.unlink(staged)
+            self._close(name, _Done(number, 0, _UNKNOWN, [(first, 0)]))
+            return range(first, first)
+        intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": _UNKNOWN}
+        intent["crc32c"] = crc
+        self._replace(f"{name}.intent", intent)
+        with writer._poisoning():
+            return self._finish(writer, intent, fresh=True).range
+
+    def find(self, name: str, number: int) -> range | None:
+        """Where batch number of name is, or None where it is not in the journal.
+
+        Raises:
+            BatchConflictError: the number is below one whose record is gone.
+        """
+        found = next((done for done in self._load(name) if done.number == number), None)
+        if found is None:
+            self._find(name, number, 0, _UNKNOWN)
+            return None
+        return found.range
+
+    def last(self, name: str) -> int | None:
+        """The highest batch number of a name that is in the journal."""
+        return max((done.number for done in self._load(name)), default=None)
+
+    def _stage_encoded(self, staged: str, first: int, chunks: Iterable[BytesLike]) -> tuple[int, int]:
+        self._disk.mkdir(os.path.dirname(staged))
+        self._disk.unlink(staged)
+        file = self._disk.open(staged, "new")  # its name is synced: an intent refers to it
+        count = crc = 0
+        try:
+            for chunk in chunks:
+                run = measure(chunk, 0, len(chunk), first + count, max(len(chunk), 1))
+                if run.position != len(chunk):
+                    raise DecodeError("these are no whole messages", position=run.position, offset=first + count)
+                file.write(chunk)
+                crc = crc32c(chunk, crc)
+                count += run.messages
+            file.sync()
+        except BaseException:
+            file.close()
+            self._disk.unlink(staged)
+            raise
+        file.close()
+        return count, crc
+
     def roll_forward(self, writer: Writer) -> None:
         """Finish what a dead writer had promised."""
         if self._disk.status(self._directory.at("txn")) is None:
@@ -109,13 +172,13 @@ class Batches:
             if entry.endswith(".intent"):
                 self._finish(writer, self._read(entry))
 
-    def _finish(self, writer: Writer, intent: dict[str, Any]) -> _Done:
-        """Steps 3 and 4, from wherever they stopped."""
+    def _finish(self, writer: Writer, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
+        """Steps 3 and 4, from wherever they stopped; fresh: nothing has stopped, the staged rows are what they were."""
         name, number, first, count = (intent[key] for key in ("name", "number", "first_offset", "count"))
         staged = self._directory.at("tmp", f"{name}.rows")
         done = next((done for done in self._load(name) if done.number == number), None)
         if done is None:
-            if self._disk.status(staged) is None or self._crc(staged) != intent["crc32c"]:
+            if not fresh and (self._disk.status(staged) is None or self._crc(staged) != intent["crc32c"]):
                 raise CorruptionError(
                     f"the staged rows of batch {number} of {name!r} are missing or changed;"
                     f" what is in the journal stays: look at {self._directory.at('txn', name)}.intent"
@@ -138,6 +201,8 @@ class Batches:
         return done
 
     def _append_rest(self, writer: Writer, staged: str, first: int, there: int) -> tuple[int, int]:
+        if not there and writer.offset == first:  # as it was promised: not taken apart
+            return first, self._append_all(writer, staged, first)
         start = count = 0
         for messages in self._rows(staged, first):
             rest = messages[max(there - (messages[0].offset - first), 0) :]
@@ -147,6 +212,17 @@ class Batches:
                 writer._append_encoded(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
                 count += len(rest)
         return start, count
+
+    def _append_all(self, writer: Writer, staged: str, first: int) -> int:
+        count = 0
+        reader = SegmentReader(self._disk, staged, 0, first, chunk_bytes=_CHUNK_BYTES)
+        try:
+            while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
+                writer._append_encoded(found[0])
+                count += found[1]
+        finally:
+            reader.close()
+        return count
 
     def _equal_prefix(self, staged: str, first: int, count: int, end: int) -> int:
         """How many of the staged rows stand in the journal where they were promised."""
@@ -207,7 +283,7 @@ class Batches:
         known = self._load(name)
         for done in known:
             if done.number == number:
-                if (done.messages, done.digest) != (count, digest):
+                if done.digest != _UNKNOWN and (done.messages, done.digest) != (count, digest):
                     raise BatchConflictError(
                         f"batch {number} of {name!r} is in the journal with {done.messages} messages, and not the same"
                         f" as this one of {count}: a new batch needs a new number",

@@ -48,7 +48,9 @@ _BUFFER_BYTES: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
 _CHECKPOINT_BYTES: Final = 1 << 26
 """So much is left to the kernel before a background sync lets the index grow: what a reopening has to walk at most."""
-_LOCK_CHECK_S: Final = 0.1
+_LOCK_CHECK_S: Final = 0.09
+_LOOK_NS: Final = 100_000_000
+"""For so long the buffer writes single messages by itself; then the lock is looked at again."""
 
 
 class Writer:
@@ -244,6 +246,38 @@ class Writer:
         with self._alone():
             return self._batches.append(self, name, number, values, keys, type, timestamp)
 
+    def append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
+        """As :meth:`append_once`, for messages that are encoded already and carry the offsets that are due.
+
+        A repeat is known by its number alone, and its chunks are not looked at: for jobs that are run again whole.
+
+        Args:
+            name: who counts the batches.
+            number: rises from batch to batch.
+            chunks: whole messages each; the first message has :attr:`offset`.
+
+        Returns:
+            Its offsets.
+
+        Raises:
+            DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
+            BatchConflictError: the number is below one whose record is gone.
+        """
+        with self._alone():
+            return self._batches.append_encoded(self, name, number, chunks)
+
+    def last_batch(self, name: str) -> int | None:
+        """The highest number that :meth:`append_once` got from a name; None where there is none."""
+        with self._mutex:
+            return self._batches.last(name)
+
+    def rotate(self) -> None:
+        """End the segment, if there is a message in it: what comes next stands in a new one."""
+        with self._alone():
+            if self._buffer.position:
+                with self._poisoning():
+                    self._rotate()
+
     def publish(
         self,
         values: Iterable[BytesLike],
@@ -279,7 +313,7 @@ class Writer:
                 self._take(open_end(self._directory))
                 self._buffer.offset = span.stop
                 self._syncer.advance(span.stop)
-                if self._position >= self._segment_bytes:
+                if self._buffer.position >= self._segment_bytes:
                     self._rotate()
             return span
 
@@ -424,15 +458,15 @@ class Writer:
         """Sync with the mutex held."""
         self._buffer.flush()
         self._file.sync()
-        self._synced_position = self._position
+        self._synced_position = self._buffer.position
         self._syncer.advance(self._buffer.offset)
-        self._write_index(self._position)
+        self._write_index(self._buffer.position)
 
     def _take(self, end: End) -> None:
         """Go on at the end of a segment."""
         self._file: File = end.file
         self._segment = end.segment
-        self._position = end.position
+        self._buffer.position = end.position
         self._index_file = end.index_file
         self._indexed = end.known
         self._newest = end.newest_timestamp
@@ -446,30 +480,33 @@ class Writer:
             self._write_index(end.position)
 
     def _set_limits(self) -> None:
-        left = max(self._segment_bytes - self._position, 1)
-        self._buffer.limit = min(_BUFFER_BYTES, left) if self._durability == "buffer" else 1
-        self._buffer.batch_limit = min(_BATCH_BYTES, left)
+        """Say when the buffer drains: a message that ends a segment or a block is the last one of its write."""
+        buffer = self._buffer
+        left = max(self._segment_bytes - buffer.position, 1)
+        buffer.batch_limit = min(_BATCH_BYTES, left)
+        if self._durability == "buffer":
+            buffer.limit = min(_BUFFER_BYTES, left)
+        else:
+            until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
+            buffer.steady(self._file.write, self._write_failed, until, _LOOK_NS)
 
     def _drain(self) -> None:
         """Write what the buffer holds; what the buffer calls."""
         buffer = self._buffer
         try:
             with buffer.pending() as view:
-                self._position += len(view)
                 try:
                     self._file.write(view)
                 except OSError as error:
-                    self._cut_partial_write(view)
-                    raise self._failed("a write failed", error) from error
+                    self._write_failed(error)
             buffer.drained()
             if len(buffer) >= BLOCK_BYTES:
                 self._end_block()
-                if self._position - self._synced_position >= _CHECKPOINT_BYTES:
+                if buffer.position - self._synced_position >= _CHECKPOINT_BYTES:
                     self._syncer.request()
-            if self._position + _BATCH_BYTES >= self._segment_bytes:
-                if self._position >= self._segment_bytes:
-                    self._rotate()
-                self._set_limits()
+            if buffer.position >= self._segment_bytes:
+                self._rotate()
+            self._set_limits()
             if time.monotonic() >= self._lock_check_at:
                 self._lock.check()
                 self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
@@ -482,7 +519,7 @@ class Writer:
 
     def _cut_partial_write(self, view: memoryview) -> None:
         """After a failed write: cut what is no whole message, so that the tail is clean. Whole ones may be seen."""
-        start = self._position - len(view)
+        start = self._buffer.position
         try:
             there = min(max(self._file.status().size - start, 0), len(view))
             first = self._segment_offset_of_pending(view)
@@ -490,6 +527,15 @@ class Writer:
             self._file.truncate(start + good)
         except (OSError, SejError):
             return  # the next opening finds a torn tail and cuts it
+
+    def _write_failed(self, error: BaseException) -> None:
+        """Cut what a failed write left, and poison; what the buffer calls where it writes by itself."""
+        if isinstance(error, OSError):
+            with self._buffer.pending() as view:
+                self._cut_partial_write(view)
+            self._fail(error)
+            raise self._failed("a write failed", error) from error
+        self._fail(error)
 
     def _segment_offset_of_pending(self, view: memoryview) -> int:
         return int.from_bytes(view[:8], "big")
@@ -513,9 +559,9 @@ class Writer:
         start_offset = part.first_offset if part else self._block_offset
         self._newest = max(self._newest, newest)
         count = buffer.offset - start_offset
-        self._blocks.append(Block(start, self._position, start_offset, count, crc, first, last, self._newest))
+        self._blocks.append(Block(start, self._buffer.position, start_offset, count, crc, first, last, self._newest))
         self._partial = None
-        self._block_position = self._position
+        self._block_position = self._buffer.position
         self._block_offset = buffer.offset
         buffer.clear()
 
@@ -557,7 +603,7 @@ class Writer:
                 self._refuse()
             self._buffer.flush()
             self._lock.check()
-            file, offset, position = self._file, self._buffer.offset, self._position
+            file, offset, position = self._file, self._buffer.offset, self._buffer.position
         file.sync()
         with self._mutex:
             if file is self._file:
@@ -610,7 +656,7 @@ class Writer:
             f"{what}: {error}; this writer is closed for good: mend the cause and open it anew,"
             " which finds what is on disk",
             path=self._segment.path,
-            position=self._position,
+            position=self._buffer.position,
             offset=self._buffer.offset,
         )
 
