@@ -1,0 +1,150 @@
+"""Writers that are killed: what they acknowledged on a pipe is there, and nothing is half there."""
+
+import itertools
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import sej
+from tests.sej.hooks import PATIENCE_S, script
+
+# One line an acknowledgement: how many messages are acknowledged, how many are durable.
+WRITER = """
+import random, sys, sej
+path, durability, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+luck = random.Random(seed)
+w = sej.Writer(path, durability=durability, segment_bytes=luck.choice([200, 5000, 1 << 20]), sync_interval_s=0.002)
+number = 0
+def fresh(count):
+    global number
+    number += count
+    return [b"%09d" % n + b"v" * luck.choice([0, 3, 300]) for n in range(number - count, number)]
+number = w.offset
+batch = w.offset
+while True:
+    match luck.randrange(12):
+        case 0:
+            w.append_many(fresh(luck.randrange(1, 40)))
+        case 1 if luck.random() < 0.3:
+            w.publish(fresh(3), timestamp=0)
+        case 2 if luck.random() < 0.3:
+            batch += 1
+            w.append_once("p", batch, fresh(3), timestamp=1)
+        case 3:
+            w.flush()
+        case 4 if luck.random() < 0.1:
+            w.sync()
+        case _:
+            w.append(fresh(1)[0])
+    assert w.offset == number
+    print(number, w.durable_offset, flush=True)
+"""
+
+
+def kill_one(path: Path, durability: str, seed: int, lines: int) -> None:
+    """One writer that dies after about so many acknowledgements, and what it leaves."""
+    child = script(WRITER, path, durability, seed)
+    assert child.stdout is not None
+    said = [next(child.stdout) for _ in range(lines)]
+    child.kill()
+    said += child.stdout.read().splitlines(keepends=True)
+    child.communicate()
+    acknowledged, durable = (int(word) for word in [line for line in said if line.endswith("\n")][-1].split())
+    with sej.Scanner(path) as s:
+        before = [message.value[:9] for message in s]
+    assert before == [b"%09d" % n for n in range(len(before))], f"seed {seed}"
+    least = durable if durability == "buffer" else acknowledged
+    assert len(before) >= least, f"seed {seed}: {acknowledged} were acknowledged"
+    with sej.Writer(path) as w:
+        assert w.offset >= len(before)
+    batches: dict[int, list[int]] = {0: [], 1: []}
+    with sej.Scanner(path) as s:
+        for message in s:
+            if message.timestamp in batches:
+                batches[message.timestamp].append(message.offset)
+    for offsets in batches.values():
+        assert len(offsets) % 3 == 0, f"seed {seed}: all three or none"
+    assert sej.Journal(path).verify() == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
+def test_what_was_acknowledged_survives_sigkill(durability: str, tmp_path: Path) -> None:
+    for seed in range(2):
+        kill_one(tmp_path, durability, seed, 1 + 80 * seed)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
+def test_what_was_acknowledged_survives_many_sigkills(durability: str, tmp_path: Path, torture_s: float) -> None:
+    deadline = time.monotonic() + torture_s
+    start = random.randrange(1 << 30)
+    for seed in itertools.count(start):
+        kill_one(tmp_path / str((seed - start) // 20), durability, seed, random.Random(seed).randrange(1, 400))
+        if time.monotonic() > deadline:
+            break
+
+
+OPENER = """
+import os, sys, sej
+path = sys.argv[1]
+done = 0
+while True:
+    try:
+        with sej.Writer(path, lock_timeout=5.0) as w:
+            first = w.offset
+            w.append_many([b"%d" % os.getpid()] * 3)
+            print(first, flush=True)
+    except sej.LockedError:
+        pass
+"""
+
+
+def test_writers_that_take_turns_and_are_killed_leave_one_journal(tmp_path: Path) -> None:
+    children = [script(OPENER, tmp_path) for _ in range(3)]
+    promised = []
+    for child in children:
+        assert child.stdout is not None
+        promised += [(int(next(child.stdout)), child.pid) for _ in range(8)]
+        child.kill()
+    for child in children:
+        rest, _ = child.communicate(timeout=PATIENCE_S)
+        promised += [(int(line), child.pid) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+    with sej.Scanner(tmp_path) as s:
+        values = [message.value for message in s]
+    assert len({first for first, _ in promised}) == len(promised), "no offset was given twice"
+    for first, pid in promised:
+        assert values[first : first + 3] == [b"%d" % pid] * 3
+    sej.Writer(tmp_path).close()
+    assert sej.Journal(tmp_path).verify() == []
+
+
+READER = """
+import sys, sej
+path = sys.argv[1]
+with sej.Offset(path, "r") as o, sej.Scanner(path, o.value, timeout=None) as s:
+    for message in s:
+        print(message.offset, flush=True)
+        o.commit(message.offset + 1)
+"""
+
+
+def test_a_killed_reader_goes_on_where_it_committed(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=500) as w:
+        w.append_many([b"v"] * 200)
+    handled: list[int] = []
+    for _ in range(3):
+        reader: subprocess.Popen[str] = script(READER, tmp_path)
+        assert reader.stdout is not None
+        lines = [next(reader.stdout) for _ in range(20)]
+        reader.kill()
+        lines += reader.communicate()[0].splitlines(keepends=True)
+        seen = [int(line) for line in lines if line.endswith("\n")]
+        assert seen == list(range(seen[0], seen[0] + len(seen)))
+        kept = sej.read_offset(tmp_path, "r") or 0
+        assert seen[-1] <= kept <= seen[-1] + 1
+        assert not handled or handled[-1] <= seen[0] <= handled[-1] + 1, "at least once, at most the last one twice"
+        handled = seen
