@@ -9,31 +9,49 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shard.checking import Problem, check
     from shard.errors import ShardsBrokenError, ShardsFailedError, ShardsLockedError
+    from shard.lagging import Lag, lag
     from shard.names import Path
     from shard.routing import index_of
+    from shard.scanner import Scanner
     from shard.trees import Found, Tree, find
+    from shard.watching import TreeWatch, watch
+    from shard.worker import Worker
     from shard.writer import Writer
 
 _HOME = {
+    "shard.checking": ("Problem", "check"),
     "shard.errors": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
+    "shard.lagging": ("Lag", "lag"),
     "shard.names": ("Path",),
     "shard.routing": ("index_of",),
+    "shard.scanner": ("Scanner",),
     "shard.trees": ("Found", "Tree", "find"),
+    "shard.watching": ("TreeWatch", "watch"),
+    "shard.worker": ("Worker",),
     "shard.writer": ("Writer",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Found",
+    "Lag",
     "Path",
+    "Problem",
+    "Scanner",
     "ShardsBrokenError",
     "ShardsFailedError",
     "ShardsLockedError",
     "Tree",
+    "TreeWatch",
+    "Worker",
     "Writer",
+    "check",
     "find",
     "index_of",
+    "lag",
+    "watch",
 ]
 
 

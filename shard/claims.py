@@ -1,0 +1,190 @@
+"""One shard that a worker holds: the reader's lock and offset, the place reached, failures and their consequences.
+
+The lock is the reader's own, ``ofs/NAME.lck``: whoever holds it is the one reader of that name in this shard, be it a
+worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` is the consumer's note of the message in hand: it is
+there while somebody is at work, so whoever finds one knows that its predecessor died, goes message by message past what
+that one could have had in hand, and gives up on a message that ended too many processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sej.dead import append_dead_letter, source_of
+from sej.directory import Directory
+from sej.disk import Disk, File
+from sej.errors import RetriesExhaustedError
+from sej.message import Message, Start
+from sej.offset import Offset
+
+__all__ = ["COMMIT_MESSAGES", "Claim", "Handler", "Terms"]
+
+COMMIT_MESSAGES: Final = 1000
+"""The offset is kept at least every so many messages, so a successor is careful for that many."""
+_COMMIT_S: Final = 1.0
+_NOTE_BYTES: Final = 64
+
+Handler = Callable[[int, Message], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What holds for every shard of a worker; see :class:`shard.Worker`."""
+
+    max_attempts: int
+    dead_letter: str | None
+    backoff_s: float
+    backoff_max_s: float
+    default: int | Start
+    disk: Disk
+
+
+class Claim:
+    """A shard in this worker's hands.
+
+    Attributes:
+        index: the shard.
+        done: the next offset to handle.
+        retry_at: not before this time (monotonic, seconds) is the message at done tried again.
+    """
+
+    def __init__(self, index: int, path: str, name: str, terms: Terms) -> None:
+        """Take the reader's lock.
+
+        Raises:
+            LockedError: somebody else reads this shard under this name.
+            SejError: as :class:`sej.Offset`.
+        """
+        self.index = index
+        self._path = path
+        self._terms = terms
+        self._directory = Directory(path, terms.disk)
+        self._kept = Offset(path, name, terms.default, disk=terms.disk)
+        self.done = self._kept.value
+        self.retry_at = 0.0
+        self._attempts = 0
+        self._commit_at = time.monotonic() + _COMMIT_S
+        try:
+            self._note = _Note(self._directory, name, terms.disk)
+        except BaseException:
+            self._kept.close()
+            raise
+        self._careful_below = self.done + 2 * COMMIT_MESSAGES if self._note.left_behind else -1
+
+    def handle(self, handler: Handler, batch: Sequence[Message], stop: Callable[[], bool]) -> int:
+        """Handle messages one after the other until one fails, or stop says so; returns how many are done with.
+
+        Raises:
+            RetriesExhaustedError: one failed max_attempts times and there is no dead letter.
+            LockLostError: the reader's lock is gone: somebody else may be at work.
+        """
+        first = self.done
+        for message in batch:
+            if stop():
+                break
+            if message.offset < self._careful_below and not self._attempts:
+                self._attempts = self._note.begin(message.offset)
+                if self._attempts >= self._terms.max_attempts:
+                    self._give_up(message, f"it ended the process {self._attempts} times", None)
+                    continue
+            try:
+                handler(self.index, message)
+            except Exception as error:
+                self._attempts += 1
+                if self._attempts >= self._terms.max_attempts:
+                    self._give_up(message, f"{type(error).__name__}: {error}", error)
+                    continue
+                longest = min(self._terms.backoff_s * 2.0 ** (self._attempts - 1), self._terms.backoff_max_s)
+                self.retry_at = time.monotonic() + longest * random.uniform(0.5, 1.0)
+                break
+            self.done = message.offset + 1
+            self._attempts = 0
+            if self.done - self._kept.value >= COMMIT_MESSAGES or time.monotonic() >= self._commit_at:
+                self.commit()
+        return self.done - first
+
+    def commit(self) -> None:
+        """Keep the place reached, durably.
+
+        Raises:
+            LockLostError: the reader's lock is gone.
+        """
+        self._commit_at = time.monotonic() + _COMMIT_S
+        if self.done > self._kept.value:
+            self._kept.commit(self.done)
+
+    def release(self) -> None:
+        """Keep the place reached and let go of the lock."""
+        try:
+            self.commit()
+            self._note.remove()
+        finally:
+            self._note.close()
+            self._kept.close()
+
+    def _give_up(self, message: Message, reason: str, failure: Exception | None) -> None:
+        attempts, self._attempts = self._attempts, 0
+        again = self._kept.value == message.offset
+        self.commit()
+        if self._terms.dead_letter is None:
+            raise RetriesExhaustedError(
+                f"reader {self._kept.name!r} could not handle this message of shard {self.index:03x} in {attempts}"
+                f" attempts, the last one: {reason}; mend the handler, or give the worker a dead_letter",
+                path=self._path,
+                offset=message.offset,
+            ) from failure
+        append_dead_letter(
+            self._terms.dead_letter,
+            message,
+            source=source_of(self._directory),
+            reader=self._kept.name,
+            attempts=attempts,
+            reason=reason,
+            perhaps_there=again,
+            disk=self._terms.disk,
+        )
+        self.done = message.offset + 1
+        self.commit()
+
+
+class _Note:
+    """``ofs/NAME.tries``: which message is in hand, and how many processes it has ended before."""
+
+    def __init__(self, directory: Directory, name: str, disk: Disk) -> None:
+        self._disk = disk
+        self._path = directory.at("ofs", f"{name}.tries")
+        self._offset, self._ended = -1, 0
+        self.left_behind = False
+        with contextlib.suppress(FileNotFoundError):
+            file = disk.open(self._path, "read")
+            self.left_behind = True
+            try:
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # torn: nobody can be blamed
+                    last = json.loads(file.read(4096, 0))
+                    self._offset, self._ended = int(last["offset"]), int(last["attempts"])
+            finally:
+                file.close()
+        self._file: File = disk.open(self._path, "temp")
+        self._write(self._offset, self._ended)
+
+    def begin(self, offset: int) -> int:
+        """Note that a message is in hand; how many processes it has ended already."""
+        ended = self._ended if offset == self._offset else 0
+        self._write(offset, ended + 1)
+        return ended
+
+    def remove(self) -> None:
+        self._disk.unlink(self._path)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, offset: int, attempts: int) -> None:
+        text = json.dumps({"offset": offset, "attempts": attempts})
+        self._file.write_at(text.ljust(_NOTE_BYTES - 1).encode() + b"\n", 0)

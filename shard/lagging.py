@@ -1,0 +1,99 @@
+"""``shard.lag``: how far each shard's reader is behind. Takes no lock and changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sej.directory import Directory, check_name, containing
+from sej.disk import OS, Disk
+from sej.errors import OffsetBeyondEndError
+from sej.format import NO_TIMESTAMP
+from sej.index import IndexFile
+from sej.journal import Tail
+from sej.offset import read_offset
+from sej.segment import SegmentReader
+from shard.names import Path
+from shard.trees import look
+
+__all__ = ["Lag", "lag"]
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind in one shard.
+
+    Attributes:
+        index: the shard.
+        offset: the next offset the reader takes; the first one there is where it never committed.
+        end_offset: what the next message gets.
+        messages: how many are still to be handled.
+        bytes: how many bytes of the segments these take.
+        seconds: how old the oldest of them is; 0.0 where there is none, or where it has no timestamp.
+    """
+
+    index: int
+    offset: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+
+
+def lag(path: Path, name: str, *, now_ns: Callable[[], int] = time.time_ns, disk: Disk = OS) -> list[Lag]:
+    """How far the reader of a name is behind, in every shard: the row at i is shard i. What is not there is not behind.
+
+    Args:
+        path: the tree.
+        name: the reader's, as given to :class:`shard.Worker`.
+        now_ns: the clock that seconds are counted by.
+        disk: the seam.
+
+    Raises:
+        CorruptionError: a shard cannot be read from the reader's place on.
+        OffsetBeyondEndError: a kept offset lies behind the end of its shard.
+        InvalidNameError: the name is no reader's.
+    """
+    check_name(name, "a reader's name")
+    now = now_ns()
+    return [_lag(path, index, name, now, disk) for index in range(path.count)]
+
+
+def _lag(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
+    if not look(disk, path.dir(index)):
+        return Lag(index, 0, 0, 0, 0, 0.0)
+    directory = Directory(path.dir(index), disk)
+    kept = read_offset(directory.path, name, disk=disk)
+    end = Tail(directory).end_offset()
+    segments = directory.segments()
+    first = segments[0].first_offset if segments else 0
+    offset = first if kept is None else kept
+    if offset > end:
+        raise OffsetBeyondEndError(
+            f"reader {name!r} stands at {offset}, but the journal ends at {end}: it lost messages or was replaced",
+            path=directory.path,
+            offset=offset,
+        )
+    if offset >= end:
+        return Lag(index, offset, end, 0, 0, 0.0)
+    there = max(offset, first)  # what retention took cannot be handled any more
+    at = containing(segments, there)
+    reader = SegmentReader(disk, segments[at].path, 0, segments[at].first_offset)
+    try:
+        block_index = IndexFile(directory, segments[at]).load(reader.file, segments[at].first_offset)
+        reader.skip(*block_index.before_offset(there))
+        while reader.due < there and reader.read(there - reader.due):
+            pass
+        size = reader.status().size - reader.position
+        oldest = reader.read(1)
+    finally:
+        reader.close()
+    for segment in segments[at + 1 :]:
+        status = disk.status(segment.path)
+        size += 0 if status is None else status.size
+    stamp = oldest[0].timestamp if oldest else NO_TIMESTAMP
+    seconds = 0.0 if stamp == NO_TIMESTAMP else max(now - stamp, 0) / _NS
+    return Lag(index, offset, end, end - there, size, seconds)

@@ -1,0 +1,194 @@
+"""The shards that a scanner or a worker reads: one place in each, few of them open, one wait for all.
+
+Waiting uses the process's one inotify instance, with a watch on each shard's ``jnl/`` and one on the root, so that
+shards that are made meanwhile join in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Literal
+
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.disk import Disk
+from sej.gaps import Gap
+from sej.journal import Journal
+from sej.message import FIRST, Message, Start
+from sej.watch import Watch, wait_any
+from shard.names import Path
+from shard.trees import look
+
+__all__ = ["Source", "Sources"]
+
+
+class Source:
+    """One shard and the place in it."""
+
+    __slots__ = ("cursor", "directory", "index", "watch")
+
+    def __init__(self, index: int, directory: Directory, cursor: Cursor) -> None:
+        """Read from where the cursor stands."""
+        self.index = index
+        self.directory = directory
+        self.cursor = cursor
+        self.watch: Watch | None = None
+
+    @property
+    def offset(self) -> int:
+        """What is read next."""
+        return self.cursor.due
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Lost messages that were passed."""
+        return self.cursor.gaps
+
+
+class Sources:
+    """Places in many shards of one tree.
+
+    Attributes:
+        there: the shards that are there, by index.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_open: int,
+        on_corruption: Literal["raise", "skip"] = "raise",
+        verify: bool = False,
+        disk: Disk,
+    ) -> None:
+        """No shard yet; see :meth:`join`.
+
+        Args:
+            path: the tree.
+            max_open: so many shards have a file open at a time.
+            on_corruption: as for :class:`sej.Scanner`.
+            verify: as for :class:`sej.Scanner`.
+            disk: the seam.
+        """
+        self._path = path
+        self._max_open = max_open
+        self._on_corruption: Literal["raise", "skip"] = on_corruption
+        self._verify = verify
+        self._disk = disk
+        self._open: OrderedDict[int, Source] = OrderedDict()
+        self._root: Watch | None = None
+        self._woken = False
+        self._growing: dict[int, Watch] = {}
+        self.there: dict[int, Source] = {}
+
+    def join(self, index: int, offset: int | Start) -> Source | None:
+        """Take a shard in at an offset; None where there is no such shard yet.
+
+        Raises:
+            OffsetTooSmallError: the offset was deleted.
+        """
+        directory = Directory(self._path.dir(index), self._disk)
+        if not look(self._disk, directory.path):
+            return None
+        at: int | None
+        if isinstance(offset, Start):
+            journal = Journal(directory.path, disk=self._disk)
+            at = journal.first_offset if offset is FIRST else journal.end_offset
+        else:
+            at = offset
+        cursor = Cursor(directory, at, on_corruption=self._on_corruption, verify=self._verify)
+        cursor.check_available()
+        source = self.there[index] = Source(index, directory, cursor)
+        if self._root is not None:
+            source.watch = Watch(directory.jnl)
+        return source
+
+    def leave(self, index: int) -> None:
+        """Read a shard no more."""
+        source = self.there.pop(index, None)
+        if source is not None:
+            self._open.pop(index, None)
+            source.cursor.close()
+            if source.watch is not None:
+                source.watch.close()
+
+    def read(self, index: int, limit: int) -> list[Message]:
+        """Up to limit messages of a shard; an empty list at its end.
+
+        Raises:
+            SejError: as :meth:`sej.cursor.Cursor.read`; the path names the shard.
+        """
+        source = self.there[index]
+        batch = source.cursor.read(limit)
+        self._open[index] = source
+        self._open.move_to_end(index)
+        while len(self._open) > self._max_open:
+            self._open.popitem(last=False)[1].cursor.close()
+        return batch
+
+    def watch(self) -> None:
+        """Begin to watch; changes from now on end :meth:`wait`."""
+        if self._root is None:
+            root = self._path.root
+            self._root = Watch(root)
+            for source in self.there.values():
+                source.watch = Watch(source.directory.jnl)
+
+    @property
+    def watched(self) -> bool:
+        """Whether :meth:`watch` was called."""
+        return self._root is not None
+
+    def missing(self, indexes: Iterable[int]) -> list[int]:
+        """Which of the shards are still not there. One that is being made will end :meth:`wait` when it is done."""
+        absent = []
+        for index in indexes:
+            path = self._path.dir(index)
+            if look(self._disk, path):
+                growing = self._growing.pop(index, None)
+                if growing is not None:
+                    growing.close()
+                continue
+            absent.append(index)
+            if self._root is not None and index not in self._growing and self._disk.status(path) is not None:
+                self._growing[index] = Watch(path)
+                if look(self._disk, path):  # it came between the two looks
+                    absent.pop()
+        return absent
+
+    def wait(self, timeout: float | None) -> tuple[list[int], bool]:
+        """Wait for something new.
+
+        Args:
+            timeout: seconds; None waits until the safety net is due.
+
+        Returns:
+            The shards to read again, and whether to look for new shards.
+        """
+        self.watch()
+        assert self._root is not None
+        if self._woken:
+            return [], False
+        owner: dict[Watch, int] = {}
+        for source in self.there.values():
+            if source.watch is not None:
+                owner[source.watch] = source.index
+        found = wait_any([self._root, *self._growing.values(), *owner], timeout)
+        fresh = [owner[watch] for watch in found if watch in owner]
+        return fresh, len(fresh) < len(found)
+
+    def wake(self) -> None:
+        """End a wait in another thread, and every later one at once."""
+        self._woken = True
+        if self._root is not None:
+            self._root.wake()
+
+    def close(self) -> None:
+        """Close everything."""
+        for index in list(self.there):
+            self.leave(index)
+        for watch in (*self._growing.values(), *([self._root] if self._root else [])):
+            watch.close()
+        self._growing.clear()
+        self._root = None

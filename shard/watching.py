@@ -1,0 +1,150 @@
+"""``shard.watch``: new SEJ directories under a root, as they appear."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Self
+
+from sej.disk import OS, Disk
+from sej.errors import ClosedError, JournalNotFoundError
+from sej.watch import Watch, wait_any
+from shard.trees import Found, Layout, Tree, entry, find, look
+
+__all__ = ["TreeWatch", "watch"]
+
+
+class TreeWatch:
+    """Iterates over the SEJ directories that appear under a root after it was made; :meth:`stop` ends that.
+
+    Use it from one thread; :meth:`stop` and :meth:`close` may be called from any.
+
+    Attributes:
+        tree: what was there at the start; nothing is in both, and nothing is missed between.
+        timeout: seconds without a new one after which iterating ends; None: never.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        layout: Layout | None = None,
+        timeout: float | None = None,
+        disk: Disk = OS,
+    ) -> None:
+        """Look at a root and watch it.
+
+        Args:
+            root: the directory of the shards, or of a hub's clients; must be there.
+            layout: read it as this, whatever it looks like; needed where the root is still empty and a hub's.
+            timeout: seconds without a new directory after which iterating ends; None: it waits until :meth:`stop`.
+            disk: the seam.
+
+        Raises:
+            JournalNotFoundError: there is nothing.
+            NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
+        """
+        path = os.fspath(root)
+        if disk.status(path) is None:
+            raise JournalNotFoundError("there is nothing here to watch: make the directory first", path=path)
+        self._disk = disk
+        self._root_watch = Watch(path)
+        self._growing: dict[str, Watch] = {}
+        self._stopped = self._closed = False
+        self.timeout = timeout
+        try:
+            self.tree: Tree = find(path, layout=layout, disk=disk)
+        except BaseException:
+            self._root_watch.close()
+            raise
+        self._known = {found.name for found in self.tree}
+        self._layout: Layout = self.tree.layout
+
+    def read(self, timeout: float | None = 0.0) -> list[Found]:
+        """The new directories, as soon as there is one.
+
+        Args:
+            timeout: seconds to wait; None waits until :meth:`stop`.
+
+        Returns:
+            Those that appeared since; an empty list after the timeout, or when it was stopped.
+
+        Raises:
+            NotAJournalError: a new SEJ directory's name fits no layout.
+        """
+        if self._closed:
+            raise ClosedError("the watch is closed", path=self.tree.root)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            new = self._look()
+            if new or self._stopped:
+                return [] if self._stopped else new
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            wait_any([self._root_watch, *self._growing.values()], left)
+
+    def __iter__(self) -> Iterator[Found]:
+        """New directories one after the other, until :meth:`stop` or the timeout."""
+        while new := self.read(self.timeout):
+            yield from new
+
+    def stop(self) -> None:
+        """End a wait and the iteration, from any thread."""
+        self._stopped = True
+        self._root_watch.wake()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self.stop()
+        self._closed = True
+        self._root_watch.close()
+        for growing in self._growing.values():
+            growing.close()
+        self._growing.clear()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _look(self) -> list[Found]:
+        if self._layout == "directory":
+            return []
+        found: list[Found] = []
+        for name in self._disk.list(self.tree.root):
+            if name in self._known or name.startswith("."):
+                continue
+            path = os.path.join(self.tree.root, name)
+            there = self._disk.status(path)
+            if there is None or not there.is_dir:
+                continue
+            if name not in self._growing and not look(self._disk, path):
+                self._growing[name] = Watch(path)  # jnl/ may come in a moment: it must wake us
+            if look(self._disk, path):
+                found.append(entry(self.tree.root, name, self._layout))
+                self._known.add(name)
+                growing = self._growing.pop(name, None)
+                if growing is not None:
+                    growing.close()
+        return found
+
+
+def watch(
+    root: str | os.PathLike[str], *, layout: Layout | None = None, timeout: float | None = None, disk: Disk = OS
+) -> TreeWatch:
+    """Report new shards, or a hub's new client directories, as they appear; see :class:`TreeWatch`.
+
+    Example:
+        >>> import tempfile, sej, shard
+        >>> root = tempfile.mkdtemp()
+        >>> with watch(root, timeout=0.0) as new:
+        ...     sej.Writer(shard.Path(root, "orders", 1).dir(1)).close()
+        ...     [found.name for found in new]
+        ['orders.1.001']
+    """
+    return TreeWatch(root, layout=layout, timeout=timeout, disk=disk)

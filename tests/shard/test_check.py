@@ -1,0 +1,92 @@
+"""shard.check: each oddity is said once, by kind and path; a healthy tree has none."""
+
+import shutil
+from pathlib import Path as FilePath
+
+import pytest
+
+import sej
+import shard
+
+
+def kinds(root: FilePath) -> list[tuple[str, str]]:
+    return [(problem.kind, FilePath(problem.path).name) for problem in shard.check(root)]
+
+
+def journal(*parts: str | FilePath) -> None:
+    sej.Writer(FilePath(*parts)).close()
+
+
+def test_a_tree_that_is_used_in_part_is_well(tmp_path: FilePath) -> None:
+    with shard.Writer(shard.Path(tmp_path, "orders", 5)) as writer:
+        writer.append_many([b"x"] * 3, [b"a", b"b", b"c"])
+    assert kinds(tmp_path) == []
+
+
+def test_a_shard_that_was_made_and_is_gone(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 3)
+    with shard.Writer(path) as writer:
+        lost, _ = writer.append(b"x", b"a")
+        writer.append_many([b"x"] * 50, [b"%d" % number for number in range(50)])
+    shutil.rmtree(path.dir(lost))
+    assert kinds(tmp_path) == [("missing shard", f"orders.3.{lost:03x}")]
+    assert "bring it back" in shard.check(tmp_path)[0].reason
+
+
+def test_a_tree_without_a_record_misses_what_is_not_there(tmp_path: FilePath) -> None:
+    for index in (0, 1, 3):
+        journal(shard.Path(tmp_path, "orders", 2).dir(index))
+    assert kinds(tmp_path) == [("missing shard", "orders.2.002")]
+    assert "no record" in shard.check(tmp_path)[0].reason
+
+
+def test_two_bit_counts_under_one_prefix(tmp_path: FilePath) -> None:
+    for path in (shard.Path(tmp_path, "orders", 1), shard.Path(tmp_path, "orders", 2), shard.Path(tmp_path, "", 1)):
+        for index in range(path.count):
+            journal(path.dir(index))
+    assert kinds(tmp_path) == [("bit counts", "orders")]
+    reason = shard.check(tmp_path)[0].reason
+    assert "1 (2 shards) and 2 (4 shards) bits" in reason
+
+
+def test_foreign_things(tmp_path: FilePath) -> None:
+    journal(shard.Path(tmp_path, "orders", 0).dir(0))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "orders.3.001").mkdir()
+    (tmp_path / "README").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / ".git").mkdir()
+    assert kinds(tmp_path) == [
+        ("foreign file", "README"),
+        ("foreign file", "link"),
+        ("foreign directory", "notes"),
+        ("foreign directory", "orders.3.001"),
+    ]
+    assert "messages are gone or elsewhere" in shard.check(tmp_path)[3].reason
+
+
+def test_a_journal_with_a_name_of_its_own(tmp_path: FilePath) -> None:
+    for index in range(2):
+        journal(shard.Path(tmp_path, "orders", 1).dir(index))
+    journal(tmp_path, "orders.1.002")
+    journal(tmp_path, "ordérs")
+    assert kinds(tmp_path) == [("bad name", "ordérs"), ("bad name", "orders.1.002")][::-1]
+
+
+def test_a_hub_misses_nothing(tmp_path: FilePath) -> None:
+    journal(tmp_path, "berlin.orders.3.001")
+    journal(tmp_path, "paris.log")
+    assert kinds(tmp_path) == []
+    (tmp_path / ".hub").touch()
+    journal(tmp_path, "orders")
+    assert kinds(tmp_path) == [("bad name", "orders")]
+
+
+def test_one_directory_and_none(tmp_path: FilePath) -> None:
+    journal(tmp_path, "j")
+    assert shard.check(tmp_path / "j") == []
+    with pytest.raises(sej.JournalNotFoundError):
+        shard.check(tmp_path / "missing")
+    (tmp_path / "file").touch()
+    with pytest.raises(sej.NotAJournalError):
+        shard.check(tmp_path / "file")

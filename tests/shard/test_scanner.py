@@ -1,0 +1,180 @@
+"""The sharded scanner: everything once, fairly, or by time; following what grows and appears."""
+
+import os
+import threading
+from pathlib import Path as FilePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sej
+import shard
+from sej import codec
+
+
+@pytest.fixture
+def path(tmp_path: FilePath) -> shard.Path:
+    return shard.Path(tmp_path / "root", "orders", 2)
+
+
+def fill(path: shard.Path, index: int, values: list[bytes], timestamp: int | list[int] | None = None) -> None:
+    with sej.Writer(path.dir(index), segment_bytes=4096) as writer:
+        writer.append_many(values, timestamp=timestamp)
+
+
+def test_every_message_once_in_order_within_its_shard(path: shard.Path) -> None:
+    keys = [b"key %d" % number for number in range(3000)]
+    with shard.Writer(path, segment_bytes=10_000) as writer:
+        spans = writer.append_many(keys, keys)
+    found: dict[int, list[sej.Message]] = {index: [] for index in spans}
+    with shard.Scanner(path) as scanner:
+        for index, message in scanner:
+            assert path.index(message.key) == index
+            found[index].append(message)
+        assert scanner.offsets == {index: span.stop for index, span in sorted(spans.items())}
+        assert list(scanner) == []
+    for index, messages in found.items():
+        assert [message.offset for message in messages] == list(spans[index])
+
+
+def test_a_long_backlog_keeps_nobody_waiting(path: shard.Path) -> None:
+    fill(path, 0, [b"x"] * 50_000)
+    for index in (1, 2, 3):
+        fill(path, index, [b"x"] * 10)
+    with shard.Scanner(path) as scanner:
+        seen: list[int] = []
+        while len(seen) < 1000:
+            seen += [index for index, _ in scanner.read(2000)]
+    assert {1, 2, 3} <= set(seen)
+
+
+def test_by_time_is_sorted_with_ties_by_shard(path: shard.Path) -> None:
+    fill(path, 0, [b""] * 500, list(range(0, 1000, 2)))
+    fill(path, 1, [b""] * 300, list(range(0, 900, 3)))
+    fill(path, 3, [b""] * 5, [1, 1, 1, 1, 5000])
+    with shard.Scanner(path, by="time") as scanner:
+        found = [(message.timestamp, index, message.offset) for index, message in scanner]
+    assert found == sorted(found)
+    assert len(found) == 805
+
+
+@given(st.lists(st.lists(st.integers(-5, 5), max_size=30), min_size=1, max_size=4), st.integers(1, 7))
+def test_by_time_equals_a_merge(tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], limit: int) -> None:
+    import heapq
+
+    path = shard.Path(tmp_path_factory.mktemp("merge"), "m", 2)
+    rows = []
+    for index, stamps in enumerate(shards):
+        fill(path, index, [b""] * len(stamps), stamps)
+        rows.append([(index, offset, stamp) for offset, stamp in enumerate(stamps)])
+    expected = list(heapq.merge(*rows, key=lambda row: (row[2], row[0])))
+    with shard.Scanner(path, by="time") as scanner:
+        scanner._limit = limit
+        found = []
+        while batch := scanner.read(limit):
+            found += [(index, message.offset, message.timestamp) for index, message in batch]
+    assert found == expected
+
+
+def test_chosen_shards_and_offsets(path: shard.Path) -> None:
+    for index in range(4):
+        fill(path, index, [b"%d" % number for number in range(10)])
+    with shard.Scanner(path, [1, 3], {1: 8, 3: sej.LAST}) as scanner:
+        assert [(index, message.offset) for index, message in scanner] == [(1, 8), (1, 9)]
+    with shard.Scanner(path, offset=sej.LAST) as scanner:
+        assert list(scanner) == []
+    with pytest.raises(ValueError, match=r"shard 4: orders\.2 has 0 to 3"):
+        shard.Scanner(path, [4])
+    with pytest.raises(ValueError, match="by 'size'"):
+        shard.Scanner(path, by="size")  # type: ignore[arg-type]
+    with pytest.raises(sej.JournalNotFoundError):
+        shard.Scanner(shard.Path(FilePath(path.root) / "missing", "p", 1))
+
+
+@pytest.mark.parametrize("by", ["turn", "time"])
+def test_following_notices_appends_and_new_shards(path: shard.Path, by: str) -> None:
+    FilePath(path.root).mkdir()
+    asked, answered = threading.Semaphore(0), threading.Semaphore(0)
+    got: list[tuple[int, bytes]] = []
+
+    def follow() -> None:
+        with shard.Scanner(path, timeout=None, by=by) as scanner:  # type: ignore[arg-type]
+            asked.release()
+            for index, message in scanner:
+                got.append((index, message.value))
+                answered.release()
+                if message.value == b"stop":
+                    return
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert asked.acquire(timeout=20)
+    with shard.Writer(path) as writer:
+        expected = []
+        for number in range(12):
+            key, value = b"key %d" % number, b"%d" % number if number < 11 else b"stop"
+            expected.append((writer.append(value, key)[0], value))
+            assert answered.acquire(timeout=20)
+    thread.join(20)
+    assert got == expected
+
+
+def test_a_timeout_ends_a_wait_and_close_does_too(path: shard.Path) -> None:
+    fill(path, 0, [b"a"])
+    with shard.Scanner(path, timeout=0.05) as scanner:
+        assert [message.value for _, message in scanner] == [b"a"]
+        fill(path, 1, [b"b"])
+        assert [message.value for _, message in scanner] == [b"b"]
+        assert scanner.read(timeout=0.01) == []
+        waiting = threading.Thread(target=scanner.read, kwargs={"timeout": None})
+        waiting.start()
+        scanner.close()
+        waiting.join(20)
+        assert not waiting.is_alive()
+        with pytest.raises(sej.ClosedError):
+            scanner.read()
+
+
+@pytest.mark.parametrize("by", ["turn", "time"])
+def test_a_thousand_shards_with_few_files_and_one_inotify(tmp_path: FilePath, by: str) -> None:
+    path = shard.Path(tmp_path, "many", 10)
+    for index in range(path.count):  # by hand: a writer syncs each one
+        segment = FilePath(path.dir(index), "jnl", "0000000000000000.jnl")
+        segment.parent.mkdir(parents=True)
+        segment.write_bytes(b"".join(codec.encode(offset, offset, 0, b"", b"x") for offset in range(5)))
+    inotify = ["anon_inode:inotify"]
+    with shard.Scanner(path, timeout=0.01, by=by, max_open=16) as scanner:  # type: ignore[arg-type]
+        count = 0
+        most = 0
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in scanner:
+            count += 1
+            if count % 500 == 0:
+                most = max(most, len(os.listdir("/proc/self/fd")) - before)
+        links = [link for fd in os.listdir("/proc/self/fd") if (link := _link(fd)) in inotify]
+    assert count == 5 * 1024
+    assert most <= 20
+    assert len(links) == 1
+
+
+def _link(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:  # the listing's own
+        return ""
+
+
+def test_damage_names_the_shard_or_is_skipped(path: shard.Path) -> None:
+    for index in range(4):
+        fill(path, index, [b"value %d" % number for number in range(50)])
+    segment = min(FilePath(path.dir(2), "jnl").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[330 + 17] = 0xFF  # the size of the key
+    segment.write_bytes(data)
+    with shard.Scanner(path) as scanner, pytest.raises(sej.CorruptionError, match=r"orders\.2\.002"):
+        list(scanner)
+    with shard.Scanner(path, on_corruption="skip") as scanner:
+        assert len(list(scanner)) == 199
+        assert list(scanner.gaps) == [2]
+        assert scanner.gaps[2][0].missing == 1

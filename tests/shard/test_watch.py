@@ -1,0 +1,69 @@
+"""shard.watch: new shards are reported once, and the watch can be stopped."""
+
+import threading
+from pathlib import Path as FilePath
+
+import pytest
+
+import sej
+import shard
+
+
+def journal(*parts: str | FilePath) -> None:
+    sej.Writer(FilePath(*parts)).close()
+
+
+def test_only_what_is_new_and_nothing_twice(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 3)
+    journal(path.dir(1))
+    with shard.watch(tmp_path) as watch:
+        assert [found.index for found in watch.tree] == [1]
+        assert watch.read() == []
+        journal(path.dir(5))
+        (tmp_path / "notes").mkdir()
+        journal(path.dir(2))
+        assert [(found.prefix, found.index) for found in watch.read(10)] == [("orders", 2), ("orders", 5)]
+        assert watch.read(0.01) == []
+        (tmp_path / "notes" / "jnl").mkdir()
+        assert [found.name for found in watch.read(10)] == ["notes"]
+
+
+def test_it_waits_and_can_be_stopped(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 3)
+    got: list[str] = []
+    came = threading.Semaphore(0)
+    watch = shard.watch(tmp_path)
+
+    def follow() -> None:
+        for found in watch:
+            got.append(found.name)
+            came.release()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for index in range(4):
+        journal(path.dir(index))
+        assert came.acquire(timeout=20)
+    watch.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    watch.close()
+    assert got == [f"orders.3.{index:03x}" for index in range(4)]
+    with pytest.raises(sej.ClosedError):
+        watch.read()
+
+
+def test_a_hubs_new_clients(tmp_path: FilePath) -> None:
+    (tmp_path / ".hub").touch()
+    with shard.watch(tmp_path) as watch:
+        journal(tmp_path, "berlin.orders.3.001")
+        (found,) = watch.read(10)
+        assert (found.client, found.prefix, found.index) == ("berlin", "orders", 1)
+        journal(tmp_path, "nodot")
+        with pytest.raises(sej.NotAJournalError, match="nodot"):
+            watch.read(10)
+
+
+def test_there_must_be_something_to_watch(tmp_path: FilePath) -> None:
+    with pytest.raises(sej.JournalNotFoundError):
+        shard.watch(tmp_path / "missing")
