@@ -1,5 +1,6 @@
 """A disk that tells a test what is about to happen, children that run a script, and waiting without sleeping."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -7,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sej.disk import OS, Disk, File
+from sej.disk import OS, Disk, File, Mode, OsDisk, OsFile
 from tests.crash.disk import FaultyDisk
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,6 +26,34 @@ class HookedDisk(FaultyDisk):
     def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
         self.calls += 1
         self.hook(verb, file, data or b"")
+
+
+class CountingDisk(OsDisk):
+    """The real disk, and how many bytes were read from it."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        counted = _CountingFile(os.dup(file.fileno()), file.path)
+        file.close()
+        counted.disk = self
+        return counted
+
+
+class _CountingFile(OsFile):
+    disk: CountingDisk
+
+    def read(self, size: int, position: int) -> bytes:
+        data = super().read(size, position)
+        self.disk.bytes_read += len(data)
+        return data
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        count = super().read_into(buffer, position)
+        self.disk.bytes_read += count
+        return count
 
 
 def script(code: str, *arguments: object) -> subprocess.Popen[str]:
