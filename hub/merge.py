@@ -324,7 +324,6 @@ class Merge:
             number = self._by_source[source]
             try:
                 self._vector.register(source)
-                self._slots[number].cursor.check_available()
             except SejError as error:
                 self._fail(number, error)
             else:

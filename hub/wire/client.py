@@ -138,7 +138,7 @@ class Client:
         Raises:
             SejError: as :meth:`hub.Store.put_encoded`; UnavailableError where the connection was lost.
         """
-        failure: list[BaseException] = []
+        failure: list[Exception] = []
 
         def requests() -> Iterator[bytes]:
             names: tuple[str, ...] = (self.client_id, journal_dir)
@@ -146,9 +146,8 @@ class Client:
                 for chunk in chunks:
                     yield copy_request(chunk, *names)
                     names = ()
-            except BaseException as error:  # gRPC would only say that iterating failed
-                failure.append(error)
-                raise
+            except Exception as error:
+                failure.append(error)  # what was sent by now is acknowledged first
 
         call: Any = self._open().stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
         with self._translating(failure):
@@ -158,6 +157,8 @@ class Client:
                     yield answer.NextOffset
             finally:
                 answers.cancel()
+        if failure:
+            raise failure[0]
 
     # --- reading
 
@@ -269,7 +270,7 @@ class Client:
         return self._open().unary_unary(f"/hub.Hub/{name}", request, response)
 
     @contextmanager
-    def _translating(self, failure: list[BaseException] | None = None) -> Iterator[None]:
+    def _translating(self, failure: list[Exception] | None = None) -> Iterator[None]:
         """Say a call's error as the hub meant it; where our own side failed first, that."""
         try:
             yield

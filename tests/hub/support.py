@@ -33,10 +33,10 @@ def connected(root: Path, client_id: str = "client-a") -> Iterator[tuple[hub.Sto
         yield store, client
 
 
-def fill(path: Path, messages: list[Message], **options: int) -> None:
+def fill(path: Path, messages: list[Message], *, segment_bytes: int = 1 << 30) -> None:
     """Append messages with the offsets that they have."""
     first = messages[0].offset if not path.exists() else 0
-    with sej.Writer(path, first_offset=first, **options) as writer:
+    with sej.Writer(path, first_offset=first, segment_bytes=segment_bytes) as writer:
         writer.append_encoded(packed(messages))
 
 

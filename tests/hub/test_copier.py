@@ -1,0 +1,364 @@
+"""The copier: what it brings over, where it goes on, what it does not let pass, and that it survives."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import hub
+import sej
+from hub.wire import Client, Copier, Progress, Server, Standing, Tokens
+from tests.hub.support import connected, fill, free_port, is_prefix, same_bytes, serving
+from tests.hub.transport import Transport
+from tests.sej.hooks import script
+from tests.sej.support import packed, sample, segments
+
+
+def until(true: threading.Event, look: object = None) -> None:
+    assert true.wait(60), look
+
+
+def test_a_tree_of_shards_arrives_byte_for_byte(tmp_path: Path) -> None:
+    for shard in range(4):
+        fill(tmp_path / "tree" / f"orders.2.00{shard}", sample(500, shard * 1000), segment_bytes=3000)
+    (tmp_path / "tree" / ".workers").mkdir()
+    with connected(tmp_path / "hub") as (store, client), Copier(tmp_path / "tree", client) as copier:
+        assert copier.run_once() == 2000
+        assert copier.run_once() == 0
+        assert (copier.progress.journals, copier.progress.messages) == (4, 2000)
+        assert "2,000 messages" in str(copier.progress)
+        assert store.journals("client-a") == [f"orders.2.00{shard}" for shard in range(4)]
+        for shard in range(4):
+            source, copy = tmp_path / "tree" / f"orders.2.00{shard}", tmp_path / "hub" / f"client-a.orders.2.00{shard}"
+            same_bytes(source, copy)
+            assert sej.Journal(copy).first_offset == shard * 1000
+            assert sej.read_offset(source, "hub") == shard * 1000 + 500
+            fill(source, sample(10, shard * 1000 + 500))
+        assert copier.run_once() == 40
+        same_bytes(tmp_path / "tree" / "orders.2.001", tmp_path / "hub" / "client-a.orders.2.001")
+
+
+def test_one_directory_under_a_name(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", sample(10))
+    with connected(tmp_path / "hub") as (store, client):
+        assert Copier(tmp_path / "journal", client).run_once() == 10
+        assert Copier(tmp_path / "journal", client, journal_dir="other.name", reader="second").run_once() == 10
+        assert store.journals("client-a") == ["journal", "other.name"]
+
+
+def test_a_large_message_goes_over_whole(tmp_path: Path) -> None:
+    messages = [sej.Message(n, n, 0, b"", os.urandom(1) * (3 << 20) if n == 1 else b"small") for n in range(3)]
+    fill(tmp_path / "journal", messages)
+    with connected(tmp_path / "hub") as (_, client):
+        assert Copier(tmp_path / "journal", client).run_once() == 3
+    same_bytes(tmp_path / "journal", tmp_path / "hub" / "client-a.journal")
+
+
+def test_it_goes_on_where_the_hub_says(tmp_path: Path) -> None:
+    messages = sample(100)
+    fill(tmp_path / "journal", messages)
+    with connected(tmp_path / "hub") as (store, client):
+        client.put("journal", messages[:40])
+        assert Copier(tmp_path / "journal", client).run_once() == 60
+        assert store.counters.resent == 1  # the last one that the hub had, to see that it is the same journal
+    same_bytes(tmp_path / "journal", tmp_path / "hub" / "client-a.journal")
+
+
+def test_a_torn_tail_is_not_copied(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", sample(5))
+    file = tmp_path / "journal" / "jnl" / f"{0:016x}.jnl"
+    file.write_bytes(file.read_bytes() + packed(sample(6))[-40:-10])
+    with connected(tmp_path / "hub") as (store, client):
+        assert Copier(tmp_path / "journal", client).run_once() == 5
+        assert store.get("client-a", "journal", 0) == sample(5)
+
+
+def test_another_journal_of_the_same_name_is_noticed(tmp_path: Path) -> None:
+    for number, other in enumerate(
+        ([sej.Message(n, 7, 0, b"", b"other") for n in range(20)], sample(3), sample(10, 50))
+    ):
+        root = tmp_path / str(number)
+        fill(root / "tree" / "bad", other)
+        fill(root / "tree" / "good", sample(5))
+        with connected(root / "hub") as (store, client), Copier(root / "tree", client) as copier:
+            client.put("bad", sample(10))
+            with pytest.raises((hub.ConflictError, hub.GapError), match="bad"):
+                copier.run_once()
+            assert list(copier.progress.failures) == ["bad"]
+            assert "1 failing: bad" in str(copier.progress)
+            assert store.get("client-a", "bad", 0) == sample(10)
+            assert store.get("client-a", "good", 0) == sample(5)  # the others were copied
+
+
+def test_local_retention_waits_for_the_hub(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", sample(100), segment_bytes=200)
+    journal = sej.Journal(tmp_path / "journal")
+    with serving(tmp_path / "hub") as (_, server):
+        address = server.address
+    with Client(address, client_id="a", timeout_s=1.0) as client, pytest.raises(hub.UnavailableError):
+        Copier(tmp_path / "journal", client).run_once()
+    assert journal.clean(max_bytes=0) == []  # the reader "hub" is there and has nothing yet
+    with connected(tmp_path / "hub") as (_, client):
+        Copier(tmp_path / "journal", client).run_once()
+    assert len(journal.clean(max_bytes=0)) > 5
+
+
+def test_two_copiers_of_one_directory_are_told(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", sample(5))
+    with (
+        connected(tmp_path / "hub") as (_, client),
+        sej.Offset(tmp_path / "journal", "hub"),
+        pytest.raises(sej.LockedError),
+    ):
+        Copier(tmp_path / "journal", client).run_once()
+
+
+def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    fill(tmp_path / "tree" / "a name", sample(1))
+    with connected(tmp_path / "hub") as (_, client):
+        with pytest.raises(sej.JournalNotFoundError):
+            Copier(tmp_path / "nothing", client).run_once()
+        with pytest.raises(sej.NotAJournalError):
+            Copier(tmp_path / "file", client).run_once()
+        with pytest.raises(sej.InvalidNameError, match="a name"):
+            Copier(tmp_path / "tree", client).run_once()
+        with pytest.raises(sej.NotAJournalError):
+            Copier(tmp_path / "tree", client, journal_dir="x").run_once()
+
+
+def test_following_brings_appends_and_new_shards(tmp_path: Path) -> None:
+    stop, first, second = threading.Event(), threading.Event(), threading.Event()
+
+    def look(progress: Progress) -> None:
+        if progress.messages >= 10:
+            first.set()
+        if progress.messages >= 35:
+            second.set()
+
+    fill(tmp_path / "tree" / "s.1.000", sample(10))
+    with connected(tmp_path / "hub") as (_, client):
+        copier = Copier(tmp_path / "tree", client, on_progress=look)
+        runner = threading.Thread(target=copier.run, args=(stop,))
+        runner.start()
+        until(first)
+        fill(tmp_path / "tree" / "s.1.000", sample(20, 10))
+        fill(tmp_path / "tree" / "s.1.001", sample(5))
+        until(second)
+        stop.set()
+        runner.join(30)
+        assert not runner.is_alive()
+    for name in ("s.1.000", "s.1.001"):
+        same_bytes(tmp_path / "tree" / name, tmp_path / "hub" / f"client-a.{name}")
+
+
+def test_it_survives_a_hub_that_goes_and_comes(tmp_path: Path) -> None:
+    stop, some, rest = threading.Event(), threading.Event(), threading.Event()
+    fill(tmp_path / "journal", sample(100))
+    address = f"127.0.0.1:{free_port()}"
+
+    def look(progress: Progress) -> None:
+        (some if progress.messages < 300 else rest).set()
+
+    with Client(address, client_id="client-a", timeout_s=5.0) as client:
+        copier = Copier(tmp_path / "journal", client, on_progress=look, max_backoff_s=0.2)
+        runner = threading.Thread(target=copier.run, args=(stop,))
+        runner.start()
+        with serving(tmp_path / "hub", address):
+            until(some)
+        fill(tmp_path / "journal", sample(200, 100))  # while nobody is there
+        with serving(tmp_path / "hub", address):
+            until(rest)
+        stop.set()
+        runner.join(30)
+    same_bytes(tmp_path / "journal", tmp_path / "hub" / "client-a.journal")
+    assert sej.read_offset(tmp_path / "journal", "hub") == 300
+
+
+def test_a_hub_that_lets_nobody_in_ends_the_run(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", sample(1))
+    with (
+        serving(tmp_path / "hub", tokens=Tokens([])) as (_, server),
+        Client(server.address, client_id="a") as client,
+        pytest.raises(hub.AccessError),
+    ):
+        Copier(tmp_path / "journal", client).run(timeout=30)
+
+
+def test_backoff_doubles_with_jitter(tmp_path: Path) -> None:
+    waits: list[float] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            if len(waits) == 12:
+                self.set()
+            return self.is_set()
+
+    class Nobody:
+        def where(self, journal_dir: str) -> Standing:
+            raise hub.UnavailableError("nobody is there")
+
+    fill(tmp_path / "journal", sample(1))
+    rng = random.Random(1)
+    Copier(tmp_path / "journal", Nobody(), backoff_s=1.0, max_backoff_s=16.0, rng=rng).run(Stop())  # type: ignore[arg-type]
+    limits = [min(16.0, 2.0**failures) for failures in range(1, 13)]
+    assert all(0 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
+    assert len({round(wait, 6) for wait in waits}) == 12
+    assert max(waits) > 8
+
+
+# --- one seed
+
+
+def simulate(root: Path, seed: int) -> tuple[int, int]:
+    """Copiers, appends, crashes of either side and a bad transport; every hub directory stays a prefix all the time."""
+    rng = random.Random(seed)
+    trouble = rng.choice([0.02, 0.1, 0.3])
+    clients = {f"c{number}": root / f"c{number}" for number in range(rng.randrange(1, 4))}
+    journals = [(client, f"s.1.00{shard}") for client in clients for shard in range(2)]
+    ends = dict.fromkeys(journals, 0)
+    max_open, segment_bytes = rng.randrange(1, 4), rng.choice([300, 5000])
+    store = hub.Store(root / "hub", max_open, segment_bytes=segment_bytes)
+    transports = {client: Transport(store, client, rng, trouble) for client in clients}
+    copiers = {client: Copier(path, transports[client]) for client, path in clients.items()}
+    lost = 0
+    for step in range(rng.randrange(30, 80)):
+        action = rng.random()
+        client, journal = rng.choice(journals)
+        if action < 0.35:
+            count = rng.choice([1, 5, 200])
+            fill(clients[client] / journal, sample(count, ends[client, journal], size=rng.choice([8, 3000])),
+                 segment_bytes=rng.choice([500, 100_000]))  # fmt: skip
+            ends[client, journal] += count
+        elif action < 0.85 and clients[client].exists():
+            try:
+                copiers[client].run_once()
+            except hub.UnavailableError:
+                lost += 1
+        elif action < 0.93 and clients[client].exists():  # the copier's machine: everything it knew is gone
+            copiers[client].close()
+            copiers[client] = Copier(clients[client], transports[client])
+        else:  # the hub
+            store.close()
+            store = hub.Store(root / "hub", max_open, segment_bytes=segment_bytes)
+            for transport in transports.values():
+                transport.store = store
+        for other, name in journals:
+            copy = root / "hub" / f"{other}.{name}"
+            if copy.exists():
+                assert is_prefix(clients[other] / name, copy), f"seed {seed}, step {step}: {other}.{name}"
+    for client, transport in transports.items():
+        transport._trouble = 0.0
+        if clients[client].exists():
+            copiers[client].run_once()
+        copiers[client].close()
+    store.close()
+    for client, journal in journals:
+        if ends[client, journal]:
+            same_bytes(clients[client] / journal, root / "hub" / f"{client}.{journal}")
+            assert sej.Journal(root / "hub" / f"{client}.{journal}").verify() == []
+    return lost, sum(transport.refused for transport in transports.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_directory_is_a_prefix_of_its_clients(tmp_path: Path, seed: int) -> None:
+    simulate(tmp_path, seed)
+
+
+@pytest.mark.torture
+def test_simulations_without_end(tmp_path: Path, torture_s: float) -> None:
+    deadline = time.monotonic() + torture_s
+    seed = random.SystemRandom().randrange(1 << 32)
+    lost = refused = 0
+    while time.monotonic() < deadline:
+        more_lost, more_refused = simulate(tmp_path / str(seed), seed)
+        lost, refused = lost + more_lost, refused + more_refused
+        seed += 1
+    assert lost
+
+
+# --- SIGKILL
+
+HUB = """
+import sys, hub
+from hub.wire import Server
+store = hub.Store(sys.argv[1], segment_bytes=100_000)
+server = Server(store, sys.argv[2])
+print(server.address, flush=True)
+sys.stdin.read()
+"""
+COPIER = """
+import sys, json
+from hub.wire import Client, Copier
+def show(progress):
+    print(json.dumps(progress.messages), flush=True)
+Copier(sys.argv[1], Client(sys.argv[2], client_id="client-a", timeout_s=5.0), on_progress=show, max_backoff_s=0.2).run()
+"""
+
+
+def kill_either_side(root: Path, rng: random.Random, rounds: int) -> int:
+    """Kill hub or copier at a moment of its own choosing, again and again; returns how many messages went over."""
+    address = f"127.0.0.1:{free_port()}"
+    trees = [root / "tree" / f"s.1.00{shard}" for shard in range(2)]
+    ends = [0, 0]
+
+    def append(count: int) -> None:
+        for shard, path in enumerate(trees):
+            fill(path, sample(count, ends[shard], size=rng.choice([20, 400])), segment_bytes=50_000)
+            ends[shard] += count
+
+    append(300)
+    server, copier = script(HUB, root / "hub", address), script(COPIER, root / "tree", address)
+    try:
+        for _ in range(rounds):
+            append(rng.choice([50, 3000]))
+            assert copier.stdout is not None
+            for _ in range(rng.randrange(1, 4)):
+                assert json.loads(copier.stdout.readline()) >= 0  # it is at work just now
+            if rng.random() < 0.5:
+                server.send_signal(signal.SIGKILL)
+                server.communicate()
+                server = script(HUB, root / "hub", address)
+            else:
+                copier.send_signal(signal.SIGKILL)
+                copier.communicate()
+                append(10)
+                copier = script(COPIER, root / "tree", address)
+            for path in trees:
+                copy = root / "hub" / f"client-a.{path.name}"
+                kept = sej.read_offset(path, "hub") or 0
+                if copy.exists() and (copy / "jnl").exists():
+                    mine, theirs = b"".join(segments(path).values()), b"".join(segments(copy).values())
+                    assert mine.startswith(theirs[: sej.Journal(copy).segments[0].size])
+                    assert sej.Journal(copy).end_offset >= kept
+    finally:
+        for process in (copier, server):
+            process.kill()
+            process.communicate()
+    with Server(hub.Store(root / "hub"), "127.0.0.1:0") as last, Client(last.address, client_id="client-a") as client:
+        Copier(root / "tree", client).run_once()
+        last.service._store.close()
+    for path in trees:
+        same_bytes(path, root / "hub" / f"client-a.{path.name}")
+    return sum(ends)
+
+
+def test_sigkill_of_either_side(tmp_path: Path) -> None:
+    assert kill_either_side(tmp_path, random.Random(7), 3) > 600
+
+
+@pytest.mark.torture
+def test_sigkill_of_either_side_for_long(tmp_path: Path, torture_s: float) -> None:
+    deadline = time.monotonic() + torture_s
+    seed = random.SystemRandom().randrange(1 << 32)
+    while True:
+        kill_either_side(tmp_path / str(seed), random.Random(seed), 3 if torture_s < 10 else 20)
+        seed += 1
+        if time.monotonic() >= deadline:
+            break

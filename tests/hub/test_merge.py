@@ -1,0 +1,341 @@
+"""The merge: order, memory of its place, silent, new, damaged and many clients."""
+
+import importlib
+import json
+import os
+import shutil
+import threading
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hub
+import sej
+from hub import Source, _merge_py
+from hub.naming import find_sources
+from tests.hub.support import at, fill
+from tests.sej.support import GOLDEN, segment
+
+
+def compiled() -> ModuleType | None:
+    try:
+        return importlib.import_module("hub._merge_c")
+    except ImportError:
+        return None
+
+
+TWINS: list[Any] = [_merge_py.Merger, *([found.Merger] if (found := compiled()) else [])]
+
+
+def order(pairs: list[tuple[Source, sej.Message]]) -> list[tuple[int, str, int]]:
+    return [(message.timestamp, source.client, message.offset) for source, message in pairs]
+
+
+def test_timestamp_then_client_then_offset(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("b", "j", [at(0, 5), at(1, 5), at(2, 9)])
+        store.put("a", "j", [at(7, 5), at(8, 5), at(9, 7)])
+        store.put("a", "i", [at(8, 5)])
+    with hub.Merge(tmp_path, "r") as merge:
+        found = list(merge)
+    assert order(found) == [(5, "a", 7), (5, "a", 8), (5, "a", 8), (5, "b", 0), (5, "b", 1), (7, "a", 9), (9, "b", 2)]
+    assert [source.journal_dir for source, _ in found[:3]] == ["j", "i", "j"]
+
+
+def test_within_a_directory_the_order_of_offsets_stays(tmp_path: Path) -> None:
+    """A clock that goes back, and a message without a time."""
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(0, 50), at(1, 10), at(2, sej.NO_TIMESTAMP), at(3, 60)])
+        store.put("b", "j", [at(0, 20), at(1, 55)])
+    with hub.Merge(tmp_path, "r") as merge:
+        found = order(list(merge))
+    assert [offset for _, client, offset in found if client == "a"] == [0, 1, 2, 3]
+    assert found == [
+        (20, "b", 0), (50, "a", 0), (10, "a", 1), (sej.NO_TIMESTAMP, "a", 2), (55, "b", 1), (60, "a", 3),
+    ]  # fmt: skip
+
+
+BATCHES = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=9), min_size=1, max_size=7)
+
+
+@pytest.mark.parametrize("merger", TWINS)
+@given(stamps=BATCHES, limit=st.integers(1, 9), split=st.integers(1, 4))
+def test_the_merger_is_a_sort_of_what_is_at_the_head(
+    merger: Any, stamps: list[list[int]], limit: int, split: int
+) -> None:
+    sources = [Source(f"c{number // 2}", f"j{number % 2}") for number in range(len(stamps))]
+    waiting = [[at(offset, stamp) for offset, stamp in enumerate(line)] for line in stamps]
+    expected = []
+    lines = [list(line) for line in waiting]
+    while any(lines):
+        first = min(
+            (line[0].timestamp, sources[n].client, line[0].offset, sources[n].journal_dir, n)
+            for n, line in enumerate(lines)
+            if line
+        )[-1]
+        expected.append((sources[first], lines[first].pop(0)))
+    merge = merger()
+    for number, source in enumerate(sources):
+        assert merge.add(source) == number
+        merge.rank(number, number // 2, number)
+    found: list[tuple[Source, sej.Message]] = []
+    for number, line in enumerate(waiting):
+        merge.feed(number, line[:split])
+        del line[:split]
+    while len(merge):
+        taken = merge.take(limit)
+        assert 1 <= len(taken) <= limit
+        found += taken
+        if merge.emptied >= 0 and waiting[merge.emptied]:
+            assert merge.head(merge.emptied) is None
+            merge.feed(merge.emptied, waiting[merge.emptied][:split])
+            del waiting[merge.emptied][:split]
+    assert found == expected
+
+
+@pytest.mark.parametrize("merger", TWINS)
+def test_a_slot_can_be_left_out(merger: Any) -> None:
+    merge = merger()
+    for number in range(3):
+        merge.add(Source(f"c{number}", "j"))
+        merge.rank(number, number, 0)
+        merge.feed(number, [at(0, number), at(1, number + 10)])
+    merge.remove(1)
+    assert len(merge) == 2
+    assert [message.timestamp for _, message in merge.take(9)] == [0, 2, 10]
+    merge.feed(1, [at(5, 1)])
+    assert [message.timestamp for _, message in merge.take(1)] == [1]
+
+
+# --- remembering
+
+
+def test_commit_keeps_what_was_given_out_and_no_more(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        for client in "abc":
+            store.put(client, "j", [at(offset, offset * 10 + ord(client)) for offset in range(100)])
+    seen = []
+    while True:
+        with hub.Merge(tmp_path, "r") as merge:
+            part = []
+            for part_number, pair in enumerate(merge):
+                part.append(pair)
+                if part_number == 40:
+                    break
+            merge.commit()
+            merge.read(5)  # given out after the commit: comes again
+        if not part:
+            break
+        seen += part
+    assert len(seen) == 300
+    assert all(before < after for before, after in pairwise(order(seen)))
+    vector = json.loads((tmp_path / ".merge" / "r.json").read_text())
+    assert vector["offsets"] == {"a.j": 100, "b.j": 100, "c.j": 100}
+    assert [sej.read_offset(tmp_path / f"{client}.j", "r") for client in "abc"] == [100] * 3
+
+
+def test_retention_knows_a_merge_before_its_first_commit(tmp_path: Path) -> None:
+    with hub.Store(tmp_path, segment_bytes=50) as store:
+        store.put("a", "j", [at(offset, offset) for offset in range(20)])
+    with hub.Merge(tmp_path, "r") as merge:
+        merge.read(1)
+        assert sej.Journal(tmp_path / "a.j").offsets() == {"r": None}
+        assert sej.Journal(tmp_path / "a.j").clean(max_bytes=0) == []
+
+
+def test_a_mirror_that_fell_behind_catches_up(tmp_path: Path) -> None:
+    """A crash between the vector and the mirrors: the vector is the truth."""
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(offset, offset) for offset in range(5)])
+    with hub.Merge(tmp_path, "r") as merge:
+        list(merge)
+        merge.commit()
+    (tmp_path / "a.j" / "ofs" / "r.ofs").write_bytes((2).to_bytes(8, "big"))
+    with hub.Merge(tmp_path, "r") as merge:
+        assert list(merge) == []
+    assert sej.read_offset(tmp_path / "a.j", "r") == 5
+
+
+def test_one_merge_a_name(tmp_path: Path) -> None:
+    with hub.Store(tmp_path):
+        pass
+    with hub.Merge(tmp_path, "r"), hub.Merge(tmp_path, "s"), pytest.raises(sej.LockedError):
+        hub.Merge(tmp_path, "r")
+    with pytest.raises(sej.InvalidNameError):
+        hub.Merge(tmp_path, "../r")
+    with pytest.raises(sej.JournalNotFoundError):
+        hub.Merge(tmp_path / "nothing", "r")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "offsets": {}}', '{"format": 1, "offsets": {"a.j": "7"}}'])
+def test_a_vector_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    with hub.Store(tmp_path):
+        pass
+    (tmp_path / ".merge").mkdir()
+    (tmp_path / ".merge" / "r.json").write_text(text)
+    with pytest.raises(hub.HubError, match=r"r\.json"):
+        hub.Merge(tmp_path, "r")
+
+
+# --- damage
+
+
+def damage(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position : position + 4] = b"\xff" * 4
+    path.write_bytes(bytes(data))
+
+
+def test_a_damaged_client_is_named_and_can_be_skipped(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        for client in "abc":
+            store.put(client, "j", [at(offset, offset * 10 + ord(client), b"x" * 100) for offset in range(50)])
+    damage(segment(tmp_path / "b.j", 0), 126 * 20 + 122)
+    with hub.Merge(tmp_path, "r") as merge:
+        with pytest.raises(hub.SourceError, match=r"b\.j") as broken:
+            list(merge)
+        assert broken.value.source == Source("b", "j")
+        assert isinstance(broken.value.__cause__, sej.CorruptionError)
+        with pytest.raises(hub.SourceError):  # it does not go away by itself
+            list(merge)
+        merge.skip(broken.value.source)
+        rest = list(merge)
+        assert {source.client for source, _ in rest} == {"a", "c"}
+        assert list(merge.skipped) == [Source("b", "j")]
+        merge.commit()
+    with hub.Merge(tmp_path, "s", on_error="skip") as merge:
+        found = order(list(merge))
+        assert [sum(client == name for _, client, _ in found) for name in "abc"] == [50, 20, 50]
+        assert list(merge.skipped) == [Source("b", "j")]
+
+
+def test_a_directory_that_lost_messages_is_named(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(offset, offset) for offset in range(5)])
+        store.put("b", "j", [at(offset, offset) for offset in range(5)])
+    with hub.Merge(tmp_path, "r") as merge:
+        list(merge)
+        merge.commit()
+    os.truncate(segment(tmp_path / "a.j", 0), 27 * 3)
+    with hub.Merge(tmp_path, "r") as merge, pytest.raises(hub.SourceError, match=r"a\.j"):
+        list(merge)
+
+
+def test_what_is_no_client_directory_is_left_alone(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(0, 1)])
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "no-dot").mkdir()
+    (tmp_path / "a.empty").mkdir()
+    (tmp_path / "a.file").write_text("x")
+    (tmp_path / ".workers").mkdir()
+    with hub.Merge(tmp_path, "r") as merge:
+        assert merge.sources == []
+        assert len(list(merge)) == 1
+        assert merge.sources == [Source("a", "j")]
+
+
+# --- following
+
+
+def test_following_waits_for_a_silent_client_and_not_for_ever(tmp_path: Path) -> None:
+    now = [100.0]
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(0, 10), at(1, 30)])
+        store.put("b", "j", [at(0, 20)])
+        with hub.Merge(tmp_path, "r", None, lateness_s=5.0, clock=lambda: now[0]) as merge:
+            assert order(merge.read(2)) == [(10, "a", 0), (20, "b", 0)]
+            # b has nothing more: a's message of 30 waits for what b may still bring.
+            assert merge.read(1, timeout=0.0) == [(Source("a", "j"), at(1, 30))]
+            store.put("a", "j", [at(2, 50)])
+            later = threading.Timer(0.0, lambda: store.put("b", "j", [at(1, 40)]))
+            later.start()
+            assert order(merge.read(1)) == [(40, "b", 1)]
+            later.join()
+            found: list[Any] = []
+            reader = threading.Thread(target=lambda: found.append(merge.read(1)))
+            now[0] += 5.0  # b was silent for so long that it is not waited for
+            reader.start()
+            reader.join(30)
+            assert order(found[0]) == [(50, "a", 2)]
+
+
+def test_following_ends_after_its_timeout(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(0, 1)])
+        with hub.Merge(tmp_path, "r", 0.05, lateness_s=0.01) as merge:
+            assert len(list(merge)) == 1
+            assert list(merge) == []
+
+
+def test_new_clients_are_taken_in_while_it_runs(tmp_path: Path) -> None:
+    found: list[tuple[Source, sej.Message]] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        with hub.Merge(tmp_path, "r", 30.0, lateness_s=0.01) as merge:
+            for pair in merge:
+                found.append(pair)
+                if len(found) == 6:
+                    break
+            merge.commit()
+        done.set()
+
+    with hub.Store(tmp_path) as store:
+        store.put("m", "j", [at(0, 1)])
+        reader = threading.Thread(target=follow)
+        reader.start()
+        for number, client in enumerate(["z", "a", "m2", "m-", "0"]):
+            store.put(client, "j", [at(number, 10 + number)])
+        assert done.wait(60)
+        reader.join()
+    assert sorted(source.client for source, _ in found) == ["0", "a", "m", "m-", "m2", "z"]
+    with hub.Merge(tmp_path, "r") as merge:
+        assert list(merge) == []
+
+
+def test_many_directories_in_few_descriptors(tmp_path: Path) -> None:
+    count = 60
+    for number in range(count):
+        fill(
+            tmp_path / f"c{number:02d}.j",
+            [at(offset, offset * count + number, b"x" * 50) for offset in range(100)],
+            segment_bytes=2000,
+        )
+    before = len(os.listdir("/proc/self/fd"))
+    most = 0
+    with hub.Merge(tmp_path, "r", max_open=5, memory_bytes=20_000) as merge:
+        found = []
+        for pair in merge:
+            found.append(pair)
+            if len(found) % 500 == 0:
+                most = max(most, len(os.listdir("/proc/self/fd")) - before)
+        assert most <= 5 + 6  # the segments, the lock, and what listing itself takes
+    assert [message.timestamp for _, message in found] == list(range(100 * count))
+
+
+# --- the original's hub
+
+
+def test_the_originals_hub(tmp_path: Path) -> None:
+    case = GOLDEN / "hub"
+    expected = json.loads((case / "expected.json").read_text())["clients"]
+    shutil.copytree(case / "dir", tmp_path / "hub")
+    assert {source.name for source in find_sources(os.fspath(tmp_path / "hub"))} == set(expected)
+    with hub.Merge(tmp_path / "hub", "r") as merge:
+        found = list(merge)
+    assert len(found) == sum(map(len, expected.values()))
+    for name, messages in expected.items():
+        mine = [message for source, message in found if source.name == name]
+        assert [message.offset for message in mine] == [message["offset"] for message in messages]
+        assert [message.type for message in mine] == [message["type"] for message in messages]
+    with hub.Store(tmp_path / "hub") as store:  # ours goes on where the original's ended
+        source = store.sources()[0]
+        end = store.end_offset(*source)
+        assert store.put(*source, store.get(*source, 0)) == end
+        assert store.put(*source, [at(end, 1)]) == end + 1

@@ -1,0 +1,534 @@
+"""The service over real sockets: what arrives, what is refused, who is let in, how it ends."""
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+import hub
+import sej
+from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
+from hub.wire import hub_pb2 as pb
+from hub.wire.access import Grant, hash_token
+from hub.wire.frames import copy_request, open_copy_request
+from hub.wire.status import BusyError, TooLargeError
+from tests.hub.support import CERTIFICATES, connected, serving
+from tests.sej.support import packed, sample, segments
+
+ROOT = Path(__file__).parent.parent.parent
+EDGES = [
+    sej.Message(0, sej.NO_TIMESTAMP, 0, b"", b""),
+    sej.Message(1, 2**63 - 1, 255, b"k" * 127, b"\x00\xff" * 50),
+    sej.Message(2, -1, 128, b"\x80", b"v"),
+]
+
+
+def raw(address: str, name: str, data: bytes) -> bytes:
+    """A call with any bytes; a grpc.RpcError where it is refused."""
+    with grpc.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(f"/hub.Hub/{name}", None, None)
+        answer: bytes = call(data, timeout=20)
+        return answer
+
+
+def outside(root: Path) -> list[str]:
+    """Everything beside a root: nothing must ever be written there."""
+    return sorted(path.name for path in root.parent.iterdir() if path != root)
+
+
+# --- what arrives
+
+
+def test_put_and_get_keep_everything(tmp_path: Path) -> None:
+    with connected(tmp_path / "hub") as (store, client):
+        assert client.put("j", EDGES) == 3
+        assert client.put("j", EDGES) == 3
+        assert client.get("j", 0) == EDGES
+        assert client.get("j", 1, 1) == EDGES[1:2]
+        assert client.get("j", 0, max_bytes=1) == EDGES[:1]
+        assert client.get("j", 3) == []
+        assert client.put("j", []) == 3
+        assert client.where("j") == (True, 0, 3)
+        assert client.where("unknown") == (False, 0, 0)
+        assert store.get("client-a", "j", 0) == EDGES
+    assert b"".join(segments(tmp_path / "hub" / "client-a.j").values()) == packed(EDGES)
+
+
+def test_large_puts_go_in_several_calls(tmp_path: Path) -> None:
+    messages = [sej.Message(n, n, 0, b"", b"x" * 300_000) for n in range(10)]
+    with connected(tmp_path) as (store, client):
+        assert client.put("j", iter(messages)) == 10
+        assert store.counters.puts == 4
+        found: list[sej.Message] = []
+        while batch := client.get("j", len(found)):  # a reply is bounded as well
+            found += batch
+        assert found == messages
+
+
+def test_copy_acknowledges_what_is_durable(tmp_path: Path) -> None:
+    messages = sample(1000)
+    with connected(tmp_path) as (store, client):
+        chunks = [packed(messages[at : at + 100]) for at in range(0, 1000, 100)]
+        acknowledged = list(client.copy("j", iter(chunks)))
+        assert acknowledged == sorted(set(acknowledged))
+        assert acknowledged[-1] == 1000
+        assert list(client.copy("j", chunks[-1:])) == [1000]  # once more
+        assert store.get("client-a", "j", 0) == messages
+    assert b"".join(segments(tmp_path / "client-a.j").values()) == packed(messages)
+
+
+def test_copy_acknowledges_what_came_before_a_wrong_chunk(tmp_path: Path) -> None:
+    messages = sample(30)
+    with connected(tmp_path) as (store, client):
+        acknowledged: list[int] = []
+        with pytest.raises(hub.GapError) as refused:
+            acknowledged.extend(client.copy("j", [packed(messages[:10]), packed(messages[20:])]))
+        assert refused.value.expected == 10
+        assert acknowledged == [10]
+        assert store.end_offset("client-a", "j") == 10
+
+
+def test_follow_brings_what_comes(tmp_path: Path) -> None:
+    messages = sample(50)
+    with connected(tmp_path) as (store, client):
+        store.put("client-a", "j", messages[:20])
+        found: list[sej.Message] = []
+        for batch in (stream := client.follow("j", 5)):
+            found += batch
+            if found[-1].offset == 19:
+                store.put("client-a", "j", messages[20:])
+            if found[-1].offset == 49:
+                break
+        assert isinstance(stream, Iterator)
+        assert found == messages[5:]
+
+
+def test_an_old_client_that_knows_only_put(tmp_path: Path) -> None:
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    proto = Path(__file__).parent / "original"
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", f"--python_out={stubs}", f"--grpc_python_out={stubs}",
+         "hub.proto"],
+        check=True,
+    )  # fmt: skip
+    texts = [message._asdict() | {"key": message.key.hex(), "value": message.value.hex()} for message in EDGES]
+    rows = "".join(json.dumps(text) + "\n" for text in texts)
+
+    def run(address: str, journal: str, lines: str) -> str:
+        program = [sys.executable, str(Path(__file__).parent / "old_client.py"), str(stubs), address, "old", journal]
+        return subprocess.run(program, input=lines, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    with serving(tmp_path / "hub") as (store, server):
+        assert run(server.address, "j", rows) == "OK 3\n"
+        assert run(server.address, "j", rows) == "OK 3\n"
+        assert store.get("old", "j", 0) == EDGES
+        gap = run(server.address, "j", rows.replace('"offset": 0', '"offset": 7').splitlines()[0] + "\n")
+        assert gap.startswith("FAILED_PRECONDITION ")
+        assert run(server.address, "../j", rows).startswith("INVALID_ARGUMENT ")
+
+
+# --- bad callers
+
+
+@pytest.mark.parametrize(
+    ("client", "journal"),
+    [("../../escape", "j"), ("a", "../../../up"), ("a.b", "c"), ("a\x00", "j"), ("a", "j\r\n"), ("", ""), ("a", "..")],
+)
+def test_names_that_could_leave_the_root(tmp_path: Path, client: str, journal: str) -> None:
+    root = tmp_path / "deep" / "hub"
+    with serving(root) as (store, server):
+        for name, data in (
+            ("Put", pb.PutRequest(ClientID=client, JournalDir=journal, Messages=[pb.Message()])),
+            ("Get", pb.GetRequest(ClientID=client, JournalDir=journal)),
+            ("Where", pb.WhereRequest(ClientID=client, JournalDir=journal)),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                raw(server.address, name, data.SerializeToString())
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with grpc.insecure_channel(server.address) as channel:
+            copy: Any = channel.stream_stream("/hub.Hub/Copy", None, None)
+            with pytest.raises(grpc.RpcError) as refused:
+                list(copy(iter([copy_request(packed(sample(1)), client, journal)])))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert store.sources() == []
+    assert [path.name for path in root.iterdir()] == [".hub"]
+    assert outside(root) == []
+    assert outside(root.parent) == []
+
+
+def test_every_refusal_has_its_status(tmp_path: Path) -> None:
+    messages = sample(5)
+    with connected(tmp_path) as (store, client):
+        client.put("j", messages[:3])
+        with pytest.raises(hub.GapError) as gap:
+            client.put("j", messages[4:])
+        assert gap.value.expected == 3
+        with pytest.raises(hub.GapError):
+            client.put("j", [messages[3], messages[2]])  # offsets that go back
+        with pytest.raises(hub.ConflictError):
+            client.put("j", [messages[0]._replace(value=b"other")])
+        with pytest.raises(sej.InvalidMessageError, match="type 256"):
+            client.put("j", [messages[3]._replace(type=256)])
+        with pytest.raises(sej.InvalidMessageError, match="key"):
+            client.put("j", [messages[3]._replace(key=b"k" * 128)])
+        with pytest.raises(sej.JournalNotFoundError):
+            client.get("unknown", 0)
+        with pytest.raises(sej.JournalNotFoundError):
+            next(client.follow("unknown", 0))
+        with pytest.raises(sej.InvalidMessageError):
+            list(client.copy("j", [b"garbage" * 20]))
+        store.put("client-a", "late", sample(2, 100))
+        with pytest.raises(sej.OffsetTooSmallError) as deleted:
+            client.get("late", 5)
+        assert deleted.value.first_available == 100
+        assert store.get("client-a", "j", 0) == messages[:3]
+
+
+def test_quota_and_low_water_say_try_later(tmp_path: Path) -> None:
+    with (
+        hub.Store(tmp_path / "q", max_client_bytes=100) as store,
+        Server(store, "127.0.0.1:0") as server,
+        Client(server.address, client_id="a") as client,
+        pytest.raises(hub.QuotaError, match="quota"),
+    ):
+        client.put("j", sample(50))
+    with hub.Store(tmp_path / "d", min_free_bytes=1 << 60) as store, Server(store, "127.0.0.1:0") as server:
+        with Client(server.address, client_id="a") as client, pytest.raises(hub.DiskLowError, match="try later"):
+            client.put("j", sample(50))
+        assert server.service.refusals == {"disk-low": 1}
+        assert store.sources() == []
+
+
+def test_a_batch_over_the_limit(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", max_message_bytes=100_000) as server:
+        with Client(server.address, client_id="a") as client:
+            with pytest.raises(TooLargeError):
+                client.put("j", [sej.Message(0, 0, 0, b"", b"x" * 200_000)])
+            with pytest.raises(TooLargeError):
+                list(client.copy("j", [packed([sej.Message(0, 0, 0, b"", b"x" * 200_000)])]))
+            assert client.put("j", sample(3)) == 3
+        assert store.sources() == [hub.Source("a", "j")]
+
+
+def test_garbage_on_the_port_and_in_the_requests(tmp_path: Path) -> None:
+    with connected(tmp_path) as (store, client):
+        host, _, port = client.address.rpartition(":")
+        for garbage in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            os.urandom(5000),
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
+        ):
+            with socket.create_connection((host, int(port)), timeout=20) as plug:
+                plug.sendall(garbage)
+                plug.shutdown(socket.SHUT_WR)
+                while plug.recv(4096):
+                    pass
+        for name in ("Put", "Get", "Where"):
+            with pytest.raises(grpc.RpcError) as refused:
+                raw(client.address, name, b"\xff\xff\xff\xff")
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as refused:
+            raw(client.address, "Nothing", b"")
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert client.put("j", sample(3)) == 3
+        assert store.sources() == [hub.Source("client-a", "j")]
+
+
+def test_a_stream_that_is_cut_in_the_middle_keeps_a_prefix(tmp_path: Path) -> None:
+    messages = sample(300)
+    with connected(tmp_path) as (store, client):
+        acknowledged = threading.Event()
+
+        def chunks() -> Iterator[bytes]:
+            yield packed(messages[:100])
+            assert acknowledged.wait(30)
+            yield packed(messages[100:200])
+            raise RuntimeError("the sender dies")
+
+        offsets: list[int] = []
+        stream = client.copy("j", chunks())
+        offsets.append(next(stream))
+        acknowledged.set()
+        with pytest.raises(RuntimeError, match="dies"):
+            offsets.extend(stream)
+        assert offsets[0] == 100
+        assert client.put("j", messages) == 300
+        assert store.get("client-a", "j", 0, 1000) == messages
+
+
+def test_two_names_in_one_stream_are_refused(tmp_path: Path) -> None:
+    with serving(tmp_path) as (store, server), grpc.insecure_channel(server.address) as channel:
+        copy: Any = channel.stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
+        requests = [copy_request(packed(sample(1)), "a", "j"), copy_request(packed(sample(2)[1:]), "b", "j")]
+        with pytest.raises(grpc.RpcError) as refused:
+            list(copy(iter(requests)))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert store.sources() == [hub.Source("a", "j")]
+
+
+def test_a_silent_sender_is_let_go(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", idle_s=0.1) as server:
+        ended = threading.Event()
+
+        def chunks() -> Iterator[bytes]:
+            yield packed(sample(1))
+            ended.wait(30)
+
+        with Client(server.address, client_id="a") as client:
+            offsets: list[int] = []
+            with pytest.raises(hub.UnavailableError, match="nothing came"):
+                offsets.extend(client.copy("j", chunks()))
+            ended.set()
+        assert offsets == [1]
+
+
+def test_a_thousand_clients_at_once(tmp_path: Path) -> None:
+    messages = sample(3)
+    with hub.Store(tmp_path, max_open=50) as store, Server(store, "127.0.0.1:0") as server:
+        clients = [Client(server.address, client_id=f"c{number}") for number in range(1000)]
+        with ThreadPoolExecutor(50) as pool:
+            assert list(pool.map(lambda client: client.put("j", messages), clients)) == [3] * 1000
+        for client in clients:
+            client.close()
+        assert len(store.sources()) == 1000
+        assert store.open_writers <= 50
+        assert store.get("c777", "j", 0) == messages
+
+
+def test_more_streams_than_allowed_are_told_to_try_later(tmp_path: Path) -> None:
+    with (
+        hub.Store(tmp_path) as store,
+        Server(store, "127.0.0.1:0", max_streams=1) as server,
+        Client(server.address, client_id="a") as client,
+    ):
+        store.put("a", "j", sample(1))
+        stream = client.follow("j", 0)
+        next(stream)
+        with pytest.raises(BusyError, match="try later"):
+            list(client.copy("j", [packed(sample(1))]))
+        assert client.put("j", sample(2)) == 2  # other calls go on
+
+
+# --- who is let in
+
+
+def test_plain_text_stays_on_this_machine(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        for address in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0", "hub.example.com:0"):
+            with pytest.raises(ValueError, match="TLS"):
+                Server(store, address)
+        with Server(store, "0.0.0.0:0", allow_plaintext=True) as server:
+            assert server.address.startswith("0.0.0.0:")
+        with Server(store, "127.0.0.1:0") as server, pytest.raises(OSError, match="cannot listen"):
+            Server(store, server.address)
+    with pytest.raises(ValueError, match="clear"):
+        Client("hub.example.com:7890", client_id="a", token="secret")
+
+
+def test_tokens_have_roles(tmp_path: Path) -> None:
+    write, read, expired, foreign = (make_token() for _ in range(4))
+    tokens = Tokens([
+        Grant(hash_token(write), "write", ("client-a",)),
+        Grant(hash_token(read), "read", ("client-*",)),
+        Grant(hash_token(expired), "write", ("client-a",), time.time() - 1),
+    ])  # fmt: skip
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
+
+        def as_caller(token: str | None, client_id: str = "client-a") -> Client:
+            return Client(server.address, client_id=client_id, token=token)
+
+        with as_caller(write) as client:
+            assert client.put("j", sample(2)) == 2
+            assert client.end_offset("j") == 2
+            assert list(client.copy("j", [packed(sample(3))])) == [3]
+            with pytest.raises(hub.AccessError, match="to read"):
+                client.get("j", 0)
+        with as_caller(read) as client:
+            assert client.get("j", 0) == sample(3)
+            assert len(next(client.follow("j", 0))) == 3
+            assert client.end_offset("j") == 3
+            for write_attempt in (lambda: client.put("j", sample(4)), lambda: [*client.copy("j", [packed(sample(4))])]):
+                with pytest.raises(hub.AccessError, match="to write"):
+                    write_attempt()
+        with as_caller(write, "client-b") as client, pytest.raises(hub.AccessError, match="client-b") as refused:
+            client.put("j", sample(1))
+        assert refused.value.known
+        for token, words in ((None, "wants a token"), (foreign, "does not know"), (expired, "expired")):
+            with as_caller(token) as client:
+                for attempt in (
+                    lambda: client.put("j", sample(4)),
+                    lambda: client.get("j", 0),
+                    lambda: client.where("j"),
+                    lambda: list(client.copy("j", [packed(sample(4))])),
+                    lambda: next(client.follow("j", 0)),
+                ):  # fmt: skip
+                    with pytest.raises(hub.AccessError, match=words) as refused:
+                        attempt()
+                    assert not refused.value.known
+        assert store.sources() == [hub.Source("client-a", "j")]
+        assert store.end_offset("client-a", "j") == 3
+
+
+def test_the_file_of_tokens_is_read_again(tmp_path: Path) -> None:
+    first, second = make_token(), make_token()
+    path = tmp_path / "tokens"
+
+    def write(text: str) -> None:
+        (tmp_path / "new").write_text(text)
+        (tmp_path / "new").rename(path)
+
+    write(f"# ours\n{hash_token(first)}  write  a  2999-01-01T00:00:00Z  # until then\n")
+    with (
+        hub.Store(tmp_path / "hub") as store,
+        Server(store, "127.0.0.1:0", tokens=path) as server,
+        Client(server.address, client_id="a", token=first) as old,
+        Client(server.address, client_id="a", token=second) as new,
+    ):
+        assert old.put("j", sample(1)) == 1
+        with pytest.raises(hub.AccessError):
+            new.put("j", sample(2))
+        write(f"{hash_token(second)} write a\n")
+        assert new.put("j", sample(2)) == 2
+        with pytest.raises(hub.AccessError):
+            old.put("j", sample(3))
+        write("not a token at all\n")
+        with pytest.raises(hub.UnavailableError, match="list of tokens"):
+            new.put("j", sample(3))
+        write(f"{hash_token(second)} write a\n")
+        assert new.put("j", sample(3)) == 3
+    assert hashlib.sha256(second.encode()).hexdigest() == hash_token(second)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x", "00 write a", "g" * 64 + " write a", "0" * 64 + " write a*", "0" * 64 + " admin a",
+     "0" * 64 + " read * 2999-01-01T00:00:00", "0" * 64 + " read * tomorrow", "0" * 64 + " read a b c"],
+)  # fmt: skip
+def test_a_bad_line_among_the_tokens_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "tokens").write_text(f"# first\n{line}\n")
+    with pytest.raises(hub.AccessError, match="line 2"):
+        Tokens(tmp_path / "tokens")
+
+
+def test_tls(tmp_path: Path) -> None:
+    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tls=tls) as server:
+        with Client(server.address, client_id="a", tls=ClientTLS(ca=CERTIFICATES / "ca.pem")) as client:
+            assert client.put("j", sample(3)) == 3
+        for tls_shown in (ClientTLS(ca=CERTIFICATES / "foreign.pem"), None):
+            client = Client(server.address, client_id="a", tls=tls_shown, timeout_s=5.0)
+            with client, pytest.raises(hub.UnavailableError):
+                client.put("j", sample(3))
+
+
+def test_mutual_tls_names_the_client(tmp_path: Path) -> None:
+    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key", client_ca=CERTIFICATES / "ca.pem")
+    ca = CERTIFICATES / "ca.pem"
+    mine = ClientTLS(ca, CERTIFICATES / "client-a.pem", CERTIFICATES / "client-a.key")
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tls=tls) as server:
+        with Client(server.address, client_id="client-a", tls=mine) as client:
+            assert client.put("j", sample(3)) == 3
+            assert client.get("j", 0) == sample(3)
+        with Client(server.address, client_id="client-b", tls=mine) as client:
+            with pytest.raises(hub.AccessError, match="client-a") as refused:
+                client.put("j", sample(3))
+            assert refused.value.known
+        for shown in (ClientTLS(ca), ClientTLS(ca, CERTIFICATES / "foreign.pem", CERTIFICATES / "foreign.key")):
+            client = Client(server.address, client_id="client-a", tls=shown, timeout_s=5.0)
+            with client, pytest.raises(hub.UnavailableError):
+                client.put("j", sample(4))
+        assert store.end_offset("client-a", "j") == 3
+
+
+# --- how it lives and ends
+
+
+def test_health(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, server), grpc.insecure_channel(server.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "hub.Hub"):
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        reflection: Any = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+        with pytest.raises(grpc.RpcError) as refused:
+            list(reflection(iter([b""])))
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_stopping_acknowledges_what_was_taken(tmp_path: Path) -> None:
+    messages = sample(100)
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0") as server:
+        closed = threading.Event()
+
+        def close() -> None:
+            server.close()
+            closed.set()
+
+        closer = threading.Thread(target=close)
+
+        def chunks() -> Iterator[bytes]:
+            yield packed(messages)
+            closed.wait(30)  # the stream is still open when the server stops
+
+        with Client(server.address, client_id="a") as client:
+            stream = client.copy("j", chunks())
+            assert next(stream) == 100
+            closer.start()
+            with pytest.raises(hub.UnavailableError, match="stopping"):
+                next(stream)
+            closer.join(30)
+            with pytest.raises(hub.UnavailableError):
+                client.put("j", messages)
+        assert store.end_offset("a", "j") == 100
+
+
+def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
+    with connected(tmp_path) as (_, client):
+        client.put("j", sample(1))
+        client.close()
+        client.close()
+        with pytest.raises(sej.ClosedError):
+            client.put("j", sample(2))
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, server):
+        address = server.address
+    with Client(address, client_id="a", timeout_s=2.0) as client, pytest.raises(hub.UnavailableError):
+        client.put("j", sample(1))
+
+
+# --- bytes
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 100_000])
+def test_copy_requests_are_protobuf(size: int) -> None:
+    data = os.urandom(size)
+    first, later = copy_request(data, "client", "journal"), copy_request(data)
+    assert pb.CopyRequest.FromString(first) == pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=data)
+    assert pb.CopyRequest.FromString(later) == pb.CopyRequest(Encoded=data)
+    assert open_copy_request(first) == ("client", "journal", data)
+    assert open_copy_request(later) == ("", "", data)
+    theirs = pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=data).SerializeToString()
+    assert open_copy_request(theirs) == ("client", "journal", data)
+    with pytest.raises(sej.InvalidMessageError):
+        open_copy_request(later[:-1] if size else b"\x1a\x05")
+
+
+def test_the_generated_files_are_current() -> None:
+    from tools.protos import stale
+
+    assert stale() == []

@@ -1,0 +1,76 @@
+"""A hub behind a transport that loses, repeats, reorders and cuts, all by one seed; no threads, no clock.
+
+It stands where :class:`hub.wire.Client` stands: a copier asks it where a journal stands and hands it chunks. Requests
+and acknowledgements are what goes wrong here; what the store says to them is real.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+import hub
+from hub.wire import Standing
+
+
+class Transport:
+    """One client's way to a store."""
+
+    def __init__(self, store: hub.Store, client_id: str, rng: random.Random, trouble: float) -> None:
+        self.store = store
+        self.client_id = client_id
+        self._rng = rng
+        self._trouble = trouble
+        self._late: list[tuple[str, bytes]] = []  # requests that are still on their way
+        self.refused = 0
+
+    def where(self, journal_dir: str) -> Standing:
+        """Asked and answered, or lost on either way."""
+        self._deliver_late()
+        if self._goes_wrong():
+            raise hub.UnavailableError("the question was lost")
+        first = self.store.first_offset(self.client_id, journal_dir)
+        standing = Standing(first is not None, first or 0, self.store.end_offset(self.client_id, journal_dir))
+        if self._goes_wrong():
+            raise hub.UnavailableError("the answer was lost")
+        return standing
+
+    def copy(self, journal_dir: str, chunks: Iterable[bytes]) -> Iterator[int]:
+        """Chunks arrive, or twice, or later, or never; so do their acknowledgements."""
+        waiting: list[bytes] = []
+        for chunk in chunks:
+            if self._goes_wrong():
+                self._late.append((journal_dir, chunk))  # comes much later, when nobody expects it
+                raise hub.UnavailableError("cut before it arrived")
+            waiting.append(chunk)
+            if len(waiting) < 3 and self._rng.random() < 0.5:
+                continue
+            if self._goes_wrong():
+                self._rng.shuffle(waiting)
+            if self._goes_wrong():
+                waiting.append(self._rng.choice(waiting))
+            yield from self._arrive(journal_dir, waiting)
+            waiting = []
+        yield from self._arrive(journal_dir, waiting)
+
+    def _arrive(self, journal_dir: str, chunks: list[bytes]) -> Iterator[int]:
+        for chunk in chunks:
+            try:
+                offset = self.store.put_encoded(self.client_id, journal_dir, chunk)
+            except hub.GapError as error:
+                self.refused += 1
+                raise hub.UnavailableError(f"came out of order: {error}") from error
+            if self._goes_wrong():
+                raise hub.UnavailableError("cut after it was stored")
+            yield offset
+
+    def _deliver_late(self) -> None:
+        while self._late and self._rng.random() < 0.5:
+            journal_dir, chunk = self._late.pop(self._rng.randrange(len(self._late)))
+            try:
+                self.store.put_encoded(self.client_id, journal_dir, chunk)
+            except hub.GapError:
+                self.refused += 1
+
+    def _goes_wrong(self) -> bool:
+        return self._rng.random() < self._trouble
