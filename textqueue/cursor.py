@@ -18,7 +18,7 @@ from typing import Final
 from sej.disk import File
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.message import Message
-from textqueue.mutex import holder_of, is_alive
+from textqueue.mutex import HELD, holder_of, is_alive
 from textqueue.parser import chunks
 from textqueue.reader import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
 from textqueue.source import Source
@@ -29,8 +29,8 @@ FRESH_S: Final = 0.05
 BACK_S: Final = 1.0
 _TICK_NS: Final = 20_000_000
 """A change this shortly before or after a look may hide behind the same time of change."""
-_FEW: Final = 32
-"""So many messages of a window are followed by a look at the file whatever the time: of a short file, all."""
+_FEW_BYTES: Final = 2048
+"""In so much of a window each message is followed by a look at the file whatever the time: in a short file, each."""
 _ANCHOR_BYTES: Final = 64
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
@@ -71,6 +71,7 @@ class _Reader:
                     self.moved = True
                     return None
             self.token, self.epoch = token, epoch
+            self.source.forget_chain(token)
             window = read_window(file, self.position, self._size, settled=self.source.settled)
             self._size = min(self._size * 2, WINDOW)
             if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
@@ -87,11 +88,17 @@ class _Reader:
             self.position = position
             self.anchor = window.data[max(end - _ANCHOR_BYTES, 0) : end]
 
-    def stale(self) -> bool:
-        """Whether the file has changed since the window was read; then less is read ahead."""
+    def stale(self, position: int) -> bool:
+        """Whether the file has changed below a position since the window was read; then less is read ahead."""
         status = self.source.disk.status(self.source.path)
-        if status is not None and token_of(status) == self.token:
-            return False
+        if status is not None:
+            token = token_of(status)
+            if token == self.token:
+                return False
+            if self.source.only_ours(self.token, token, position):
+                self.token = token
+                self.source.forget_chain(token)
+                return False
         self._size = FIRST_WINDOW
         return True
 
@@ -137,12 +144,12 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
             reader.find_again()
             continue
         position, epoch = window.position, reader.epoch
-        fresh_until = clock() + FRESH_S
-        for number, raw in enumerate(chunks(window.data)):
+        fresh_until, few = clock() + FRESH_S, position + _FEW_BYTES
+        for raw in chunks(window.data):
             if raw[0] in controls:
                 yield Message((source, raw, position, epoch))
-                if clock() > fresh_until or number < _FEW:
-                    if reader.stale():
+                if clock() > fresh_until or position < few:
+                    if reader.stale(position + 1):
                         reader.at(window, position + len(raw))
                         break
                     fresh_until = clock() + FRESH_S
@@ -247,10 +254,10 @@ class Cursor:
         remember = given.pending.append
         position, epoch = window.position, reader.epoch
         claims = source.claims()
-        careful = bool(again) or bool(claims) or b"\n\\" in window.data
+        careful = bool(again) or bool(claims) or HELD.search(window.data) is not None
         clock = time.monotonic
-        fresh_until = clock() + FRESH_S
-        for number, raw in enumerate(chunks(window.data)):
+        fresh_until, few = clock() + FRESH_S, position + _FEW_BYTES
+        for raw in chunks(window.data):
             if raw[0] == _QUEUED:
                 if careful and again.get(name := hash(raw)):
                     again[name] -= 1
@@ -259,8 +266,8 @@ class Cursor:
                 else:
                     remember(raw)
                     yield Message((source, raw, position, epoch))
-                    if clock() > fresh_until or number < _FEW:
-                        if reader.stale():
+                    if clock() > fresh_until or position < few:
+                        if reader.stale(position + 1):
                             reader.at(window, position + len(raw))
                             given.settle()
                             return

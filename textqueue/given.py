@@ -41,7 +41,10 @@ class Given:
 
     def forget(self, name: int, count: int = 1) -> None:
         """It was marked, or is gone; name is the hash of the bytes that were given out."""
-        self._marked += [name] * count
+        if count == 1:
+            self._marked.append(name)
+        else:
+            self._marked += [name] * count
         if len(self._marked) > 1024:
             self.settle()
 

@@ -20,11 +20,15 @@ from sej.locks import host_name, process_start
 from textqueue.grammar import MUTEX
 from textqueue.parser import name_of, variables_of
 
-__all__ = ["ROOM", "MutexRoom", "holder_of", "is_alive", "mutex_of", "owner_text"]
+__all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "mutex_of", "owner_text"]
 
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
 _OWNER: Final = re.compile(rb"(\d+)@([^/ ]+)/(\d+)")
+
+
+HELD: Final = re.compile(rb"\n\\[ \t]*[mM][uU][tT][eE][xX][ \t]*=[ \t]*[^\s]")
+"""Somewhere in these bytes a mutex is held."""
 
 
 class MutexRoom(NamedTuple):

@@ -96,6 +96,9 @@ class Source:
         self._futile_s = _FUTILE_FIRST_S
         self._looked = 0.0
         self._pid = os.getpid()
+        # Edits of this object that follow each other: the file before the first, after the last, and how far down.
+        self._chain: tuple[Token | None, Token | None] = (None, None)
+        self._chain_high = -1
         self._mine: tuple[int, bytes] | None = None  # the last edit of this object: what stands where since
 
     # Reading
@@ -109,6 +112,25 @@ class Source:
         with self.threads:
             self._refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
+
+    def only_ours(self, before: Token | None, now: Token, position: int) -> bool:
+        """Whether nothing but edits of this object, above a position, lies between two states of the file."""
+        return self._chain == (before, now) and self._chain_high < position
+
+    def _own(self, before: Token, now: Token, position: int) -> None:
+        first, last = self._chain
+        if last == before:
+            self._chain = first, now
+            self._chain_high = max(self._chain_high, position)
+        else:
+            self._chain = before, now
+            self._chain_high = position
+
+    def forget_chain(self, now: Token) -> None:
+        """A reader has caught up: what follows is told from here on."""
+        if self._chain[1] == now:
+            self._chain = now, now
+            self._chain_high = -1
 
     def look(self) -> None:
         """Look into what others did to the file, before anything of it is given out."""
@@ -215,9 +237,10 @@ class Source:
                 there = self.disk.status(self.path)
                 if there is None or there.inode != status.inode or there.device != status.device:
                     return None
-                new = control + raw[1:]
-                ledger.append((Record(control[0], position, digest(essence(raw)), token_of(there), b"-"),))
+                new, token = control + raw[1:], token_of(there)
+                ledger.append((Record(control[0], position, digest(essence(raw)), token, b"-"),))
                 self._mine = position, new
+                self._own(token_of(status), token, position)
                 return Place(position, new, ledger.epoch)
             finally:
                 file.close()
@@ -243,9 +266,15 @@ class Source:
                 there = self.disk.status(self.path)
                 if there is None or there.identity != session.status.identity:
                     return None
-                done = [place._replace(raw=control + place.raw[1:]) for place in places]
-                self.record(token_of(there), [(control[0], place.position, place.raw, b"-") for place in done])
-                return [place._replace(epoch=self.ledger.epoch) for place in done]
+                token = token_of(there)
+                ordered = [places[number] for number in order]
+                self.ledger.append_marks(control[0], [(p, digest(essence(raw))) for p, raw, _ in ordered], token)
+                last = ordered[-1]
+                self._mine = last.position, control + last.raw[1:]
+                self._own(token_of(session.status), token, last.position)
+                self._compact(token)
+                epoch = self.ledger.epoch
+                return [Place(position, control + raw[1:], epoch) for position, raw, _ in places]
         except FileNotFoundError:
             return None
 
@@ -311,6 +340,7 @@ class Source:
         if there is None or there.identity != session.status.identity:
             return found, False
         self.record(token_of(there), records)
+        self._own(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
         return [place._replace(epoch=self.ledger.epoch) for place in found], True
 
     def record(self, token: Token, records: Sequence[tuple[int, int, bytes, bytes]]) -> None:
@@ -318,6 +348,9 @@ class Source:
         lines = [Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in records]
         self.ledger.append(lines)
         self._mine = records[-1][1], records[-1][2]
+        self._compact(token)
+
+    def _compact(self, token: Token) -> None:
         if self.ledger.lines > 2 * MARKS_KEPT:
             self.ledger.rewrite([*self.ledger.marks(), *self.ledger.claims.values()], token=token)
 
