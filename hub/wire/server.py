@@ -34,6 +34,7 @@ class Server:
     Attributes:
         address: where it listens, with the port that it got.
         service: the calls, with their counts.
+        store: as it was given.
 
     Example:
         >>> import tempfile, hub
@@ -87,6 +88,7 @@ class Server:
             )
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
+        self.store = store
         self._grace_s = grace_s
         self._stopped = False
         self.service = Service(

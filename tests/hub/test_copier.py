@@ -343,7 +343,7 @@ def kill_either_side(root: Path, rng: random.Random, rounds: int) -> int:
             process.communicate()
     with Server(hub.Store(root / "hub"), "127.0.0.1:0") as last, Client(last.address, client_id="client-a") as client:
         Copier(root / "tree", client).run_once()
-        last.service._store.close()
+        last.store.close()
     for path in trees:
         same_bytes(path, root / "hub" / f"client-a.{path.name}")
     return sum(ends)

@@ -1,0 +1,112 @@
+"""A server's numbers for Prometheus: read from the counters when somebody asks, so they cost nothing between.
+
+Needs prometheus_client, which is optional: ``serve_metrics(server, 9100)``, or :func:`register` in a registry of the
+caller's. Lag and bytes per journal are looked up on the disk at each scrape; with many journals, scrape seldom or leave
+them out (``journals=False``) and read :func:`hub.stats`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hub.counters import LATENCY_BOUNDS_S
+from hub.stats import stats
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from hub.wire.server import Server
+
+__all__ = ["register", "serve_metrics"]
+
+
+class _Collector:
+    """Says what the store and the calls have counted."""
+
+    def __init__(self, server: Server, journals: bool) -> None:
+        self._server = server
+        self._journals = journals
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric with its value now."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        store, service = self._server.store, self._server.service
+        counted = store.counters
+        for name, text, value in (
+            ("sej_hub_puts", "Batches that were taken.", counted.puts),
+            ("sej_hub_messages", "New messages in them.", counted.messages),
+            ("sej_hub_bytes", "Their bytes as they stand in the journals.", counted.bytes),
+            ("sej_hub_resent_messages", "Messages that were there already and were the same.", counted.resent),
+            ("sej_hub_unseen_messages", "Messages below the hub's first offset, taken on trust.", counted.unseen),
+        ):
+            yield CounterMetricFamily(name, text, value=value)
+        refusals = CounterMetricFamily("sej_hub_refusals", "Calls that were refused, by reason.", labels=["reason"])
+        for reason, count in sorted(service.refusals.items()):
+            refusals.add_metric([reason], count)
+        yield refusals
+        yield _latency(HistogramMetricFamily, counted.latency_buckets, counted.latency_s)
+        for name, text, number in (
+            ("sej_hub_open_writers", "Writers that are open.", store.open_writers),
+            ("sej_hub_streams", "Copying and following clients.", service.streams),
+            ("sej_hub_disk_free_bytes", "What is free on the root's disk.", store.disk_free_bytes),
+        ):
+            yield GaugeMetricFamily(name, text, value=number)
+        if self._journals:
+            yield from _by_journal(GaugeMetricFamily, store.root)
+
+
+def _latency(family: Any, buckets: Iterable[int], seconds: float) -> Metric:
+    total, pairs = 0, []
+    for bound, count in zip([*map(str, LATENCY_BOUNDS_S), "+Inf"], buckets, strict=True):
+        total += count
+        pairs.append((bound, float(total)))
+    text = "How long a batch took, sync and all."
+    found: Metric = family("sej_hub_put_seconds", text, buckets=pairs, sum_value=seconds)
+    return found
+
+
+def _by_journal(family: Any, root: str) -> Iterator[Metric]:
+    names = ["client", "journal"]
+    size = family("sej_hub_journal_bytes", "Bytes of a journal.", labels=names)
+    end = family("sej_hub_journal_end_offset", "The offset that is due next.", labels=names)
+    arrival = family("sej_hub_journal_last_arrival_seconds", "When something came, since the epoch.", labels=names)
+    lag = family("sej_hub_reader_lag_messages", "What a reader has not read.", labels=[*names, "reader"])
+    damaged = family("sej_hub_journal_damaged", "1 where a journal cannot be read.", labels=names)
+    for journal in stats(root):
+        where = [journal.source.client, journal.source.journal_dir]
+        damaged.add_metric(where, 0 if journal.error is None else 1)
+        size.add_metric(where, journal.size)
+        end.add_metric(where, journal.end_offset)
+        if journal.last_arrival_ns is not None:
+            arrival.add_metric(where, journal.last_arrival_ns / 1e9)
+        for reader, messages in journal.lag.items():
+            lag.add_metric([*where, reader], messages)
+    yield from (size, end, arrival, lag, damaged)
+
+
+def register(server: Server, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:
+    """Put a server's numbers into a registry (a new one where none is given); returns it.
+
+    Raises:
+        ImportError: prometheus_client is not installed.
+    """
+    from prometheus_client import CollectorRegistry
+
+    registry = registry or CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(server, journals))
+    return registry
+
+
+def serve_metrics(server: Server, port: int, address: str = "127.0.0.1", *, journals: bool = True) -> int:
+    """Serve a server's numbers over HTTP, for as long as the process lives; returns the port (0: a free one).
+
+    Raises:
+        ImportError: prometheus_client is not installed.
+    """
+    from prometheus_client import start_http_server
+
+    http, _ = start_http_server(port, address, registry=register(server, journals=journals))
+    return int(http.server_port)
