@@ -14,8 +14,9 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from sej.errors import SejError
+from shard.name_format import MAX_BITS
 
-__all__ = ["READ", "SEJ", "SPARKS_OWN", "STREAM", "Option", "OptionError", "Options", "parse"]
+__all__ = ["READ", "SEJ", "SPARKS_OWN", "STREAM", "WRITE", "Option", "OptionError", "Options", "parse"]
 
 
 class OptionError(SejError, ValueError):
@@ -137,6 +138,31 @@ def _time(text: str) -> int:
         since = moment - _EPOCH
         return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
     return number * 10**6 if abs(number) < _MILLISECONDS_UP_TO else number
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _bits(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= MAX_BITS:
+        raise ValueError
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not number >= 0:
+        raise ValueError
+    return number
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 _WHOLE = "a whole number of 1 or more"
@@ -264,3 +290,28 @@ _BATCH_ONLY: Final = frozenset({"endingOffsets", "endingTimestamp", "pushFilters
 _STREAM_ONLY: Final = frozenset({"maxMessagesPerTrigger", "maxBytesPerTrigger", "reader"})
 READ: Final = tuple(option for option in SEJ if option.name not in _STREAM_ONLY)
 STREAM: Final = tuple(option for option in SEJ if option.name not in _BATCH_ONLY)
+
+WRITE: Final = (
+    Option("prefix", str, None, "a prefix", "topic", "of the shards; without prefix and bits the path is one journal"),
+    Option("bits", _bits, None, "a number from 0 to 10", "", "2**bits shards, routed by xxhash64(key)"),
+    Option(
+        "txnAppId",
+        str,
+        None,
+        "a name",
+        "",
+        "who counts the batches; a stream has one by its checkpoint, a batch job is idempotent with it and txnVersion",
+    ),
+    Option("txnVersion", _number, None, "a number of 0 or more", "", "a batch job's number: one that came is dropped"),
+    Option("segmentBytes", _count, 1 << 30, _WHOLE, "", "where a segment of a journal ends"),
+    Option("lockTimeout", _seconds, 60.0, "seconds", "", "how long a commit waits for another writer of a journal"),
+    Option(
+        "discardReaders",
+        _names,
+        (),
+        "names, with commas between",
+        "",
+        "overwrite although these readers have not read everything",
+    ),
+)
+"""The options for writing ``sej``."""

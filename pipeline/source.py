@@ -6,20 +6,29 @@ asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from pipeline.bounds import slices
 from pipeline.discovery import discover, paths_of
 from pipeline.extents import Extent
 from pipeline.filters import Chosen, choose
-from pipeline.options import READ, STREAM, Options, parse
+from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.planning import pack
 from pipeline.reading import how, read
 from pipeline.schema import SCHEMA, arrow_schema, check_projection
+from pipeline.sink import SejStreamWriter, SejWriter
 from pipeline.stream import SejStreamReader
 
 if TYPE_CHECKING:
@@ -99,8 +108,24 @@ class UnfilteredSejSource(DataSource):
         """A stream."""
         return SejStreamReader(paths_of(self.options), parse(STREAM, self.options), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch sink."""
+        return SejWriter(_one_path(self.options), parse(WRITE, self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream's sink."""
+        checkpoint = self.options.get("checkpointLocation")
+        return SejStreamWriter(_one_path(self.options), parse(WRITE, self.options), schema, overwrite, checkpoint)
+
 
 class SejSource(UnfilteredSejSource):
     """``sej`` in a session whose filter pushdown is on."""
 
     pushes_filters = True
+
+
+def _one_path(options: Mapping[str, str]) -> str:
+    paths = paths_of(options)
+    if len(paths) != 1:
+        raise OptionError(f"one path is due for writing, not {len(paths)}")
+    return paths[0]

@@ -1,0 +1,213 @@
+"""Committing a job: staged rows into journals, all of them or none, once.
+
+The steps, under a lock that lets one job of a root commit at a time:
+
+1. What dead jobs had decided is finished, what they had not decided is removed. Then every journal concerned is locked:
+   a job that cannot have them all fails here, and leaves nothing.
+2. The decision: ``job-<job>.json`` names the job's files. From here on its rows will be there, whoever finishes it.
+3. Each journal gets its rows by ``append_once``: a repeat after a crash appends nothing.
+4. The number is noted in ``done.json``; the decision and the files go.
+
+A job that is run again under the same name with a number that is done is dropped whole: Spark replays a micro-batch
+whose end it could not note.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from pipeline.options import OptionError
+from pipeline.staging import Rows, forget, renumbered, sweep
+from pipeline.target import Target
+from sej.batches import Batches
+from sej.disk import OS, replace_file
+from sej.errors import CorruptionError
+from sej.journal import Journal
+from sej.locks import Lock
+from sej.maintenance import Retention, clean
+from sej.offset import kept_offsets
+from sej.writer import Writer
+
+__all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "is_decided"]
+
+ANONYMOUS: Final = "spark-batch"
+"""The name that counts batch jobs that gave none."""
+_THREADS: Final = 8
+_OPEN_MAX: Final = 256
+
+
+class Job(NamedTuple):
+    """What is to be committed.
+
+    Attributes:
+        id: unique; what its tasks' folders are called by.
+        name: who counts: the stream, the application, or :data:`ANONYMOUS`.
+        number: its number under that name; None: the next.
+        rows: the staged files, in the order of the tasks.
+        overwrite: remove what was there before.
+        discard: readers that may lose messages to an overwrite.
+    """
+
+    id: str
+    name: str
+    number: int | None
+    rows: list[Rows]
+    overwrite: bool = False
+    discard: tuple[str, ...] = ()
+
+
+def commit(target: Target, job: Job) -> bool:
+    """Commit a job; False where it was there already.
+
+    Raises:
+        LockedError: another writer held a journal for longer than the target waits; run the job again.
+        OptionError: an overwrite would take messages from a reader.
+    """
+    with _locked(target):
+        _finish_dead_jobs(target)
+        if job.number is None:
+            job = job._replace(number=max(time.time_ns(), _last(target, job) + 1))
+        number = job.number
+        assert number is not None
+        if number <= _read_done(target).get(job.name, -1):
+            forget(target.staging, job.id)
+            return False
+        if job.overwrite:
+            check_readers(target, job.discard)
+        if not job.rows:
+            target.prepare()
+        with _writers(target, job) as writers:
+            _replace(target, _decision(target, job.id), job._asdict())
+            _apply(target, job, number, writers)
+        return True
+
+
+def is_decided(target: Target, job: str) -> bool:
+    """Whether a job's rows will be in the journals, whatever happens to its driver."""
+    return OS.status(_decision(target, job)) is not None
+
+
+def finish_dead_jobs(target: Target) -> None:
+    """Finish what dead jobs had decided, and remove what they had not."""
+    if OS.status(target.staging) is not None:
+        with _locked(target):
+            _finish_dead_jobs(target)
+
+
+def check_readers(target: Target, discard: Iterable[str]) -> None:
+    """Make sure that an overwrite takes nothing from a reader with a kept offset.
+
+    Raises:
+        OptionError: a reader that is not named has not read everything.
+    """
+    for shard in target.existing():
+        directory = target.directory(shard)
+        end = Journal(directory.path).end_offset
+        for name, offset in kept_offsets(directory).items():
+            if name not in discard and (offset or 0) < end:
+                raise OptionError(
+                    f"{directory.path}: reader {name!r} stands at {offset or 0} of {end}, and an overwrite would take"
+                    f" the rest from it: let it finish, or give discardReaders={name}"
+                )
+
+
+def _decision(target: Target, job: str) -> str:
+    return os.path.join(target.staging, f"job-{job}.json")
+
+
+def _locked(target: Target) -> Lock:
+    OS.mkdir(target.staging)
+    lock = Lock(os.path.join(target.staging, "commit.lck"), what="the commit of another job")
+    return lock.acquire(timeout=target.lock_timeout)
+
+
+def _finish_dead_jobs(target: Target) -> None:
+    """Whoever holds the lock and finds a decision knows that its driver died."""
+    for name in OS.list(target.staging):
+        if name.startswith("job-") and name.endswith(".json"):
+            path = os.path.join(target.staging, name)
+            found = _read(path)
+            rows = [Rows(*row) for row in found.pop("rows")]
+            job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
+            assert job.number is not None
+            with _writers(target, job) as writers:
+                _apply(target, job, job.number, writers)
+    sweep(target.staging)
+
+
+@contextmanager
+def _writers(target: Target, job: Job) -> Iterator[Callable[[int], Writer]]:
+    """The writers of the journals concerned, opened and locked; of very many, each only while it is used."""
+    shards = {rows.shard for rows in job.rows} | set(target.existing() if job.overwrite else ())
+    with ExitStack() as stack:
+        if len(shards) > _OPEN_MAX:
+            yield lambda shard: target.open(shard)
+        else:
+            opened = {shard: stack.enter_context(target.open(shard)) for shard in sorted(shards)}
+            yield opened.__getitem__
+
+
+def _apply(target: Target, job: Job, number: int, writers: Callable[[int], Writer]) -> None:
+    """Steps 3 and 4."""
+    by_shard: dict[int, list[Rows]] = {shard: [] for shard in (target.existing() if job.overwrite else ())}
+    for rows in job.rows:
+        by_shard.setdefault(rows.shard, []).append(rows)
+
+    def append(shard: int) -> None:
+        with writers(shard) as writer:
+            _append(target, job, number, shard, by_shard[shard], writer)
+
+    if len(by_shard) > 1:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(append, sorted(by_shard)))
+    else:
+        for shard in by_shard:
+            append(shard)
+    done = {**_read_done(target), job.name: number}
+    _replace(target, os.path.join(target.staging, "done.json"), done)
+    OS.unlink(_decision(target, job.id))
+    forget(target.staging, job.id)
+
+
+def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows], writer: Writer) -> None:
+    if job.overwrite and writer.last_batch(job.name) != number:
+        writer.rotate()
+    span = writer.append_once_encoded(job.name, number, renumbered(files, writer.offset))
+    if job.overwrite:
+        directory = target.directory(shard)
+        keep = sum(segment.first_offset >= span.start for segment in directory.segments())
+        readers = kept_offsets(directory)
+        ignored = [name for name in job.discard if name in readers]
+        clean(directory, Retention(max_bytes=0, keep_segments=max(keep, 1)), ignore_readers=ignored)
+
+
+def _last(target: Target, job: Job) -> int:
+    """The highest number that a journal of the target has from a name."""
+    found = (Batches(target.directory(shard)).last(job.name) for shard in target.existing())
+    return max((number for number in found if number is not None), default=-1)
+
+
+def _read_done(target: Target) -> dict[str, int]:
+    with suppress(FileNotFoundError):
+        return _read(os.path.join(target.staging, "done.json"))
+    return {}
+
+
+def _read(path: str) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        try:
+            found: dict[str, Any] = json.load(file)
+        except ValueError as error:
+            raise CorruptionError(f"this is no JSON: {error}; move it away to go on without it", path=path) from error
+    return found
+
+
+def _replace(target: Target, path: str, content: dict[str, Any]) -> None:
+    data = json.dumps(content).encode()
+    replace_file(OS, os.path.join(target.staging, "new"), path, data)

@@ -1,0 +1,217 @@
+"""Rows on their way into journals: what a task leaves behind, for the driver to commit.
+
+A task writes one file a shard, in a folder of its own below the staging folder::
+
+    ROOT/.staging/                      beside the shards; in a single SEJ directory: tmp/staging/
+        task-<job>-<uuid>/owner.json    whose job it is: host, process and start of Spark's driver
+        task-<job>-<uuid>/005.rows      encoded messages, offsets counted from 0
+        job-<job>.json                  the decision: these files will be in the journals
+        done.json                       the last number of each name that is in the journals
+        commit.lck                      one commit at a time
+
+A job is decided when its ``job-`` file is there, and not before: what a failed job left is nobody's message, and is
+swept away by the next job once its driver is dead. Nothing in here is synced but the decision: the rows are staged
+once more, synced, by ``append_once`` in each journal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from sej.codec import Buffer
+from sej.disk import OS
+from sej.format import HEAD_SIZE, OFFSET_SIZE
+from sej.locks import process_start
+
+__all__ = ["Owner", "Rows", "Stage", "forget", "renumbered", "sweep"]
+
+_BATCH_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 4 << 20
+_FOREIGN_AGE_S: Final = 86_400.0
+"""What another host's job left is taken for dead after so long."""
+
+
+class Owner(NamedTuple):
+    """Spark's driver: the process that a job lives and dies with."""
+
+    host: str
+    pid: int
+    start: int | None
+
+    @classmethod
+    def here(cls) -> Owner:
+        """The driver of the process that asks: Spark's JVM stands above the daemon that forked it."""
+        parent = os.getppid()
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{parent}/stat", encoding="ascii") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+        return cls(socket.gethostname(), parent, process_start(parent))
+
+    def is_gone(self, age_s: float) -> bool:
+        """Whether the driver is dead; of another host's it is only known by age."""
+        if self.host != socket.gethostname():
+            return age_s > _FOREIGN_AGE_S
+        return process_start(self.pid) != self.start or self.start is None
+
+
+class Rows(NamedTuple):
+    """A file of encoded messages for one shard, in the staging folder."""
+
+    shard: int
+    path: str
+    messages: int
+
+
+class Stage:
+    """One task's files."""
+
+    def __init__(self, folder: str, job: str, owner: Owner) -> None:
+        """Make the task's folder."""
+        self._folder = os.path.join(folder, f"task-{job}-{uuid.uuid4().hex}")
+        os.makedirs(self._folder)
+        with open(os.path.join(self._folder, "owner.json"), "w", encoding="utf-8") as file:
+            json.dump(owner._asdict(), file)
+        self._files: dict[int, _RowsFile] = {}
+
+    def append(self, shard: int, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
+        """Encode messages for a shard.
+
+        Raises:
+            InvalidMessageError: a field out of its range.
+        """
+        if shard not in self._files:
+            self._files[shard] = _RowsFile(os.path.join(self._folder, f"{shard:03x}.rows"))
+        self._files[shard].append(values, keys, types, timestamps)
+
+    def finish(self) -> list[Rows]:
+        """Close; the files that have rows."""
+        found = []
+        for shard, file in self._files.items():
+            file.close()
+            found.append(Rows(shard, file.path, file.messages))
+        if not found:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return found
+
+    def drop(self) -> None:
+        """Leave nothing."""
+        for file in self._files.values():
+            file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _RowsFile:
+    def __init__(self, path: str) -> None:
+        from threading import Lock
+
+        self.path = path
+        self._file = OS.open(path, "temp")
+        self._buffer = Buffer(0, self._drain, Lock())
+        self._buffer.limit = self._buffer.batch_limit = _BATCH_BYTES
+
+    @property
+    def messages(self) -> int:
+        return self._buffer.offset
+
+    def append(self, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
+        self._buffer.append_many(values, keys, types, timestamps)
+
+    def close(self) -> None:
+        if self._file.fileno() >= 0:
+            self._buffer.flush()
+            self._file.close()
+
+    def _drain(self) -> None:
+        with self._buffer.pending() as view:
+            self._file.write(view)
+        self._buffer.clear()
+
+
+def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
+    """The messages of files one after the other, with consecutive offsets from first on, in chunks."""
+    for rows in files:
+        file = OS.open(rows.path, "read")
+        try:
+            size, position = file.status().size, 0
+            want = _READ_BYTES
+            while position < size:
+                data = bytearray(file.read(want, position))
+                starts = _starts(data)
+                if not len(starts):
+                    want *= 2  # one message larger than the chunk
+                    continue
+                end = int(starts[-1])
+                starts = starts[:-1]
+                _number(data, starts, first)
+                first += len(starts)
+                position += end
+                want = _READ_BYTES
+                yield bytes(memoryview(data)[:end])
+        finally:
+            file.close()
+
+
+def _starts(data: bytearray) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where the whole messages of data start, and where the last of them ends; empty where there is none."""
+    from sej.codec import walk
+
+    count = len(data) // 26 + 1
+    offsets, times = np.empty(count, np.int64), np.empty(count, np.int64)
+    sizes = np.empty(count, np.int32)
+    if len(data) < HEAD_SIZE:
+        return np.empty(0, np.int64)
+    due = int.from_bytes(data[:OFFSET_SIZE], "big")
+    filled, _ = walk(data, 0, len(data), due, offsets.data, times.data, sizes.data)
+    if not filled:
+        return np.empty(0, np.int64)
+    found = np.zeros(filled + 1, np.int64)
+    np.cumsum(sizes[:filled], out=found[1:])
+    return found
+
+
+def _number(data: bytearray, starts: np.ndarray[Any, np.dtype[np.int64]], first: int) -> None:
+    """Write consecutive offsets over those of the messages at starts."""
+    offsets = np.arange(first, first + len(starts), dtype=">u8").view(np.uint8).reshape(-1, OFFSET_SIZE)
+    view = np.frombuffer(data, np.uint8)
+    view[starts[:, None] + np.arange(OFFSET_SIZE)] = offsets
+
+
+def forget(folder: str, job: str) -> None:
+    """Remove everything that the tasks of a job left, failed attempts included."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            if name.startswith(f"task-{job}-"):
+                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+
+def sweep(folder: str) -> int:
+    """Remove what the tasks of dead jobs left in a staging folder; returns how many there were."""
+    gone = 0
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if name.startswith("task-") and _owner_is_gone(path):
+                shutil.rmtree(path, ignore_errors=True)
+                gone += 1
+    return gone
+
+
+def _owner_is_gone(path: str) -> bool:
+    with suppress(FileNotFoundError):
+        age_s = time.time() - os.stat(path).st_mtime
+        try:
+            with open(os.path.join(path, "owner.json"), encoding="utf-8") as file:
+                owner = Owner(**json.load(file))
+        except (FileNotFoundError, ValueError, TypeError):
+            return age_s > _FOREIGN_AGE_S
+        return owner.is_gone(age_s)
+    return False

@@ -1,0 +1,112 @@
+"""What a sink writes to: one SEJ directory, or a tree of shards below a root."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from pipeline.options import OptionError, Options
+from sej.directory import Directory
+from sej.disk import OS
+from sej.errors import NotAJournalError
+from sej.writer import Writer
+from shard.names import Path
+from shard.records import Records
+
+__all__ = ["Target"]
+
+
+class Target(NamedTuple):
+    """The journals of a sink. Names them; makes them when they are opened.
+
+    Attributes:
+        root: the path that was given.
+        prefix: of the shards; None with bits None: the root is the journal.
+        bits: of the shards.
+        segment_bytes: as for the writer.
+        lock_timeout: seconds to wait for another writer.
+    """
+
+    root: str
+    prefix: str | None
+    bits: int | None
+    segment_bytes: int = 1 << 30
+    lock_timeout: float = 60.0
+
+    @classmethod
+    def of(cls, root: str, options: Options) -> Target:
+        """What the options say.
+
+        Raises:
+            InvalidNameError: the prefix is none.
+            OptionError: bits 0 without a prefix.
+            NotAJournalError: the path is a file, or holds something else than what is to be written.
+        """
+        prefix, bits = options["prefix"], options["bits"]
+        target = cls(os.path.abspath(root), prefix, bits, options["segmentBytes"], options["lockTimeout"])
+        there = OS.status(target.root)
+        if there is not None and not there.is_dir:
+            raise NotAJournalError("this is a file; a directory is due", path=target.root)
+        inside = OS.status(os.path.join(target.root, "jnl")) is not None
+        if target.tree is not None and inside:
+            raise NotAJournalError(
+                "this is one SEJ directory: leave prefix and bits out, or name the root of a tree", path=target.root
+            )
+        if target.tree is None and there is not None and not inside and _holds_journals(target.root):
+            raise OptionError(
+                f"{target.root} holds SEJ directories: give prefix and bits to write to shards below it,"
+                " or name a directory of its own"
+            )
+        return target
+
+    @property
+    def tree(self) -> Path | None:
+        """The tree of shards, or None where the root is the journal."""
+        if self.prefix is None and self.bits is None:
+            return None
+        return Path(self.root, self.prefix or "", self.bits or 0)
+
+    @property
+    def staging(self) -> str:
+        """The folder for rows on their way; on the journals' own disk, and seen by no reader."""
+        return os.path.join(self.root, "tmp", "staging") if self.tree is None else os.path.join(self.root, ".staging")
+
+    def directory(self, shard: int) -> Directory:
+        """A journal's directory, there or not."""
+        tree = self.tree
+        return Directory(self.root if tree is None else tree.dir(shard), OS)
+
+    def existing(self) -> list[int]:
+        """The shards that are there."""
+        tree = self.tree
+        count = 1 if tree is None else tree.count
+        return [shard for shard in range(count) if OS.status(self.directory(shard).jnl) is not None]
+
+    def prepare(self) -> None:
+        """Make what a reader recognises even if no message ever comes."""
+        tree = self.tree
+        if tree is None:
+            self.open(0).close()
+        else:
+            Records(tree).prepare()
+
+    def open(self, shard: int) -> Writer:
+        """A journal's writer; the journal is made if it is missing.
+
+        Raises:
+            LockedError: another writer had it for lock_timeout.
+        """
+        tree = self.tree
+        if tree is not None:
+            records = Records(tree)
+            records.prepare()
+            records.add(shard)
+            records.close()
+        path = self.directory(shard).path
+        return Writer(path, segment_bytes=self.segment_bytes, lock_timeout=self.lock_timeout)
+
+
+def _holds_journals(root: str) -> bool:
+    return any(
+        OS.status(os.path.join(root, name, "jnl")) is not None for name in OS.list(root) if not name.startswith(".")
+    )

@@ -1,0 +1,98 @@
+"""Commit a job again and again, dying at the first, second, ... change on the disk; then run it once more.
+
+Run as a program, because it forks: `python crashing.py FOLDER overwrite|append`. Prints how many places it died at.
+"""
+
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sej
+from pipeline.committing import Job, commit
+from pipeline.options import WRITE, parse
+from pipeline.staging import Owner, Stage
+from pipeline.target import Target
+from sej.disk import OsDisk, OsFile
+
+CHANGES = ((OsDisk, ("mkdir", "rename", "unlink")), (OsFile, ("write", "write_at", "sync", "truncate")))
+SHARDS = 2
+BEFORE, ROWS = 3, 5
+
+
+class Bomb:
+    """Ends the process before or after the k-th change."""
+
+    def __init__(self, place: int, *, after: bool) -> None:
+        self.left = place
+        self.after = after
+
+    def around(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                os._exit(7)
+            found = change(*args)
+            if self.left == 0:
+                os._exit(7)
+            return found
+
+        return call
+
+    def arm(self) -> None:
+        for kind, names in CHANGES:
+            for name in names:
+                setattr(kind, name, self.around(getattr(kind, name)))
+
+
+def attempt(target: Target, number: int, overwrite: bool) -> bool:
+    """One whole attempt of the same job: tasks, then the commit."""
+    job = uuid.uuid4().hex
+    stage = Stage(target.staging, job, Owner.here())
+    for shard in range(SHARDS):
+        values = [b"new-%d-%d" % (shard, row) for row in range(ROWS)]
+        stage.append(shard, values, [b""] * ROWS, 0, 1)
+    return commit(target, Job(job, "crashing", number, stage.finish(), overwrite))
+
+
+def check(target: Target, overwrite: bool) -> None:
+    for shard in range(SHARDS):
+        with sej.Scanner(target.directory(shard).path) as scanner:
+            values = [message.value for message in scanner]
+        old = [] if overwrite else [b"old"] * BEFORE
+        assert values == [*old, *(b"new-%d-%d" % (shard, row) for row in range(ROWS))], values
+        assert sej.Journal(target.directory(shard).path).verify() == []
+    left = [name for name in os.listdir(target.staging) if name.startswith(("task-", "job-"))]
+    # What a dead attempt had not decided stays until its driver is dead: here that is this very process.
+    assert all(name.startswith("task-") for name in left), left
+
+
+def main(folder: str, overwrite: bool) -> None:
+    place = 0
+    for after in (False, True):
+        place = 0
+        while True:
+            place += 1
+            target = Target.of(str(Path(folder) / f"{after}-{place}"), parse(WRITE, {"bits": "1"}))
+            for shard in range(SHARDS):
+                with target.open(shard) as writer:
+                    writer.append_many([b"old"] * BEFORE)
+            child = os.fork()
+            if child == 0:
+                Bomb(place, after=after).arm()
+                attempt(target, 4, overwrite)
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            attempt(target, 4, overwrite)
+            assert attempt(target, 4, overwrite) is False
+            check(target, overwrite)
+            if os.waitstatus_to_exitcode(status) == 0:
+                break
+            assert os.waitstatus_to_exitcode(status) == 7
+    print(place - 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] == "overwrite")

@@ -1,0 +1,219 @@
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import pipeline
+import sej
+import shard
+from tests.pipeline.conftest import BASE_NS, fill
+
+pytestmark = pytest.mark.spark
+
+
+def numbers(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
+    """Rows with key k-N and value v-N."""
+    return spark.range(start, start + count, 1, 2).selectExpr(
+        "CAST(concat('k-', id % 50) AS BINARY) AS key", "concat('v-', id) AS value"
+    )
+
+
+def save(frame: DataFrame, root: Path, mode: str = "append", **options: object) -> None:
+    frame.write.format("sej").options(**{k: str(v) for k, v in options.items()}).mode(mode).save(str(root))
+
+
+def values(path: Path) -> list[bytes]:
+    with sej.Scanner(path) as scanner:
+        return [message.value for message in scanner]
+
+
+def tree_values(root: Path) -> list[bytes]:
+    return sorted(value for found in shard.find(root) for value in values(Path(found.path)))
+
+
+def wanted(count: int, start: int = 0) -> list[bytes]:
+    return sorted(b"v-%d" % number for number in range(start, start + count))
+
+
+def litter(root: Path) -> list[str]:
+    """What is left of jobs below a root."""
+    staging = root / "tmp" / "staging" if (root / "jnl").exists() else root / ".staging"
+    return [name for name in os.listdir(staging) if name.startswith(("task-", "job-"))]
+
+
+def failure(frame: DataFrame, root: Path, mode: str = "append", **options: object) -> str:
+    with pytest.raises(Exception) as caught:
+        save(frame, root, mode, **options)
+    return str(caught.value)
+
+
+def test_one_journal(spark: SparkSession, tmp_path: Path) -> None:
+    save(numbers(spark, 500), tmp_path / "j")
+    save(numbers(spark, 500, 500), tmp_path / "j")
+    assert sorted(values(tmp_path / "j")) == wanted(1000)
+    assert sej.Journal(tmp_path / "j").verify() == []
+    assert litter(tmp_path / "j") == []
+
+
+def test_shards_are_those_of_the_house_and_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    save(numbers(spark, 1000), tmp_path / "tree", prefix="orders", bits=3)
+    assert tree_values(tmp_path / "tree") == wanted(1000)
+    for found in shard.find(tmp_path / "tree"):
+        with sej.Scanner(found.path) as scanner:
+            assert {shard.index_of(message.key, 3) for message in scanner} == {found.index}
+    read = spark.read.format("sej").load(str(tmp_path / "tree"))
+    assert read.where("shard <> CAST(xxhash64(key) & 7 AS INT)").count() == 0
+    assert litter(tmp_path / "tree") == []
+
+
+def test_columns_that_are_given_are_kept(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    save(spark.read.format("sej").load(str(journal)), tmp_path / "copy")
+    with sej.Scanner(journal) as left, sej.Scanner(tmp_path / "copy") as right:
+        assert [message[1:] for message in right] == [message[1:] for message in left]
+
+
+def test_null_key_is_the_empty_key_before_it_is_hashed(spark: SparkSession, tmp_path: Path) -> None:
+    save(spark.sql("SELECT CAST(NULL AS BINARY) AS key, 'x' AS value"), tmp_path / "tree", bits=4)
+    assert [found.index for found in shard.find(tmp_path / "tree")] == [shard.index_of(b"", 4)]
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("SELECT 'x' AS value, 1 AS colour", "no place for column 'colour'"),
+        ("SELECT 'x' AS key", "there is no column 'value'"),
+        ("SELECT 1 AS value", "column 'value' is int; binary or string is due"),
+        ("SELECT 'x' AS value, 256 AS type", "256"),
+        ("SELECT 'x' AS value, repeat('k', 128) AS key", "128 bytes"),
+    ],
+)
+def test_what_a_journal_cannot_hold_is_named(spark: SparkSession, tmp_path: Path, query: str, says: str) -> None:
+    assert says in failure(spark.sql(query), tmp_path / "j")
+    assert not (tmp_path / "j" / "jnl").exists()
+
+
+def test_failed_job_leaves_no_message_and_no_litter(spark: SparkSession, tmp_path: Path) -> None:
+    save(numbers(spark, 10), tmp_path / "tree", bits=2)
+    broken = numbers(spark, 1000).selectExpr("key", "IF(value = 'v-900', raise_error('row 900'), value) AS value")
+    assert "row 900" in failure(broken, tmp_path / "tree", bits=2)
+    assert tree_values(tmp_path / "tree") == wanted(10)
+    assert litter(tmp_path / "tree") == []
+
+
+def test_batch_that_came_is_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    for version in (1, 1, 2, 1):
+        save(numbers(spark, 100, 100 * version), tmp_path / "tree", bits=2, txnAppId="nightly", txnVersion=version)
+    assert tree_values(tmp_path / "tree") == wanted(200, 100)
+    assert "belong together" in failure(numbers(spark, 1), tmp_path / "tree", bits=2, txnAppId="nightly")
+
+
+def test_no_rows_make_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+    save(numbers(spark, 0), tmp_path / "tree", prefix="orders", bits=3)
+    save(numbers(spark, 0), tmp_path / "j")
+    for path in (tmp_path / "tree", tmp_path / "j"):
+        assert spark.read.format("sej").load(str(path)).count() == 0
+
+
+def test_journal_and_tree_are_not_mixed(spark: SparkSession, journal: Path, shards: Path) -> None:
+    assert "this is one SEJ directory" in failure(numbers(spark, 1), journal, bits=2)
+    assert "give prefix and bits" in failure(numbers(spark, 1), shards)
+
+
+def test_writer_of_another_process_is_waited_for_and_named(spark: SparkSession, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append(b"mine")
+        assert "writer lock" in failure(numbers(spark, 5), tmp_path / "j", lockTimeout=0.1)
+    save(numbers(spark, 5), tmp_path / "j")
+    assert sorted(values(tmp_path / "j")) == sorted([b"mine", *wanted(5)])
+
+
+# --- overwrite
+
+
+def test_overwrite_continues_the_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    save(numbers(spark, 100), tmp_path / "tree", bits=2)
+    ends = {found.index: sej.Journal(found.path).end_offset for found in shard.find(tmp_path / "tree")}
+    save(numbers(spark, 3, 1000), tmp_path / "tree", "overwrite", bits=2)
+    assert tree_values(tmp_path / "tree") == wanted(3, 1000)
+    assert {found.index: sej.Journal(found.path).first_offset for found in shard.find(tmp_path / "tree")} == ends
+
+
+def test_overwrite_waits_for_readers_unless_named(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "j", 10)
+    with sej.Offset(tmp_path / "j", "slow") as offset:
+        offset.commit(4)
+    assert "reader 'slow' stands at 4 of 10" in failure(numbers(spark, 1), tmp_path / "j", "overwrite")
+    save(numbers(spark, 1), tmp_path / "j", "overwrite", discardReaders="slow")
+    assert values(tmp_path / "j") == [b"v-0"]
+
+
+# --- streams
+
+
+def stream(spark: SparkSession, source: Path, root: Path, checkpoint: Path, **options: object) -> None:
+    given = {name: str(value) for name, value in options.items()}
+    frame = spark.readStream.format("sej").option("maxMessagesPerTrigger", 40).load(str(source))
+    writer = frame.writeStream.format("sej").options(**given).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start(str(root)).awaitTermination()
+
+
+def test_stream_writes_every_row_once_though_spark_replays_a_batch(
+    spark: SparkSession, journal: Path, tmp_path: Path
+) -> None:
+    root, checkpoint = tmp_path / "tree", tmp_path / "checkpoint"
+    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
+    assert tree_values(root) == sorted(values(journal))
+    for batch in (1, 2):  # as if the driver had died before Spark noted the end of the batch
+        (checkpoint / "commits" / str(batch)).unlink()
+        (checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+    fill(journal, 30, first=100)
+    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
+    assert tree_values(root) == sorted(values(journal))
+    assert litter(root) == []
+
+
+def test_stream_needs_a_name_for_its_batches(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    frame = spark.readStream.format("sej").load(str(journal))
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "everywhere"))
+    try:
+        with pytest.raises(Exception, match="checkpointLocation"):
+            frame.writeStream.format("sej").start(str(tmp_path / "j")).awaitTermination()
+        query = frame.writeStream.format("sej").option("txnAppId", "copy").trigger(availableNow=True)
+        query.start(str(tmp_path / "j")).awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert len(values(tmp_path / "j")) == 100
+
+
+def test_times_and_types_travel(spark: SparkSession, tmp_path: Path) -> None:
+    rows = f"SELECT 'a' AS value, 7 AS type, {BASE_NS}L AS timestamp_ns UNION ALL SELECT 'b', NULL, NULL"
+    save(spark.sql(rows), tmp_path / "j")
+    with sej.Scanner(tmp_path / "j") as scanner:
+        first, second = sorted(scanner, key=lambda message: message.value)
+    assert (first.type, first.timestamp) == (7, BASE_NS)
+    assert (second.type, second.timestamp > BASE_NS) == (0, True)
+
+
+def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    save(numbers(spark, 10), root, bits=1)
+    from pipeline.committing import ANONYMOUS, Job, _replace
+    from pipeline.options import WRITE, parse
+    from pipeline.staging import Owner, Stage
+    from pipeline.target import Target
+
+    target = Target.of(str(root), parse(WRITE, {"bits": "1"}))
+    gone = Owner(Owner.here().host, 2**22 + 1, 1)
+    decided, undecided = Stage(target.staging, "decided", gone), Stage(target.staging, "undecided", gone)
+    for stage in (decided, undecided):
+        stage.append(0, [b"v-10", b"v-11"], [b"", b""], 0, BASE_NS)
+    undecided.finish()
+    job = Job("decided", ANONYMOUS, 2**62, decided.finish())
+    _replace(target, os.path.join(target.staging, "job-decided.json"), job._asdict())
+    save(numbers(spark, 5, 12), root, bits=1, txnAppId="other", txnVersion=0)
+    assert tree_values(root) == wanted(17)
+    assert litter(root) == []
+    shutil.rmtree(target.staging)
+    assert pipeline.count(root) == 17
