@@ -21,10 +21,13 @@ from kestrel.replay import Entry, Item
 from kestrel.storage import Piece, Storage
 from sej.disk import OS, Disk, File
 
-__all__ = ["ENTRY_BYTES", "Backlog", "entry_of"]
+__all__ = ["ENTRY_BYTES", "Backlog", "Row", "row_of"]
 
-ENTRY_BYTES: Final = 320
-"""What an entry takes beside its data: two tuples, three integers, the bytes object and its place in the deque."""
+ENTRY_BYTES: Final = 240
+"""What an entry takes beside its data: a tuple, two integers, the bytes object and its place in the deque."""
+
+Row = tuple[int, bytes, int | None, int, int]
+"""number, data, add_time, expiry, xid. A plain tuple of plain values leaves the sight of the garbage collector."""
 
 
 class Backlog:
@@ -40,7 +43,7 @@ class Backlog:
     """
 
     def __init__(self, storage: Storage, limit_bytes: int, *, dialect: Dialect = "auto", disk: Disk = OS) -> None:
-        self.memory: deque[Entry] = deque()
+        self.memory: deque[Row] = deque()
         self.data_bytes = 0
         self.memory_bytes = 0
         self.behind = 0
@@ -70,64 +73,69 @@ class Backlog:
         """Add at the end: in memory, or counted as behind when that is full."""
         item = entry.item
         assert item is not None
-        size = len(item.data)
+        self.add(entry.number, item.data, item.add_time, item.expiry, entry.xid)
+
+    def add(self, number: int, data: bytes, add_time: int | None, expiry: int, xid: int = 0) -> None:
+        """As :meth:`append`, without an entry."""
+        size = len(data)
         self.data_bytes += size
-        if item.expiry:
+        if expiry:
             self.expiring = True
         if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self._limit:
             if not self.behind:
                 assert self.place is not None
-                self._next_number = entry.number
+                self._next_number = number
                 self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect, disk=self._disk)
             self.behind += 1
         else:
-            self.memory.append(entry)
+            self.memory.append((number, data, add_time, expiry, xid))
             self.memory_bytes += size
 
     def appendleft(self, entry: Entry) -> None:
         """Put back at the head."""
-        assert entry.item is not None
-        self.memory.appendleft(entry)
-        self.data_bytes += len(entry.item.data)
-        self.memory_bytes += len(entry.item.data)
+        row = row_of(entry)
+        self.memory.appendleft(row)
+        self.data_bytes += len(row[1])
+        self.memory_bytes += len(row[1])
 
     def popleft(self) -> Entry:
         """Take the head. Reading stays with ``head``, so that it can fail only before anything was written."""
         if not self.memory:
             self.fill()
-        entry = self.memory.popleft()
-        assert entry.item is not None
-        self.data_bytes -= len(entry.item.data)
-        self.memory_bytes -= len(entry.item.data)
-        return entry
+        row = self.memory.popleft()
+        size = len(row[1])
+        self.data_bytes -= size
+        self.memory_bytes -= size
+        return _entry(row)
 
     def head(self) -> Entry | None:
         """The head, which stays; reads what has room in memory."""
-        self.fill()
-        return self.memory[0] if self.memory else None
+        if self.behind:
+            self.fill()
+        return _entry(self.memory[0]) if self.memory else None
 
     def fill(self) -> None:
         """Read entries into memory while there is room, at least one if there are any."""
-        while self.behind and (not self.memory or self._charge() < self._limit):
+        memory = self.memory
+        while self.behind and (not memory or self.memory_bytes + ENTRY_BYTES * len(memory) < self._limit):
             assert self._cursor is not None
-            entry = entry_of(self._cursor.next_add(), self._next_number)
+            row = _row(self._cursor.next_add(), self._next_number)
             self._next_number += 1
             self.behind -= 1
-            assert entry.item is not None
-            self.memory.append(entry)
-            self.memory_bytes += len(entry.item.data)
+            memory.append(row)
+            self.memory_bytes += len(row[1])
         if not self.behind:
             self._drop_cursor()
 
     def entries(self) -> Iterator[Entry]:
         """All waiting entries, head first; those behind are read without being kept."""
-        yield from self.memory
+        yield from map(_entry, self.memory)
         if self.behind:
             assert self._cursor is not None
             cursor = self._cursor.copy()
             try:
                 for number in range(self._next_number, self._next_number + self.behind):
-                    yield entry_of(cursor.next_add(), number)
+                    yield _entry(_row(cursor.next_add(), number))
             finally:
                 cursor.close()
 
@@ -137,9 +145,6 @@ class Backlog:
         self.data_bytes = self.memory_bytes = self.behind = 0
         self._drop_cursor()
 
-    def _charge(self) -> int:
-        return self.memory_bytes + ENTRY_BYTES * len(self.memory)
-
     def _drop_cursor(self) -> None:
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
@@ -148,11 +153,21 @@ class Backlog:
     close = clear
 
 
-def entry_of(operation: Operation, number: int) -> Entry:
-    """The entry that an adding operation makes."""
-    assert operation.data is not None
-    item = Item(operation.data, operation.add_time, operation.expiry or 0)
-    return Entry(number, item, (operation.xid or 0) if operation.opcode == ADD_XID else 0)
+def _row(operation: Operation, number: int) -> Row:
+    """What an adding operation adds."""
+    xid = (operation.xid or 0) if operation.opcode == ADD_XID else 0
+    return number, operation.data or b"", operation.add_time, operation.expiry or 0, xid
+
+
+def row_of(entry: Entry) -> Row:
+    """An entry that has its item, as the backlog holds it."""
+    item = entry.item
+    assert item is not None
+    return entry.number, item.data, item.add_time, item.expiry, entry.xid
+
+
+def _entry(row: Row) -> Entry:
+    return Entry(row[0], Item(row[1], row[2], row[3]), row[4])
 
 
 class _Cursor:

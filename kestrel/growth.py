@@ -20,7 +20,7 @@ have it rewritten at every call, which the original does.
 
 from __future__ import annotations
 
-from kestrel.backlog import Backlog
+from kestrel.backlog import Backlog, row_of
 from kestrel.packing import Checkpoint, dump, packed
 from kestrel.replay import Machine
 from kestrel.storage import Piece, Storage
@@ -109,10 +109,7 @@ class Growth:
         last = passed[-1]
         del self._checkpoints[: len(passed)]
         # What waits or is reserved and came from these files is in memory: the reader has passed them.
-        alive = {
-            entry.number: entry.item
-            for entry in (*self._backlog.memory, *machine.open.values())
-            if entry.number < last.added and entry.item is not None
-        }
+        alive = {row[0]: row for row in self._backlog.memory if row[0] < last.added}
+        alive.update((entry.number, row_of(entry)) for entry in machine.open.values())
         self._storage.replace(last.piece, packed(last, alive, now_ms))
         self.packs += 1

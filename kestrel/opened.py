@@ -133,6 +133,7 @@ class Opened:
         self._changed = threading.Condition(self._guard)
         self._closed = False
         self._limited = max_items is not None or max_bytes is not None
+        self._eventful = self._limited or max_age_s is not None
         self._evictions = 0
         self._waiters = 0
         self._total_items = 0

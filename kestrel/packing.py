@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from kestrel.backlog import Backlog
+from kestrel.backlog import Backlog, Row
 from kestrel.codec import addx, xid_operation
 from kestrel.errors import Damage, DamageError
 from kestrel.files import join
@@ -55,8 +55,7 @@ class Checkpoint(NamedTuple):
     def of(cls, piece: Piece, machine: Machine, backlog: Backlog) -> Checkpoint:
         """The state as it is now, at the end of piece."""
         waiting: list[range] = []
-        for entry in backlog.memory:
-            number = entry.number
+        for number, *_ in backlog.memory:
             if waiting and waiting[-1].stop == number:
                 waiting[-1] = range(waiting[-1].start, number + 1)
             else:
@@ -122,7 +121,7 @@ def dump(open_: dict[int, Entry], waiting: Iterable[Entry], last_xid: int, now_m
     return _blocks(_dump(open_, waiting, last_xid, now_ms))
 
 
-def packed(checkpoint: Checkpoint, alive: dict[int, Item], now_ms: int) -> Iterator[bytes]:
+def packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
     """A checkpoint's state as operations, in blocks; items that are not alive any more without their data."""
     return _blocks(_packed(checkpoint, alive, now_ms))
 
@@ -142,15 +141,15 @@ def _dump(open_: dict[int, Entry], waiting: Iterable[Entry], last_xid: int, now_
         yield _add(entry.item, now_ms)
 
 
-def _packed(checkpoint: Checkpoint, alive: dict[int, Item], now_ms: int) -> Iterator[bytes]:
+def _packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
     for xid in _in_order(checkpoint.open, checkpoint.last_xid):
-        yield _add(alive.get(checkpoint.open[xid]), now_ms)
+        yield _add_row(alive.get(checkpoint.open[xid]), now_ms)
         yield xid_operation(REMOVE_TENTATIVE_XID, xid)
     if checkpoint.last_xid and checkpoint.last_xid not in checkpoint.open:
         yield _use(checkpoint.last_xid)
     for numbers in checkpoint.waiting:
         for number in numbers:
-            yield _add(alive.get(number), now_ms)
+            yield _add_row(alive.get(number), now_ms)
 
 
 def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:
@@ -159,9 +158,15 @@ def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:
 
 
 def _add(item: Item | None, now_ms: int) -> bytes:
-    if item is None:
-        return addx(b"", 0)
+    assert item is not None
     return addx(item.data, now_ms if item.add_time is None else item.add_time, item.expiry)
+
+
+def _add_row(row: Row | None, now_ms: int) -> bytes:
+    if row is None:
+        return addx(b"", 0)
+    _, data, add_time, expiry, _ = row
+    return addx(data, now_ms if add_time is None else add_time, expiry)
 
 
 def _use(xid: int) -> bytes:

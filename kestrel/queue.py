@@ -13,11 +13,12 @@ from typing import Final
 from kestrel.codec import addx, continue_, removes, xid_operation
 from kestrel.format import ADDX, ADDX_BLOCK, ADDX_HEAD, CONFIRM_REMOVE, MAX_TIME_MS, REMOVE_TENTATIVE_XID
 from kestrel.opened import Counters, Opened
-from kestrel.replay import Entry, Item, next_xid
+from kestrel.replay import Item, next_xid
 
 __all__ = ["Counters", "Queue"]
 
 _FLUSH_STEP: Final = 1 << 16
+_pack: Final = ADDX_HEAD.pack
 
 
 class Queue(Opened):
@@ -48,13 +49,16 @@ class Queue(Opened):
         if expiry and not 0 < expiry <= MAX_TIME_MS:
             raise ValueError(f"expiry must be 0 or ms since the epoch, not {expiry}")
         with self._guard:
-            now = self._prepare((data,))
-            if self._max_age_ms is not None:
-                expiry = self._capped(now, expiry)
             storage, machine, backlog = self._storage, self._machine, self._backlog
-            backlog.place = storage.current, storage.size
-            storage.append(ADDX_HEAD.pack(ADDX, ADDX_BLOCK + len(data), now, expiry) + data)
-            backlog.append(Entry(machine.added, Item(data, now, expiry)))
+            if self._eventful or backlog.expiring or storage.current.size >= self._growth.quiet_below:
+                now = self._prepare((data,))
+                expiry = self._capped(now, expiry)
+            else:
+                now = self._now_ms()
+            current = storage.current
+            backlog.place = current, current.size
+            storage.append(_pack(ADDX, ADDX_BLOCK + len(data), now, expiry) + data)
+            backlog.add(machine.added, data, now, expiry)
             machine.added += 1
             self._total_items += 1
             if self._waiters:
@@ -185,7 +189,7 @@ class Queue(Opened):
         storage.append(b"".join(operations))
         for operation, data in zip(operations, items, strict=True):
             backlog.place = (piece, position)
-            backlog.append(Entry(machine.added, Item(data, now, expiry)))
+            backlog.add(machine.added, data, now, expiry)
             machine.added += 1
             position += len(operation)
         self._total_items += len(items)

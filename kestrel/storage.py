@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import monotonic as _monotonic
 from typing import Final
 
 from kestrel.errors import BusyError, Damage
@@ -180,11 +180,11 @@ class Storage:
         if file is None or self._fuse.blown is not None:
             self._fuse.refuse()
         try:
-            now = time.monotonic()
+            now = _monotonic()
             if now - self._checked > _CHECK_S:
                 self._lock.check()
                 self._checked = now
-            elif not self._lock.held:
+            elif not self._lock.held:  # a forked child: its copy of the lock was closed
                 raise ClosedError("the lock is not held by this process")
             file.write(data)
             self.current.size += len(data)
