@@ -103,7 +103,10 @@ def good_end(file: File, position: int, due: int) -> tuple[int, int]:
 
 
 def find_damage(file: File, position: int, due: int) -> Damage | None:
-    """Judge what stands at position, where no good message with the due offset starts; None at the end of the file."""
+    """Judge what stands at position, where no good message with the due offset started when the caller looked.
+
+    None: nothing is wrong. The file ends there, or a writer has completed the message meanwhile.
+    """
     size = file.status().size
     if position >= size:
         return None
@@ -122,6 +125,8 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
             chained = offset == due
         else:
             trailer = INT32.unpack(file.read(INT32_SIZE, position + claimed - INT32_SIZE))[0]
+            if trailer == claimed and offset == due:
+                return None
             if trailer == claimed and offset is not None and offset <= MAX_OFFSET:
                 reason = f"a message with offset {offset} stands where {due} is due"
                 return Damage(
