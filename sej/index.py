@@ -255,8 +255,12 @@ class IndexFile:
         try:
             count = (file.status().size - HEAD_SIZE) // ENTRY_SIZE
             if count > 0 and file.read(HEAD_SIZE, 0) == HEAD:
-                block = Block.unpack(file.read(ENTRY_SIZE, HEAD_SIZE + (count - 1) * ENTRY_SIZE))
-                if block is not None and block.first_offset >= first_offset and check_block(segment_file, block):
+                there = max(count - 2, 0)
+                data = file.read(2 * ENTRY_SIZE, HEAD_SIZE + there * ENTRY_SIZE)
+                below = Block.unpack(data[:ENTRY_SIZE]) if count > 1 else None
+                block = Block.unpack(data[ENTRY_SIZE * (count - 1 - there) :][:ENTRY_SIZE])
+                before = (0, first_offset) if count == 1 else below and (below.end, below.next_offset)
+                if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
                     return count, BlockIndex(first_offset, [block])
         finally:
             file.close()
