@@ -163,7 +163,7 @@ class Worker:
                     quiet_since = time.monotonic()
                 continue
             now = time.monotonic()
-            retries = [claim.retry_at for claim in self._claims.values() if claim.retry_at > now]
+            retries = [claim.retry_at for claim in self._claims.values() if claim.retry_at]
             if timeout is not None and now - quiet_since >= timeout and not retries:
                 break
             limit = min([balance_at, *retries]) - now
