@@ -3,6 +3,7 @@
 import os
 import random
 import select
+import signal
 import subprocess
 import sys
 import threading
