@@ -1,0 +1,73 @@
+"""The pages of both formats say what the code does: their tables are the code's."""
+
+import re
+from pathlib import Path
+
+from kestrel import format
+from kestrel.segmented import format as segmented_format
+
+PAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "formats"
+
+
+def rows(page: str, head: str) -> list[list[str]]:
+    """The cells of the table whose first header cells are those."""
+    lines = (PAGES / page).read_text().splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith(head)) + 2
+    found = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+def test_the_opcodes_are_those_of_the_code() -> None:
+    layouts = [*format.LAYOUTS.values()]
+    layouts.insert(9, format.STATE_DUMP)
+    assert rows("kestrel-2.md", "| opcode |") == [
+        [
+            str(layout.opcode),
+            layout.name,
+            ", ".join(layout.fields),
+            "yes" if layout.opcode in format.WRITTEN and layout is not format.STATE_DUMP else "",
+        ]
+        for layout in layouts
+    ]
+
+
+def test_the_fields_are_those_of_the_code() -> None:
+    sizes = {"i": "4", "q": "8"}
+    found = {cells[0]: cells[1] for cells in rows("kestrel-2.md", "| field |")}
+    assert found == {name: sizes[code] for name, code in format.FIELDS.items()}
+
+
+def test_the_commands_are_those_of_the_code() -> None:
+    assert [cells[:6] for cells in rows("kestrel-3.md", "| command |")] == [
+        [
+            str(command.command),
+            command.name,
+            command.file,
+            ", ".join(map(str, command.words)),
+            ", ".join(f"{command.byte(words):02x}" for words in command.words),
+            ", ".join(f"{name} {size}" for name, size in command.fields),
+        ]
+        for command in segmented_format.COMMANDS.values()
+    ]
+    for command in segmented_format.COMMANDS.values():
+        assert max(command.words) * 4 == sum(size for _, size in command.fields)
+
+
+def test_the_magics_and_the_limit_are_those_of_the_code() -> None:
+    assert {cells[0]: bytes.fromhex(cells[1]) for cells in rows("kestrel-3.md", "| file | magic")} == {
+        "writer": segmented_format.WRITER_MAGIC,
+        "reader": segmented_format.READER_MAGIC,
+    }
+    assert f"({segmented_format.MAX_DATA_SIZE})" in (PAGES / "kestrel-3.md").read_text()
+
+
+def test_the_dumps_are_the_bytes_of_the_examples() -> None:
+    for page in ("kestrel-2.md", "kestrel-3.md"):
+        text = (PAGES / page).read_text()
+        shown = [re.sub(r"\s", "", line[10:49]) for line in text.splitlines() if re.match(r"[0-9]{8}: ", line)]
+        code = [re.sub(r"\s", "", piece) for piece in re.findall(r'^    "([0-9a-f ]+)"$', text, re.MULTILINE)]
+        assert shown == code != []
