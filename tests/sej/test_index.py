@@ -1,0 +1,217 @@
+"""The sidecar index: written as the journal grows, rebuilt when it is missing or wrong, never believed over it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej import CorruptionError
+from sej.checksum import crc32c
+from tests.crash.disk import CrashDisk
+from tests.sej.hooks import CountingDisk
+from tests.sej.support import encoded, packed, read_all, segment, segments
+
+COUNT = 12_000
+ROWS = [sej.Message(n, n * 10, 0, b"", bytes([n % 251]) * 130) for n in range(COUNT)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Some blocks and a bit in a sealed segment, and a second segment."""
+    with sej.Writer(tmp_path, segment_bytes=len(packed(ROWS[:-10])), durability="buffer") as w:
+        fill(w)
+    assert len(segments(tmp_path)) == 2
+    return tmp_path
+
+
+def fill(w: sej.Writer, start: int = 0) -> None:
+    """One by one, as they come in life: so blocks end at 256 KiB."""
+    for row in ROWS[start:]:
+        w.append(row.value, row.key, row.type, row.timestamp)
+
+
+def index(path: Path, first: int = 0) -> Path:
+    return path / "idx" / f"{first:016x}.idx"
+
+
+def entries(path: Path) -> list[bytes]:
+    data = index(path).read_bytes()
+    assert data[:16] == b"SEJINDEX" + (1).to_bytes(4, "big") + bytes(4)
+    assert len(data) % 64 == 16
+    return [data[at : at + 64] for at in range(16, len(data), 64)]
+
+
+def covered(path: Path) -> int:
+    """The bytes of the first segment that its index covers, after comparing every entry with them."""
+    data = segment(path, 0).read_bytes()
+    position, offset = 0, 0
+    for entry in entries(path):
+        number = [int.from_bytes(entry[at : at + 8], "big") for at in (0, 8, 16, 32, 40, 48)]
+        end, count = number[1], int.from_bytes(entry[24:28], "big")
+        if offset + count > COUNT:
+            break  # not of these rows alone
+        rows = ROWS[offset : offset + count]
+        assert number == [position, end, offset, rows[0].timestamp, rows[-1].timestamp, rows[-1].timestamp]
+        assert data[position:end] == packed(rows)
+        assert int.from_bytes(entry[28:32], "big") == crc32c(data[position:end])
+        assert int.from_bytes(entry[60:], "big") == crc32c(entry[:60])
+        position, offset = end, offset + count
+    return position
+
+
+def test_every_block_has_its_place_times_and_checksum(path: Path) -> None:
+    assert covered(path) == segment(path, 0).stat().st_size, "a sealed segment is covered to its end"
+    assert len(entries(path)) > 2
+
+
+def test_seeking_reads_one_block_not_the_segment(path: Path) -> None:
+    disk = CountingDisk()
+    with sej.Scanner(path, 2000, disk=disk) as s:
+        assert s.read(1) == [ROWS[2000]]
+    assert disk.bytes_read < len(packed(ROWS))
+    disk.bytes_read = 0
+    assert sej.Journal(path, disk=disk).find_time(ROWS[1500].timestamp) == 1500
+    assert disk.bytes_read < len(packed(ROWS))
+
+
+def damage_missing(file: Path) -> None:
+    file.unlink()
+
+
+def damage_empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def damage_foreign(file: Path) -> None:
+    file.write_bytes(b"this is something else entirely, and long enough to hold entries" * 20)
+
+
+def damage_cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-30])
+
+
+def damage_head(file: Path) -> None:
+    file.write_bytes(b"SEJINDEX" + (2).to_bytes(4, "big") + file.read_bytes()[12:])
+
+
+def damage_zeros(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + bytes(640))
+
+
+def damage_flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[16 + 64 + 20] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def damage_last_doubled(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data + data[-64:])
+
+
+def damage_order(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[:16] + data[80:144] + data[16:80] + data[144:])
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    name.removeprefix("damage_"): call for name, call in list(globals().items()) if name.startswith("damage_")
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_index_costs_time_and_nothing_else(name: str, path: Path) -> None:
+    for first in (0, COUNT - 10):
+        if index(path, first).exists():
+            DAMAGE[name](index(path, first))
+    before = {file.name: file.read_bytes() for file in (path / "idx").iterdir()}
+    for verify in (False, True):
+        assert read_all(path, verify=verify) == ROWS
+        assert read_all(path, offset=1777, verify=verify) == ROWS[1777:]
+    j = sej.Journal(path)
+    assert (j.end_offset, j.find_time(12_340), j.tail(2)) == (COUNT, 1234, ROWS[-2:])
+    assert j.verify() == []
+    assert {file.name: file.read_bytes() for file in (path / "idx").iterdir()} == before, "readers write no index"
+    with sej.Writer(path) as w:
+        assert w.recovery is None and w.append(b"v") == COUNT
+    assert sej.Journal(path).verify() == []
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_writer_rebuilds_the_index_of_the_segment_it_appends_to(name: str, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, durability="buffer") as w:
+        fill(w)
+    DAMAGE[name](index(tmp_path))
+    with sej.Writer(tmp_path) as w:
+        fill(w)
+    if name not in ("flipped", "order"):  # what is odd in the middle is found by whoever reads it
+        assert covered(tmp_path) > len(packed(ROWS[:7500]))
+    assert sej.Journal(tmp_path).verify() == []
+    assert read_all(tmp_path, verify=True)[:COUNT] == ROWS
+    data = bytearray(segment(tmp_path, 0).read_bytes())
+    data[len(packed(ROWS[:7500])) + 40] ^= 1
+    segment(tmp_path, 0).write_bytes(data)
+    if name not in ("flipped", "order"):
+        with pytest.raises(CorruptionError, match="CRC32C"):
+            read_all(tmp_path, verify=True)
+
+
+def test_an_index_of_other_bytes_is_stale_not_damage(path: Path) -> None:
+    """The segment was replaced by one with other messages: what differs in offsets or times is dropped."""
+    others = [row._replace(timestamp=row.timestamp + 1, value=b"w" * 100) for row in ROWS[:-10]]
+    segment(path, 0).write_bytes(packed(others))
+    assert sej.Journal(path).verify() == []
+    assert read_all(path, verify=True) == others + ROWS[-10:]
+
+
+def test_an_index_longer_than_its_segment_is_stale(path: Path) -> None:
+    segment(path, COUNT - 10).unlink()
+    segment(path, 0).write_bytes(packed(ROWS[:1000]))
+    assert read_all(path, verify=True) == ROWS[:1000]
+    with sej.Writer(path) as w:
+        assert w.offset == 1000 and w.recovery is None
+        fill(w, 1000)
+    assert read_all(path, verify=True) == ROWS
+    assert sej.Journal(path).verify() == []
+
+
+def test_where_the_entry_agrees_and_the_bytes_differ_the_journal_is_damaged(path: Path) -> None:
+    data = bytearray(segment(path, 0).read_bytes())
+    data[len(packed(ROWS[:700])) + 60] ^= 1
+    segment(path, 0).write_bytes(data)
+    (problem,) = sej.Journal(path).verify()
+    assert problem.kind == "checksum" and problem.position <= len(packed(ROWS[:700])) < (problem.end or 0)
+    assert len(read_all(path)) == COUNT, "without verify nobody looks"
+
+
+def test_entries_are_written_only_after_their_bytes_were_synced() -> None:
+    disk = CrashDisk()
+    w = sej.Writer("/j", durability="os", disk=disk)
+    fill(w)
+    assert not any("/idx/" in name for name in disk.files()), "nothing was synced yet"
+    w.sync()
+    assert len(disk.files()[f"/j/idx/{0:016x}.idx"]) >= 16 + 64
+    for crash in (disk.crash(), disk.crash(keep=True)):
+        assert sej.Journal("/j", disk=crash).verify() == []
+    w.close()
+
+
+def test_the_newest_time_never_falls_whatever_the_clock_does(tmp_path: Path) -> None:
+    times = [(n * 7919) % 9001 for n in range(COUNT)]
+    with sej.Writer(tmp_path, durability="buffer") as w:
+        w.append_many([b"v" * 100] * COUNT, timestamp=times)
+    newest = [int.from_bytes(entry[48:56], "big") for entry in entries(tmp_path)]
+    assert newest == sorted(newest) and newest[-1] <= max(times)
+    for asked in (0, 1, 1000, 8990, 9000, 9001):
+        due = next((n for n, at in enumerate(times) if at >= asked), COUNT)
+        assert sej.Journal(tmp_path).find_time(asked) == due
+
+
+def test_a_journal_of_the_original_gets_its_index_from_the_first_writer(tmp_path: Path) -> None:
+    (tmp_path / "jnl").mkdir()
+    segment(tmp_path, 0).write_bytes(packed(ROWS))
+    with sej.Writer(tmp_path) as w:
+        w.append_encoded(encoded(COUNT, 0, 0, b"", b"v"))
+    assert len(entries(tmp_path)) > 2
+    assert len(read_all(tmp_path, verify=True)) == COUNT + 1

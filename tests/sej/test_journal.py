@@ -1,0 +1,159 @@
+"""Looking at a journal: segments, ends, times, backwards, verify; nothing is created, little is read."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej import CorruptionError
+from tests.sej.hooks import CountingDisk
+from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, segments
+
+
+def journal(path: Path, count: int = 30, segment_bytes: int = 200) -> sej.Journal:
+    with sej.Writer(path, segment_bytes=segment_bytes) as w:
+        w.append_messages(sample(count))
+    return sej.Journal(path)
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 200, 1 << 30])
+def test_what_it_says_of_segments_and_offsets(segment_bytes: int, tmp_path: Path) -> None:
+    j = journal(tmp_path, 30, segment_bytes)
+    assert (j.first_offset, j.end_offset) == (0, 30)
+    assert [(each.name, each.size) for each in j.segments] == [(n, len(d)) for n, d in segments(tmp_path).items()]
+    assert [each.first_offset for each in j.segments] == [int(name[:16], 16) for name in segments(tmp_path)]
+    assert all(each.mtime_ns > STAMP and each.path == str(tmp_path / "jnl" / each.name) for each in j.segments)
+    assert j.id is not None and len(j.id) == 16
+    assert sej.Journal(tmp_path).id == j.id
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 200, 1 << 30])
+def test_tail_and_reversed_cross_segments(segment_bytes: int, tmp_path: Path) -> None:
+    j = journal(tmp_path, 30, segment_bytes)
+    assert list(j.reversed()) == sample(30)[::-1]
+    for count in (0, 1, 7, 30, 99):
+        assert j.tail(count) == (sample(30)[-count:] if count else [])
+    assert j.tail() == sample(30)[-10:]
+
+
+def test_looking_at_an_empty_journal(tmp_path: Path) -> None:
+    sej.Writer(tmp_path, first_offset=7).close()
+    j = sej.Journal(tmp_path)
+    assert (j.first_offset, j.end_offset, j.tail(), list(j.reversed()), j.find_time(0)) == (7, 7, [], [], 7)
+    assert j.verify() == [] and j.offsets() == {}
+    segment(tmp_path, 7).unlink()
+    assert (j.first_offset, j.end_offset, j.tail(), j.segments) == (0, 0, [], [])
+
+
+def test_backwards_costs_what_it_returns(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, durability="buffer") as w:
+        w.append_many([b"v" * 100] * 100_000)
+    disk = CountingDisk()
+    j = sej.Journal(tmp_path, disk=disk)
+    assert [message.offset for message in j.tail(5)] == list(range(99_995, 100_000))
+    assert disk.bytes_read < 1 << 18
+    disk.bytes_read = 0
+    assert j.end_offset == 100_000
+    assert disk.bytes_read < 1 << 18
+
+
+def test_a_torn_tail_is_passed_backwards(tmp_path: Path) -> None:
+    rows = sample(10)
+    by_hand(tmp_path, (0, packed(rows) + encoded(10, STAMP, 0, b"", b"torn")[:-1]))
+    j = sej.Journal(tmp_path)
+    assert j.end_offset == 10 and j.tail(3) == rows[-3:] and list(j.reversed()) == rows[::-1]
+
+
+@pytest.mark.parametrize("at", [0, 9, 17, -1])
+def test_damage_found_backwards_is_loud(at: int, tmp_path: Path) -> None:
+    rows = sample(20)
+    first = bytearray(packed(rows[:10]))
+    start = len(packed(rows[:6]))
+    size = len(packed(rows[6:7]))
+    first[start + at % size] ^= 0x80
+    by_hand(tmp_path, (0, bytes(first)), (10, packed(rows[10:])))
+    j = sej.Journal(tmp_path)
+    assert list(islice(j.reversed(), 13)) == rows[:6:-1]
+    if at == 9:  # inside the timestamp: nothing in the format tells
+        assert len(list(j.reversed())) == 20
+        return
+    with pytest.raises(CorruptionError) as raised:
+        list(j.reversed())
+    assert (raised.value.path, raised.value.offset) == (str(segment(tmp_path, 0)), 6)
+    assert raised.value.position == start + size
+
+
+def test_a_gap_is_loud_backwards_too(tmp_path: Path) -> None:
+    rows = sample(30)
+    by_hand(tmp_path, (0, packed(rows[:10])), (20, packed(rows[20:])))
+    j = sej.Journal(tmp_path)
+    assert j.tail(10) == rows[20:]
+    with pytest.raises(CorruptionError):
+        j.tail(11)
+
+
+def test_verify_names_everything_that_is_wrong(tmp_path: Path) -> None:
+    rows = sample(60)
+    bad = bytearray(packed(rows[10:20]))
+    where = len(packed(rows[10:13]))
+    bad[where + len(packed(rows[13:14])) - 1] ^= 1
+    by_hand(
+        tmp_path,
+        (0, packed(rows[:10])),
+        (10, bytes(bad)),
+        (20, packed(rows[20:30])[:-3]),
+        (40, packed(rows[40:]) + b"torn"),
+    )
+    (tmp_path / "jnl" / "notes.txt").write_bytes(b"")
+    (tmp_path / "jnl" / "5.jnl").write_bytes(b"")
+    before = segments(tmp_path)
+    found = [(each.kind, Path(each.path).name, each.position, each.offset) for each in sej.Journal(tmp_path).verify()]
+    assert sorted(found) == sorted([
+        ("corruption", segment(tmp_path, 10).name, where, 13),
+        ("corruption", segment(tmp_path, 20).name, len(packed(rows[20:29])), 29),
+        ("gap", segment(tmp_path, 20).name, len(packed(rows[20:30])) - 3, 29),
+        ("torn tail", segment(tmp_path, 40).name, len(packed(rows[40:])), 60),
+        ("foreign file", "notes.txt", 0, 0),
+        ("foreign file", "5.jnl", 0, 0),
+    ])  # fmt: skip
+    assert segments(tmp_path) == before
+    assert str(tmp_path) in str(sej.Journal(tmp_path).verify()[0])
+
+
+@pytest.mark.parametrize("name", ["5.jnl", "00000000000000FF.jnl", "000000000000000g.jnl", "0000000000000000.jnl.tmp"])
+def test_names_that_are_no_segments_are_not_read(name: str, tmp_path: Path) -> None:
+    j = journal(tmp_path, 5)
+    (tmp_path / "jnl" / name).write_bytes(b"not a message")
+    assert j.end_offset == 5 and len(list(sej.Scanner(tmp_path))) == 5
+    with sej.Writer(tmp_path) as w:
+        assert w.append(b"v") == 5
+    assert [each.kind for each in j.verify()] == ["foreign file"]
+
+
+@pytest.mark.parametrize("first", [2**63, 2**64 - 1])
+def test_a_segment_that_no_journal_reaches_is_refused(first: int, tmp_path: Path) -> None:
+    journal(tmp_path, 5)
+    segment(tmp_path, first).write_bytes(b"")
+    for call in (sej.Writer, sej.Scanner, lambda path: sej.Journal(path).end_offset):
+        with pytest.raises(CorruptionError, match=str(first)) as raised:
+            call(tmp_path)
+        assert raised.value.path == str(segment(tmp_path, first))
+
+
+def test_the_last_offsets_that_fit(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, first_offset=2**63 - 3) as w:
+        assert w.append_many([b"a", b"b"]) == range(2**63 - 3, 2**63 - 1)
+    with sej.Scanner(tmp_path) as s:
+        assert [message.offset for message in s] == [2**63 - 3, 2**63 - 2]
+
+
+def test_hundreds_of_segments(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=1) as w:
+        w.append_many([b"%d" % n for n in range(300)], timestamp=list(range(300)))
+    j = sej.Journal(tmp_path)
+    assert len(j.segments) == 301 and j.end_offset == 300
+    assert j.find_time(299) == 299 and j.tail(1)[0].offset == 599
+    with sej.Scanner(tmp_path, 295) as s:
+        assert len(list(s)) == 5
+    assert j.verify() == []
