@@ -48,6 +48,15 @@ cdef extern from *:
     static inline uint64_t sej_get64(const unsigned char *p) { uint64_t x; memcpy(&x, p, 8); return SEJ_BE64(x); }
     static inline void sej_put32(unsigned char *p, uint32_t x) { x = SEJ_BE32(x); memcpy(p, &x, 4); }
     static inline void sej_put64(unsigned char *p, uint64_t x) { x = SEJ_BE64(x); memcpy(p, &x, 8); }
+    static inline int64_t sej_coarse(void) {
+    #if defined(CLOCK_MONOTONIC_COARSE)
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    #else
+        return INT64_MAX;  /* no cheap clock: the writer looks every time */
+    #endif
+    }
     static inline int64_t sej_now(void) {
         struct timespec now;
     #if defined(_MSC_VER)
@@ -63,12 +72,23 @@ cdef extern from *:
     void sej_put32(unsigned char *p, uint32_t x) nogil
     void sej_put64(unsigned char *p, uint64_t x) nogil
     int64_t sej_now() nogil
+    int64_t sej_coarse() nogil
 
 cdef extern from "Python.h":
     PyObject *PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t nitems)
     void PyObject_GC_UnTrack(void *op)
     long long PyLong_AsLongLong(object value) except? -1
     bint PyLong_CheckExact(object value)
+    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed
+    Py_ssize_t Py_SIZE(PyObject *value)
+
+cdef extern from *:
+    """
+    #define raw_bytes(value) PyBytes_AS_STRING((PyObject *)(value))
+    #define raw_is_bytes(value) PyBytes_CheckExact((PyObject *)(value))
+    """
+    char *raw_bytes(PyObject *value)
+    bint raw_is_bytes(PyObject *value)
 
 cdef enum:
     HEAD = 18
@@ -77,6 +97,7 @@ cdef enum:
     SPARE = 4 << 20  # a buffer that one huge message has blown up shrinks back to nothing above this
 
 cdef int64_t MAX_SIZE = 2147483647
+cdef int64_t MAX_VALUE = 2147483647 - OVERHEAD - MAX_KEY
 cdef int64_t NO_TIME = INT64_MIN
 cdef PyTypeObject *MESSAGE = <PyTypeObject *> _Message
 
@@ -108,6 +129,11 @@ cdef inline int64_t claimed(const unsigned char *p, int64_t room) noexcept nogil
         return 0
     size = <int32_t> sej_get32(p + HEAD + key)
     return 0 if size < 0 or size + OVERHEAD + key > MAX_SIZE else size + OVERHEAD + key
+
+
+cdef inline bint fits(PyObject *value, int64_t most) noexcept:
+    """Whether these are bytes, and no more than that."""
+    return raw_is_bytes(value) and Py_SIZE(value) <= most
 
 
 cdef class _View:
@@ -355,6 +381,8 @@ cdef class Buffer:
     cdef public int64_t offset
     cdef public int64_t limit
     cdef public int64_t batch_limit
+    cdef public int64_t position
+    cdef public int64_t steady_until
     cdef readonly int64_t first_timestamp
     cdef readonly int64_t last_timestamp
     cdef readonly int64_t newest_timestamp
@@ -363,15 +391,22 @@ cdef class Buffer:
     cdef int64_t _used
     cdef int64_t _drained
     cdef bint _busy
+    cdef int64_t _look_at
     cdef object _drain
     cdef object _lock
+    cdef object _acquire
+    cdef object _release
     cdef object _refuse
+    cdef object _write
+    cdef object _failed
 
     def __cinit__(self, int64_t offset, object drain, object lock):
         self.offset = offset
         self.limit = self.batch_limit = 1
         self._drain = drain
         self._lock = lock
+        self._acquire = lock.acquire
+        self._release = lock.release
         self._reset()
 
     def __dealloc__(self):
@@ -398,21 +433,22 @@ cdef class Buffer:
             self._room = room
         return 0
 
-    cdef int _put(self, object value, object key, int64_t kind, int64_t time) except -1:
+    cdef inline int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1:
         """Encode exact bytes that were checked."""
-        cdef int64_t key_size = PyBytes_GET_SIZE(key), value_size = PyBytes_GET_SIZE(value)
+        cdef int64_t key_size = Py_SIZE(key), value_size = Py_SIZE(value)
         cdef int64_t size = OVERHEAD + key_size + value_size
         cdef unsigned char *p
-        self._reserve(size)
+        if self._used + size > self._room:
+            self._reserve(size)
         p = self._data + self._used
         sej_put64(p, <uint64_t> self.offset)
         sej_put64(p + 8, <uint64_t> time)
         p[16] = <unsigned char> kind
         p[17] = <unsigned char> key_size
-        memcpy(p + HEAD, PyBytes_AS_STRING(key), key_size)
+        memcpy(p + HEAD, raw_bytes(key), key_size)
         p += HEAD + key_size
         sej_put32(p, <uint32_t> value_size)
-        memcpy(p + 4, PyBytes_AS_STRING(value), value_size)
+        memcpy(p + 4, raw_bytes(value), value_size)
         sej_put32(p + 4 + value_size, <uint32_t> size)
         if self._used == 0:
             self.first_timestamp = self.newest_timestamp = time
@@ -424,11 +460,23 @@ cdef class Buffer:
         return 0
 
     cdef int _run_drain(self) except -1:
-        """With the lock held: let the writer take what is pending."""
+        """With the lock held: write what is pending, or let the writer do it where it has more to do than that."""
         cdef bint was_busy = self._busy
+        cdef int64_t size = self._used - self._drained, taken
         self._busy = True
         try:
-            self._drain()
+            if self.position + size < self.steady_until and sej_coarse() < self._look_at:
+                try:
+                    taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
+                except BaseException as error:
+                    self._failed(error)
+                    raise
+                self._drained += taken
+                self.position += taken
+                if self._drained < self._used:
+                    self._drain()
+            else:
+                self._drain()
         finally:
             self._busy = was_busy or self._refuse is not None
         return 0
@@ -456,18 +504,21 @@ cdef class Buffer:
                 if self._refuse is not None:
                     self._refuse()
                 offset = self.offset
-                self._put(value, key, kind, sej_now() if timestamp is None else time)
+                self._put(<PyObject *> value, <PyObject *> key, kind, sej_now() if timestamp is None else time)
                 if self._used - self._drained >= self.limit:
                     self._run_drain()
                 return offset
         offset = self.offset
-        self._put(value, key, kind, sej_now() if timestamp is None else time)
+        self._put(<PyObject *> value, <PyObject *> key, kind, sej_now() if timestamp is None else time)
         if self._used - self._drained >= self.limit:
-            with self._lock:
+            self._acquire()
+            try:
                 if self._refuse is not None:
                     self._refuse()
                 if self._used - self._drained >= self.limit:
                     self._run_drain()
+            finally:
+                self._release()
         return offset
 
     def append_many(self, values, keys=None, type=0, timestamp=None):
@@ -479,6 +530,7 @@ cdef class Buffer:
         cdef list time_list = None
         cdef int64_t kind = 0, time = 0, first = 0
         cdef object value, key = b""
+        cdef PyObject *raw_key = <PyObject *> key
         if keys is not None:
             key_list = keys if keys.__class__ is list else list(keys)
         if isinstance(type, int):
@@ -498,6 +550,9 @@ cdef class Buffer:
                 raise ValueError(f"{name} has {len(column)} entries for {count} values")
         # Look at everything before anything is taken: a batch with one bad message leaves nothing behind.
         for index in range(count):
+            if (type_list is None and time_list is None and fits(PyList_GET_ITEM(<PyObject *> value_list, index), MAX_VALUE)
+                    and (key_list is None or fits(PyList_GET_ITEM(<PyObject *> key_list, index), MAX_KEY))):
+                continue
             value = value_list[index]
             if key_list is not None:
                 key = key_list[index]
@@ -527,12 +582,12 @@ cdef class Buffer:
             try:
                 for index in range(count):
                     if key_list is not None:
-                        key = key_list[index]
+                        raw_key = PyList_GET_ITEM(<PyObject *> key_list, index)
                     if type_list is not None:
                         kind = type_list[index]
                     if time_list is not None:
                         time = time_list[index]
-                    self._put(value_list[index], key, kind, time)
+                    self._put(PyList_GET_ITEM(<PyObject *> value_list, index), raw_key, kind, time)
                     if self._used - self._drained >= self.batch_limit:
                         self._run_drain()
                 if self._used - self._drained >= self.limit:
@@ -576,7 +631,15 @@ cdef class Buffer:
 
     def drained(self):
         """Take note that what was pending is written."""
+        self.position += self._used - self._drained
         self._drained = self._used
+
+    def steady(self, write, failed, int64_t until, int64_t look_in_ns):
+        """Write by itself up to a position of the file and for a time; then drain is called again."""
+        self._write = write
+        self._failed = failed
+        self.steady_until = until
+        self._look_at = sej_coarse() + look_in_ns if until else 0
 
     def clear(self):
         """Forget what is in it."""

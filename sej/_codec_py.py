@@ -396,6 +396,8 @@ class Buffer:
         offset: the number that the next message gets.
         limit: undrained bytes at which one append drains.
         batch_limit: undrained bytes at which a batch drains on its way.
+        position: where the file ends that was written to.
+        steady_until: below this position the buffer writes by itself, see :meth:`steady`.
         first_timestamp: of the messages since the last clear; ns.
         last_timestamp: as above.
         newest_timestamp: as above.
@@ -405,14 +407,19 @@ class Buffer:
         "_data",
         "_drain",
         "_drained",
+        "_failed",
         "_lock",
+        "_look_at",
         "_refuse",
+        "_write",
         "batch_limit",
         "first_timestamp",
         "last_timestamp",
         "limit",
         "newest_timestamp",
         "offset",
+        "position",
+        "steady_until",
     )
 
     def __init__(self, offset: int, drain: Callable[[], None], lock: Lock) -> None:
@@ -428,7 +435,11 @@ class Buffer:
         self._drain = drain
         self._lock = lock
         self._refuse: Callable[[], NoReturn] | None = None
+        self._write: Callable[[bytes], int] | None = None
+        self._failed: Callable[[BaseException], None] | None = None
+        self.position = self.steady_until = self._look_at = 0
         self._data = bytearray()
+        self._drained = 0
         self.clear()
 
     def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
@@ -441,7 +452,7 @@ class Buffer:
                 self._refuse()
             offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
             if len(self._data) - self._drained >= self.limit:
-                self._drain()
+                self._run_drain()
             return offset
 
     def append_many(
@@ -471,9 +482,9 @@ class Buffer:
             for index in range(count):
                 self._put(payloads[index], labels[index], types[index], timestamps[index])
                 if len(self._data) - self._drained >= self.batch_limit:
-                    self._drain()
+                    self._run_drain()
             if len(self._data) - self._drained >= self.limit:
-                self._drain()
+                self._run_drain()
             return range(first, first + count)
 
     def extend(self, data: BytesLike, run: Run, start: int) -> None:
@@ -489,7 +500,7 @@ class Buffer:
         self.newest_timestamp = max(self.newest_timestamp, run.newest_timestamp)
         self.offset += run.messages
         if len(self._data) - self._drained >= self.batch_limit:
-            self._drain()
+            self._run_drain()
 
     def freeze(self) -> None:
         """Let no append in until :meth:`thaw`; with the lock held by the caller, who keeps it until then."""
@@ -507,7 +518,27 @@ class Buffer:
 
     def drained(self) -> None:
         """Take note that what was pending is written."""
+        self.position += len(self._data) - self._drained
         self._drained = len(self._data)
+
+    def steady(
+        self,
+        write: Callable[[bytes], int] | None,
+        failed: Callable[[BaseException], None] | None,
+        until: int,
+        look_in_ns: int,
+    ) -> None:
+        """Write by itself up to a position of the file and for a time; then drain is called again.
+
+        Args:
+            write: takes pending bytes and says how many of them it wrote; None where until is 0.
+            failed: told of what write raises, before the append raises it.
+            until: a position of the file; 0: always drain.
+            look_in_ns: how long.
+        """
+        self._write, self._failed = write, failed
+        self.steady_until = until
+        self._look_at = time.monotonic_ns() + look_in_ns if until else 0
 
     def clear(self) -> None:
         """Forget what is in it."""
@@ -518,6 +549,24 @@ class Buffer:
     def flush(self) -> None:
         """Drain what is pending, if anything; with the lock held by the caller."""
         if len(self._data) > self._drained:
+            self._run_drain()
+
+    def _run_drain(self) -> None:
+        """Write what is pending, or let the writer do it where it has more to do than that."""
+        size = len(self._data) - self._drained
+        if self.position + size >= self.steady_until or time.monotonic_ns() >= self._look_at:
+            self._drain()
+            return
+        assert self._write is not None
+        assert self._failed is not None
+        try:
+            taken = self._write(bytes(self._data[self._drained :]))
+        except BaseException as error:
+            self._failed(error)
+            raise
+        self._drained += taken
+        self.position += taken
+        if taken < size:
             self._drain()
 
     def stop(self, refuse: Callable[[], NoReturn]) -> None:

@@ -16,7 +16,7 @@ from sej.disk import Disk
 from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError
 from sej.format import OFFSET, OFFSET_SIZE
 from sej.gaps import Gap, read_gaps
-from sej.index import Block, IndexFile, verify_block
+from sej.index import Block, BlockIndex, IndexFile, checksum_error
 from sej.message import Message
 from sej.recovery import find_damage
 from sej.segment import CHUNK_BYTES, Place, SegmentReader
@@ -249,14 +249,18 @@ class Cursor:
         self._asked = self.due
         self._blocks = []
         self._judged = None
-        if self._verify or self.due > segment.first_offset:
-            index = IndexFile(self._directory, segment).load(reader.file, segment.first_offset)
-            if self.due > segment.first_offset:
-                if not index.blocks or index.due < self.due:
-                    index.extend(reader.file)
+        index_file = IndexFile(self._directory, segment)
+        if self.due > segment.first_offset:
+            found = index_file.find(reader.file, segment.first_offset, _next_offset, self.due + 1)
+            if found is not None and self.due < found.next_offset:
+                reader.skip(found.position, found.first_offset)
+            else:
+                index = BlockIndex(segment.first_offset, [found] if found else [])
+                index.extend(reader.file)
                 reader.skip(*index.before_offset(self.due))
-            if self._verify:
-                self._blocks = [block for block in index.blocks if block.end > reader.position]
+        if self._verify:
+            blocks = index_file.load(reader.file, segment.first_offset).blocks
+            self._blocks = [block for block in reversed(blocks) if block.end > reader.position]
 
     def _too_small(self, first_available: int) -> None:
         raise OffsetTooSmallError(
@@ -365,9 +369,22 @@ class Cursor:
     # --- checksums
 
     def _verify_ahead(self, reader: SegmentReader) -> None:
-        """Check the block that reading is about to enter."""
-        while self._blocks and self._blocks[0].end <= reader.position:
-            self._blocks.pop(0)
-        if self._blocks and self._blocks[0].position <= reader.position:
-            block = self._blocks.pop(0)
-            verify_block(reader.file, block)
+        """Check the block that reading is about to enter; it is decoded from the very bytes that were checked."""
+        while self._blocks and self._blocks[-1].position <= reader.position:
+            block = self._blocks.pop()
+            if block.end <= reader.position:
+                continue
+            error = checksum_error(block, reader.load(block.position, block.end), reader.path)
+            if error is None:
+                return
+            if self._on_corruption == "raise":
+                self._blocks.append(block)
+                raise error
+            # Nobody knows which of its messages changed: none of them is given out.
+            self.gaps.append(Gap(max(self.due, reader.due), block.next_offset, str(error)))
+            reader.skip(block.end, block.next_offset)
+            self.due = max(self.due, block.next_offset)
+
+
+def _next_offset(block: Block) -> int:
+    return block.next_offset

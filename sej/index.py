@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.checksum import crc32c
@@ -24,7 +24,7 @@ from sej.format import NO_TIMESTAMP
 from sej.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.recovery import last_message_start
 
-__all__ = ["Block", "BlockIndex", "IndexFile", "check_block", "read_blocks", "verify_block"]
+__all__ = ["Block", "BlockIndex", "IndexFile", "check_block", "checksum_error", "read_blocks", "verify_block"]
 
 _READ_BYTES: Final = 1 << 20
 
@@ -127,34 +127,34 @@ class BlockIndex:
 def read_blocks(file: File, position: int, due: int) -> Iterator[Block]:
     """Cut the good messages from position on into blocks; the last one may be short. Ends where they end."""
     size = file.status().size
-    want = _READ_BYTES
+    memory = bytearray(min(_READ_BYTES, max(size - position, 0)))
     while position < size:
-        data = file.read(min(want, size - position), position)
-        at = 0
-        with memoryview(data) as view:
-            while at < len(data):
+        claimed: int | None = None
+        with memoryview(memory) as view:
+            there = file.read_into(view[: size - position], position)
+            at = 0
+            while at < there:
                 try:
-                    run = measure(data, at, len(data), due, BLOCK_BYTES)
+                    run = measure(view, at, there, due, BLOCK_BYTES)
                 except DecodeError:
                     return
-                if not run.messages or (run.position - at < BLOCK_BYTES and position + len(data) < size and at):
+                if not run.messages or (run.position - at < BLOCK_BYTES and position + there < size and at):
                     break
                 crc = crc32c(view[at : run.position])
                 times = run.first_timestamp, run.last_timestamp, run.newest_timestamp
                 yield Block(position + at, position + run.position, due, run.messages, crc, *times)
                 due += run.messages
                 at = run.position
-        if at == 0:
-            try:
-                claimed = message_size(data, 0, len(data))
-            except DecodeError:
-                return
-            if claimed is None or claimed <= want or claimed > size - position:
-                return
-            want = claimed
-            continue
+            if at == 0:
+                try:
+                    claimed = message_size(view, 0, there)
+                except DecodeError:
+                    return
+                if claimed is None or claimed <= len(memory) or claimed > size - position:
+                    return
+        if claimed is not None:
+            memory = bytearray(claimed)  # one message that is larger than what is read at once
         position += at
-        want = _READ_BYTES
 
 
 def check_block(file: File, block: Block) -> bool:
@@ -185,20 +185,20 @@ def verify_block(file: File, block: Block) -> None:
     Raises:
         CorruptionError: they differ.
     """
-    crc, position = 0, block.position
-    while position < block.end and (data := file.read(min(_READ_BYTES, block.end - position), position)):
-        crc = crc32c(data, crc)
-        position += len(data)
-    if crc != block.crc32c:
-        raise _crc_error(file, block, crc)
+    error = checksum_error(block, file.read(block.end - block.position, block.position), file.path)
+    if error is not None:
+        raise error
 
 
-def _crc_error(file: File, block: Block, found: int) -> CorruptionError:
-    """A block whose bytes are not those that were written."""
+def checksum_error(block: Block, data: bytes | memoryview, path: str) -> CorruptionError | None:
+    """What is to be said of a block with these bytes; None: they are those that were written."""
+    found = crc32c(data)
+    if found == block.crc32c:
+        return None
     return CorruptionError(
         f"messages {block.first_offset} to {block.next_offset - 1} (bytes {block.position} to {block.end}) have"
         f" CRC32C {found:08x}; {block.crc32c:08x} was written: the disk changed them",
-        path=file.path,
+        path=path,
         position=block.position,
         offset=block.first_offset,
     )
@@ -242,6 +242,47 @@ class IndexFile:
         while index.blocks and not check_block(segment_file, index.blocks[-1]):
             index = BlockIndex(first_offset, index.blocks[: len(index.blocks) // 2])
         return index
+
+    def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:
+        """The first block whose key is wanted or more, by bisection; the last one where there is none.
+
+        Costs a few entries. None where the file is missing, or says anything that the segment does not confirm.
+
+        Args:
+            segment_file: the segment.
+            first_offset: of the segment.
+            key: of a block; must not fall from one to the next.
+            wanted: what is looked for.
+        """
+        try:
+            file = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            count = (file.status().size - HEAD_SIZE) // ENTRY_SIZE
+            if count < 1 or file.read(HEAD_SIZE, 0) != HEAD:
+                return None
+            low, high = 0, count
+            below = found = None
+            while low < high:
+                middle = (low + high) // 2
+                block = Block.unpack(file.read(ENTRY_SIZE, HEAD_SIZE + middle * ENTRY_SIZE))
+                if block is None:
+                    return None
+                if key(block) < wanted:
+                    low, below = middle + 1, block
+                else:
+                    high, found = middle, block
+        finally:
+            file.close()
+        if found is None:
+            found = below
+        else:  # entries out of order must not make a reader jump: what is found follows what was passed
+            before = (0, first_offset) if below is None else (below.end, below.next_offset)
+            if (found.position, found.first_offset) != before:
+                return None
+        sound = found is not None and found.first_offset >= first_offset and check_block(segment_file, found)
+        return found if sound else None
 
     def load_end(self, segment_file: File, first_offset: int) -> tuple[int, BlockIndex]:
         """How many entries can be believed, and an index that knows only the last of them: for appending.

@@ -1,7 +1,7 @@
 """The layout of a sidecar index file: constants, and nothing else.
 
 ``idx/<segment>.idx`` is a head of 16 bytes and then entries of 64 bytes, one a block, in the order of the segment.
-A block is a run of whole messages of about 64 KiB. Integers are big endian::
+A block is a run of whole messages of about 256 KiB. Integers are big endian::
 
     head  = "SEJINDEX" version(u32) reserved(u32)
     entry = position(u64) end(u64) first_offset(u64) count(u32) crc32c(u32)
@@ -18,7 +18,7 @@ from typing import Final
 
 __all__ = ["BLOCK_BYTES", "CHECK", "ENTRY", "ENTRY_BODY", "ENTRY_SIZE", "HEAD", "HEAD_SIZE"]
 
-BLOCK_BYTES: Final = 1 << 16
+BLOCK_BYTES: Final = 1 << 18
 """A block ends with the first message that makes it this long."""
 HEAD: Final = b"SEJINDEX" + (1).to_bytes(4, "big") + bytes(4)
 HEAD_SIZE: Final = 16

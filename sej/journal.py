@@ -17,7 +17,7 @@ from sej.disk import OS, Disk, File
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
 from sej.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
 from sej.gaps import read_gaps
-from sej.index import IndexFile
+from sej.index import Block, BlockIndex, IndexFile
 from sej.maintenance import Retention, clean, merge
 from sej.message import Message
 from sej.recovery import good_end, last_message_start
@@ -156,8 +156,10 @@ class Journal:
             except FileNotFoundError:
                 continue
             try:
-                index = IndexFile(self._directory, segment).load(file, segment.first_offset)
-                index.extend(file)
+                found = IndexFile(self._directory, segment).find(file, segment.first_offset, _newest, timestamp)
+                index = BlockIndex(segment.first_offset, [found] if found else [])
+                if found is None or found.newest_timestamp < timestamp:
+                    index.extend(file)
                 reader = SegmentReader(self._disk, segment.path, *index.before_time(timestamp))
             finally:
                 file.close()
@@ -274,6 +276,10 @@ class Journal:
     def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
         _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)
         return good_end(file, index.position, index.due)
+
+
+def _newest(block: Block) -> int:
+    return block.newest_timestamp
 
 
 def _offset_behind(file: File, end: int, first_offset: int) -> int:

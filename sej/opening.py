@@ -20,6 +20,8 @@ from sej.recovery import Recovery, find_damage, keep
 __all__ = ["End", "journal_id", "open_end", "prepare", "start_segment"]
 
 _ID_BYTES: Final = 16
+_SYNC_BYTES: Final = 1 << 20
+"""So much is synced while a writer opens; more in the background, so that opening does not wait for the disk."""
 
 
 class End(NamedTuple):
@@ -30,6 +32,8 @@ class End(NamedTuple):
         file: open for appending.
         position: its size; every byte of it is good.
         offset: what the next message gets.
+        synced_position: the bytes before it are durable; more than a little left to sync is left to the writer.
+        synced_offset: the messages below it are durable.
         newest_timestamp: the newest in its full blocks, ns.
         index_file: the sidecar.
         known: how many blocks the sidecar has.
@@ -42,6 +46,8 @@ class End(NamedTuple):
     file: File
     position: int
     offset: int
+    synced_position: int
+    synced_offset: int
     newest_timestamp: int
     index_file: IndexFile
     known: int
@@ -122,7 +128,7 @@ def _open_end(directory: Directory, segment: Segment, file: File) -> End:
     known, index = index_file.load_end(file, segment.first_offset)
     fresh: list[Block] = []
     partial = None
-    position, due = index.position, index.due
+    position, due = synced_position, synced_offset = index.position, index.due
     for block in read_blocks(file, position, due):
         position, due = block.end, block.next_offset
         if block.end - block.position >= BLOCK_BYTES:
@@ -138,14 +144,17 @@ def _open_end(directory: Directory, segment: Segment, file: File) -> End:
         kept = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
         file.truncate(position)
         recovery = Recovery(segment.path, position, due, damage.size, kept, damage.reason)
-    if partial is not None or recovery is not None or fresh:
-        file.sync()  # what an earlier writer left to the kernel is durable from here on, and so is the cut
+    synced = synced_position, synced_offset
+    if position - synced_position <= _SYNC_BYTES:
+        if position > synced_position or recovery is not None:
+            file.sync()  # what an earlier writer left to the kernel is durable from here on, and so is the cut
+        synced = position, due
     newest = index.newest_timestamp
-    return End(segment, file, position, due, newest, index_file, known, fresh, partial, recovery)
+    return End(segment, file, position, due, *synced, newest, index_file, known, fresh, partial, recovery)
 
 
 def start_segment(directory: Directory, offset: int) -> End:
     """Make the next segment; its predecessor was synced by the caller."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
-    return End(segment, file, 0, offset, NO_TIMESTAMP, IndexFile(directory, segment), 0, [], None, None)
+    return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, IndexFile(directory, segment), 0, [], None, None)

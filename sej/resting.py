@@ -30,6 +30,7 @@ class RestingWriter(Writer):
             self._buffer.flush()
             self._left = self._file.status()
             self._index_file.close()
+            self._buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
             del self._file  # a sync in the background may hold it still: it closes with the last who does
             self.resting = True
             self._lock.release()
@@ -48,6 +49,7 @@ class RestingWriter(Writer):
             if self._unchanged():
                 with self._mutex:
                     self._file = self._directory.disk.open(self._segment.path, "append")
+                    self._set_limits()
                     self.resting = False
                 return True
         except BaseException:
@@ -62,7 +64,7 @@ class RestingWriter(Writer):
         there = directory.disk.status(self._segment.path)
         if there is None or there.identity != self._left.identity or there.size != self._left.size:
             return False
-        if self._position and directory.disk.status(directory.segment(self._buffer.offset).path) is not None:
+        if self._buffer.position and directory.disk.status(directory.segment(self._buffer.offset).path) is not None:
             return False  # a batch was published behind the segment
         txn = directory.at("txn")
         return directory.disk.status(txn) is None or not any(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
+from operator import length_hint
 from typing import Final, Literal, Self
 
 from sej.cursor import Cursor
@@ -113,9 +114,11 @@ class Scanner:
         self._require_open()
         wait = self.timeout if isinstance(timeout, Start) else timeout
         with self._using:
-            batch = list(islice(self._ready, max_messages)) or self._next_batch(max_messages, wait)
-            if batch:
-                self._offset = batch[-1].offset + 1
+            batch = list(islice(self._ready, max_messages))
+            if not batch:
+                batch = self._next_batch(max_messages, wait)
+                if batch:
+                    self._offset = batch[-1].offset + 1
             return batch
 
     def __iter__(self) -> Iterator[Message]:
@@ -124,7 +127,6 @@ class Scanner:
         while True:
             ready = self._ready
             for message in ready:
-                self._offset = message.offset + 1
                 yield message
                 if self._ready is not ready:
                     break  # a seek came between
@@ -134,11 +136,12 @@ class Scanner:
                     if not batch:
                         return
                     self._ready = iter(batch)
+                    self._offset = batch[-1].offset + 1
 
     @property
     def offset(self) -> int:
         """The offset of the next message."""
-        return self._offset
+        return self._offset - length_hint(self._ready)  # a list's iterator knows exactly what it still holds
 
     @property
     def gaps(self) -> list[Gap]:
@@ -194,7 +197,7 @@ class Scanner:
 
     def __repr__(self) -> str:
         """Path and offset."""
-        return f"<sej.Scanner {self.path!r} offset={self._offset}>"
+        return f"<sej.Scanner {self.path!r} offset={self.offset}>"
 
     # --- below
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Final, NamedTuple
 
-from sej.codec import Columns, columns, decode_many, measure, message_size
+from sej.codec import IMPLEMENTATION, Columns, columns, decode_many, measure, message_size
 from sej.disk import Disk, File, Status
 from sej.errors import CorruptionError, DecodeError, TruncatedError
 from sej.message import Message
@@ -36,7 +36,7 @@ class SegmentReader:
         due: the offset of the next message.
     """
 
-    __slots__ = ("_chunk", "_chunk_at", "_chunk_bytes", "_file", "_stop", "due", "path", "position")
+    __slots__ = ("_chunk", "_chunk_at", "_chunk_bytes", "_file", "_memory", "due", "path", "position")
 
     def __init__(
         self, disk: Disk, path: str | os.PathLike[str], position: int, due: int, *, chunk_bytes: int = CHUNK_BYTES
@@ -50,10 +50,10 @@ class SegmentReader:
         self._file: File = disk.open(self.path, "read")
         self.position = position
         self.due = due
-        self._chunk = b""
+        self._chunk: bytes | memoryview = b""
         self._chunk_at = position
         self._chunk_bytes = chunk_bytes
-        self._stop: int | None = None
+        self._memory = bytearray()
 
     def read(self, limit: int) -> list[Message]:
         """Up to limit messages; an empty list where no whole message follows now.
@@ -114,9 +114,15 @@ class SegmentReader:
                 if run.messages:
                     self.position = self._chunk_at + run.position
                     self.due += run.messages
-                    return self._chunk[at : run.position], run.messages
+                    return bytes(self._chunk[at : run.position]), run.messages
             if not self._refill():
                 return b"", 0
+
+    def load(self, start: int, end: int) -> bytes | memoryview:
+        """Read the bytes from start, at or before the next message, to end; what is read next is decoded from them."""
+        if (self._chunk_at, len(self._chunk)) != (start, end - start):
+            self._fill(start, end - start)
+        return self._chunk
 
     def skip(self, position: int, due: int) -> None:
         """Go on at another message of this segment."""
@@ -140,6 +146,7 @@ class SegmentReader:
     def close(self) -> None:
         """Close the file."""
         self._chunk = b""
+        self._memory = bytearray()
         self._file.close()
 
     def _refill(self) -> bool:
@@ -170,9 +177,20 @@ class SegmentReader:
                 self._chunk_at = self.position
                 return False
             want = claimed
-        self._chunk = self._file.read(want, self.position)
-        self._chunk_at = self.position
+        self._fill(self.position, want)
         return len(self._chunk) > had
+
+    def _fill(self, position: int, size: int) -> None:
+        """Read a chunk: into the same memory again where the codec takes that as fast as bytes."""
+        self._chunk_at = position
+        if IMPLEMENTATION == "python" or size > self._chunk_bytes:
+            self._chunk = self._file.read(size, position)
+            return
+        if len(self._memory) < size:
+            self._chunk = b""
+            self._memory = bytearray(size)
+        view = memoryview(self._memory)
+        self._chunk = view[: self._file.read_into(view[:size], position)]
 
     def _corruption(self, error: DecodeError) -> CorruptionError:
         position = self._chunk_at + (error.position or 0)

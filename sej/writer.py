@@ -133,7 +133,7 @@ class Writer:
                 self._sync_some,
                 self._fail,
                 lambda: self._buffer.offset,
-                end.offset,
+                end.synced_offset,
                 interval_s=sync_interval_s if durability == "interval" else None,
             )
             self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
@@ -145,6 +145,8 @@ class Writer:
             raise
         if durability != "disk" and not TYPE_CHECKING:
             self.append = self._buffer.append  # nothing to wait for: the codec's own method, without a call between
+        if end.synced_offset < end.offset:
+            self._syncer.request()
         _alive.add(self)
 
     # --- appending
@@ -464,6 +466,7 @@ class Writer:
 
     def _take(self, end: End) -> None:
         """Go on at the end of a segment."""
+        self._buffer.steady(None, None, 0, 0)  # the old file's descriptor may go with its last owner
         self._file: File = end.file
         self._segment = end.segment
         self._buffer.position = end.position
@@ -474,10 +477,10 @@ class Writer:
         self._partial = end.partial
         self._block_position = end.position
         self._block_offset = end.offset
-        self._synced_position = end.position
+        self._synced_position = end.synced_position
         self._set_limits()
         if self._blocks:
-            self._write_index(end.position)
+            self._write_index(end.synced_position)
 
     def _set_limits(self) -> None:
         """Say when the buffer drains: a message that ends a segment or a block is the last one of its write."""
@@ -488,7 +491,7 @@ class Writer:
             buffer.limit = min(_BUFFER_BYTES, left)
         else:
             until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
-            buffer.steady(self._file.write, self._write_failed, until, _LOOK_NS)
+            buffer.steady(self._file.writer(), self._write_failed, until, _LOOK_NS)
 
     def _drain(self) -> None:
         """Write what the buffer holds; what the buffer calls."""

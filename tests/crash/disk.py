@@ -379,6 +379,13 @@ class _OpenFile:
         self.write_at(data, at)
         self._at = at + len(data)
 
+    def writer(self) -> Callable[[bytes], int]:
+        def write(data: bytes) -> int:
+            self.write(data)
+            return len(data)
+
+        return write
+
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         assert self._writes, f"{self._path} was opened for reading"
         if len(data):
@@ -508,6 +515,13 @@ class _FaultyFile:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._disk.before("write", self._inner, bytes(data))
         self._inner.write(data)
+
+    def writer(self) -> Callable[[bytes], int]:
+        def write(data: bytes) -> int:
+            self.write(data)
+            return len(data)
+
+        return write
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         self._disk.before("write_at")

@@ -1,0 +1,406 @@
+"""Section core: one journal against queuelib, bare system calls and itself. Page cache warm, 13-byte keys, 100-byte
+values; the durability stands in the name of every line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Row, interleaved, row, timed
+
+KEY = b"k" * 13
+VALUE = b"v" * 100
+MESSAGE_BYTES = 26 + len(KEY) + len(VALUE)
+COUNT = 200_000
+BATCH = 1000
+
+
+def run() -> list[Row]:
+    """All lines of the section."""
+    root = Path(tempfile.mkdtemp(prefix="sej-bench-"))
+    try:
+        return [
+            *_appending(root),
+            *_reading(root),
+            *_syncing(root),
+            *_seeking(root),
+            *_following(root),
+            *_memory(root),
+        ]
+    finally:
+        shutil.rmtree(root)
+
+
+def _fresh(root: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=root))
+
+
+def _appending(root: Path) -> list[Row]:
+    import queuelib
+
+    import sej
+    from sej import writer
+
+    values, keys = [VALUE] * BATCH, [KEY] * BATCH
+
+    def peer_push() -> float:
+        path = _fresh(root)
+        queue = queuelib.FifoDiskQueue(str(path / "q"))
+        push, data = queue.push, KEY + VALUE
+
+        def work() -> None:
+            for _ in range(COUNT):
+                push(data)
+
+        rate = timed(work, COUNT)
+        queue.close()
+        shutil.rmtree(path)
+        return rate
+
+    def one_by_one(durability: Any) -> Callable[[], float]:
+        def measure() -> float:
+            path = _fresh(root)
+            with sej.Writer(path, durability=durability) as w:
+                append = w.append
+
+                def work() -> None:
+                    for _ in range(COUNT):
+                        append(VALUE, KEY)
+
+                rate = timed(work, COUNT)
+            shutil.rmtree(path)
+            return rate
+
+        return measure
+
+    def many(block_bytes: int) -> Callable[[], float]:
+        def measure() -> float:
+            path = _fresh(root)
+            kept = writer.BLOCK_BYTES
+            writer.BLOCK_BYTES = block_bytes  # type: ignore[misc]
+            try:
+                with sej.Writer(path, durability="buffer") as w:
+
+                    def work() -> None:
+                        for _ in range(5 * COUNT // BATCH):
+                            w.append_many(values, keys)
+
+                    rate = timed(work, 5 * COUNT)
+            finally:
+                writer.BLOCK_BYTES = kept  # type: ignore[misc]
+            shutil.rmtree(path)
+            return rate
+
+        return measure
+
+    def bare_write() -> float:
+        path = _fresh(root)
+        fd = os.open(path / "f", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        data, write = b"x" * MESSAGE_BYTES, os.write
+
+        def work() -> None:
+            for _ in range(COUNT):
+                write(fd, data)
+
+        rate = timed(work, COUNT)
+        os.close(fd)
+        shutil.rmtree(path)
+        return rate
+
+    found = interleaved(
+        {
+            "push": peer_push,
+            "append": one_by_one("buffer"),
+            "many": many(1 << 16),
+            "os": one_by_one("os"),
+            "write": bare_write,
+        }
+    )
+    bare = interleaved({"many": many(1 << 16), "none": _without_index(many)})
+    return [
+        row("queuelib push (no durability)", _rate(found["push"]), 1.0),
+        row("append, buffer / queuelib push", _rate(found["append"]), found["append"] / found["push"], 6),
+        row("append_many of 1,000, buffer / queuelib push", _rate(found["many"]), found["many"] / found["push"], 14),
+        row("append, os / bare os.write", _rate(found["os"]), found["os"] / found["write"], 0.6),
+        row("append_many with index and checksums / without", _rate(bare["many"]), bare["many"] / bare["none"], 0.92),
+    ]
+
+
+def _without_index(many: Callable[[int], Callable[[], float]]) -> Callable[[], float]:
+    """The same writer with an index of nothing and a checksum that is not computed."""
+    from sej import writer
+
+    plain = many(1 << 16)
+
+    def measure() -> float:
+        end_block, crc = writer.Writer._end_block, writer.crc32c
+
+        def forget(self: writer.Writer) -> None:
+            self._partial = None
+            self._block_position, self._block_offset = self._buffer.position, self._buffer.offset
+            self._buffer.clear()
+
+        writer.Writer._end_block = forget  # type: ignore[method-assign]
+        try:
+            return plain()
+        finally:
+            writer.Writer._end_block = end_block  # type: ignore[method-assign]
+            writer.crc32c = crc
+
+    return measure
+
+
+def _reading(root: Path) -> list[Row]:
+    import queuelib
+
+    import sej
+    from sej.codec import walk
+
+    count = 5 * COUNT
+    journal = _fresh(root)
+    with sej.Writer(journal, durability="buffer") as w:
+        for _ in range(count // BATCH):
+            w.append_many([VALUE] * BATCH, [KEY] * BATCH)
+
+    def peer_pop() -> float:
+        path = _fresh(root)
+        queue = queuelib.FifoDiskQueue(str(path / "q"))
+        for _ in range(COUNT):
+            queue.push(KEY + VALUE)
+
+        def work() -> None:
+            pop = queue.pop
+            while pop() is not None:
+                pass
+
+        rate = timed(work, COUNT)
+        queue.close()
+        shutil.rmtree(path)
+        return rate
+
+    def read(verify: bool) -> Callable[[], float]:
+        def measure() -> float:
+            with sej.Scanner(journal, verify=verify) as s:
+
+                def work() -> None:
+                    while s.read(1024):
+                        pass
+
+                return timed(work, count)
+
+        return measure
+
+    def iterate() -> float:
+        with sej.Scanner(journal) as s:
+
+            def work() -> None:
+                for _ in s:
+                    pass
+
+            return timed(work, count)
+
+    data = next((journal / "jnl").iterdir()).read_bytes()
+    columns = [memoryview(array(code, bytes(size * count))) for code, size in (("q", 8), ("q", 8), ("i", 4))]
+
+    def walking() -> float:
+        return timed(lambda: walk(data, 0, len(data), 0, *columns), len(data))
+
+    target = bytearray(len(data))
+
+    def copying() -> float:
+        def work() -> None:
+            memoryview(target)[:] = data
+
+        return timed(work, len(data))
+
+    found = interleaved(
+        {
+            "pop": peer_pop,
+            "read": read(False),
+            "verify": read(True),
+            "iterate": iterate,
+            "walk": walking,
+            "copy": copying,
+        }
+    )
+    return [
+        row("queuelib pop", _rate(found["pop"]), 1.0),
+        row("Scanner.read / queuelib pop", _rate(found["read"]), found["read"] / found["pop"], 10),
+        row("iteration / queuelib pop", _rate(found["iterate"]), found["iterate"] / found["pop"], 7),
+        row("Scanner.read with verify=True / without", _rate(found["verify"]), found["verify"] / found["read"], 0.88),
+        row("columnar walk / memcpy", f"{found['walk'] / 1e9:.1f} GB/s", found["walk"] / found["copy"], 0.4),
+    ]
+
+
+def _syncing(root: Path) -> list[Row]:
+    import sej
+
+    def threads(number: int, each: int) -> Callable[[], float]:
+        def measure() -> float:
+            path = _fresh(root)
+            with sej.Writer(path, durability="disk") as w:
+
+                def work() -> None:
+                    for _ in range(each):
+                        w.append(VALUE, KEY)
+
+                def all_of_them() -> None:
+                    workers = [threading.Thread(target=work) for _ in range(number)]
+                    for worker in workers:
+                        worker.start()
+                    for worker in workers:
+                        worker.join()
+
+                return timed(all_of_them, number * each)
+
+        return measure
+
+    found = interleaved({"one": threads(1, 400), "sixteen": threads(16, 100)})
+    return [
+        row("append, disk, 1 thread", _rate(found["one"]), 1.0),
+        row("append, disk, 16 threads / 1 thread", _rate(found["sixteen"]), found["sixteen"] / found["one"], 2),
+    ]
+
+
+def _seeking(root: Path) -> list[Row]:
+    import sej
+
+    million = _fresh(root)
+    with sej.Writer(million, durability="buffer") as w:
+        for _ in range(1000):
+            w.append_many([VALUE] * BATCH, [KEY] * BATCH)
+
+    def seek() -> float:
+        start = time.perf_counter()
+        with sej.Scanner(million, 900_000) as s:
+            assert s.read(1)[0].offset == 900_000
+        return (time.perf_counter() - start) * 1000
+
+    def opening() -> float:
+        start = time.perf_counter()
+        with sej.Writer(million) as w:
+            assert w.offset == 1_000_000
+            return (time.perf_counter() - start) * 1000
+
+    segment = next((million / "jnl").iterdir())
+
+    def torn() -> float:
+        path = _fresh(root)
+        (path / "jnl").mkdir()
+        (path / "jnl" / segment.name).write_bytes(segment.read_bytes()[:-20])
+        start = time.perf_counter()
+        with sej.Writer(path) as w:
+            taken = (time.perf_counter() - start) * 1000
+            assert w.offset == 999_999
+            assert w.recovery is not None
+        shutil.rmtree(path)
+        return taken
+
+    found = interleaved({"seek": seek, "open": opening, "torn": torn})
+    return [
+        row("seek to offset 900,000 of a million, ms", f"{found['seek']:.2f} ms", found["seek"], most=5),
+        row("open a writer at a million, ms", f"{found['open']:.2f} ms", found["open"], most=5),
+        row("open a torn million without an index, ms", f"{found['torn']:.1f} ms", found["torn"], most=100),
+    ]
+
+
+_FOLLOWER = """
+import sys, time, sej
+scanner = sej.Scanner(sys.argv[1], timeout=10.0)
+print("ready", flush=True)
+for message in islice(scanner, int(sys.argv[2])):
+    print(time.clock_gettime_ns(time.CLOCK_MONOTONIC) - int(message.value), flush=True)
+"""
+_BARE = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init1(0)
+libc.inotify_add_watch(fd, os.fsencode(sys.argv[1]), 2)
+file = os.open(sys.argv[1] + "/f", os.O_RDONLY)
+print("ready", flush=True)
+for _ in range(int(sys.argv[2])):
+    os.read(fd, 65536)
+    data = os.read(file, 65536)
+    print(time.clock_gettime_ns(time.CLOCK_MONOTONIC) - int(data), flush=True)
+"""
+
+
+def _following(root: Path) -> list[Row]:
+    import sej
+
+    rounds = 300
+
+    def latency(program: str, path: Path, append: Callable[[bytes], object]) -> float:
+        with subprocess.Popen(
+            [sys.executable, "-c", "from itertools import islice\n" + program, str(path), str(rounds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as follower:
+            assert follower.stdout is not None
+            follower.stdout.readline()
+            found = []
+            for _ in range(rounds):
+                append(b"%d" % time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+                found.append(int(follower.stdout.readline()) / 1000)
+        return statistics.median(found)
+
+    def ours() -> float:
+        path = _fresh(root)
+        with sej.Writer(path) as w:
+            return latency(_FOLLOWER, path, w.append)
+
+    def bare() -> float:
+        path = _fresh(root)
+        fd = os.open(path / "f", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            return latency(_BARE, path, lambda data: os.write(fd, data))
+        finally:
+            os.close(fd)
+
+    found = interleaved({"ours": ours, "bare": bare})
+    name = "append in one process to read in another, p50 / bare inotify"
+    return [row(name, f"{found['ours']:.0f} us", found["ours"] / found["bare"], most=3)]
+
+
+_SCAN = """
+import sys, sej
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+sej.Scanner
+before = peak()
+count = 0
+with sej.Scanner(sys.argv[1]) as scanner:
+    while batch := scanner.read(1024):
+        count += len(batch)
+print(count, (peak() - before) / 1024)
+"""
+
+
+def _memory(root: Path) -> list[Row]:
+    import sej
+
+    path = _fresh(root)
+    value = b"v" * 4096
+    with sej.Writer(path, durability="buffer") as w:
+        while w.offset * (len(value) + 26) < 2 << 30:
+            w.append_many([value] * 2000)
+    output = subprocess.run([sys.executable, "-c", _SCAN, str(path)], capture_output=True, text=True, check=True).stdout
+    mebibytes = float(output.split()[1])
+    shutil.rmtree(path)
+    return [row("memory of scanning 2 GiB, MiB above the start", f"{mebibytes:.0f} MiB", mebibytes, most=64)]
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second / 1e6:.3f} M/s"
