@@ -1,39 +1,43 @@
 """Run the whole way once: ``python -m demo`` (or ``make demo``, which sets everything up first).
 
-Three airports append, a hub collects, Spark reads the hub's root. Every number on the way is compared with the input;
+Three airports append, a hub collects, Spark reads the hub's root: as a stream while they write, and as a table at the
+end. Every number on the way is compared with the input;
 the exit code is 1 if one differs. Everything that it writes is in ``artifacts/demo``.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import hub
 import pipeline
 from demo import analysis, chart, flights, review
-from demo.collect import collect
+from demo.live import Live
 from demo.report import Report
+from hub.wire import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path("artifacts/demo")
-MACHINES, HUB, DELAYS, CHART, REVIEW = (
-    ROOT / name for name in ("machines", "hub", "delays.parquet", "delays.png", "review.tq")
+MACHINES, HUB, CHECKPOINT, DELAYS, CHART, REVIEW = (
+    ROOT / name for name in ("machines", "hub", "checkpoint", "delays.parquet", "delays.png", "review.tq")
 )
+STREAM_PATIENCE_S = 60.0
 
 
 def main() -> int:
@@ -41,7 +45,7 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=100)
     report = Report(console)
     console.rule("[bold]SEJ: a year of New York's flights, from append to result")
-    for old in (MACHINES, HUB):  # the last run's; review.tq stays, it may hold a person's work
+    for old in (MACHINES, HUB, CHECKPOINT):  # the last run's; review.tq stays, it may hold a person's work
         shutil.rmtree(old, ignore_errors=True)
     ROOT.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(1) as aside:
@@ -49,24 +53,25 @@ def main() -> int:
         with report.timed("read the input"):
             expected = flights.totals()
         report.expect(expected)
-        with report.timed("append and collect"):
-            appended, collected = transport(console, expected)
-        with report.timed("start Spark (beside the others)"):
-            spark = starting.result()
+        with report.timed("append, collect and stream"):
+            moved = transport(console, expected, starting)
+    report.check_transport(moved)
+    spark = starting.result()
     try:
         analyse(console, report, spark)
     finally:
         spark.stop()
-    report.check_transport(appended, collected)
     return report.summary(ROOT)
 
 
 def start_spark() -> SparkSession:
     """A session for two cores, quiet."""
-    spark = pipeline.session(
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return pipeline.session(
         "demo",
         master="local[2]",
         conf={
+            "spark.log.level": "ERROR",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",
@@ -76,55 +81,58 @@ def start_spark() -> SparkSession:
             "spark.sql.warehouse.dir": str((ROOT / "warehouse").resolve()),
         },
     )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
-def transport(console: Console, expected: dict[str, flights.Totals]) -> tuple[dict[str, int], dict[str, int]]:
-    """Run the airports' processes, and the hub beside them; returns what each appended and what the hub took."""
+def transport(
+    console: Console, expected: dict[str, flights.Totals], starting: Future[SparkSession]
+) -> dict[str, dict[str, int]]:
+    """Run the airports' processes, the hub, and Spark's stream; returns what each stage counted, by airport."""
     total = sum(airport.flights for airport in expected.values())
-    with bars(console) as progress, hub.Store(HUB) as store, ThreadPoolExecutor(len(expected)) as copiers:
+    appended: dict[str, int] = {}
+    with bars(console) as progress, hub.Store(HUB) as store, Server(store, "127.0.0.1:0") as server:
         tasks = {name: progress.add_task(f"{name} appends", total=expected[name].flights) for name in expected}
         hub_task = progress.add_task("the hub takes", total=total)
-        producers = {name: start_producer(name) for name in expected}
-        ends = {name: threading.Event() for name in expected}
-        copying: dict[str, Future[int]] = {
-            name: copiers.submit(
-                collect, store, name, MACHINES / name, ends[name], lambda count: progress.advance(hub_task, count)
-            )
-            for name in expected
-        }
-        appended: dict[str, int] = {}
+        stream_task = progress.add_task("Spark streams", total=total)
+        copied: dict[str, int] = {}
+
+        def show(name: str, count: int, there: int) -> None:
+            appended[name], copied[name] = count, there
+            progress.update(tasks[name], completed=count)
+            progress.update(hub_task, completed=sum(copied.values()))
+
         watchers = [
-            threading.Thread(target=watch, args=(producers[name], progress, tasks[name], appended, name))
-            for name in expected
+            threading.Thread(target=watch, args=(name, start_producer(name, server.address), show)) for name in expected
         ]
         for watcher in watchers:
             watcher.start()
-        for watcher, end in zip(watchers, ends.values(), strict=True):
+        live = Live(starting.result(), HUB, CHECKPOINT, lambda count: progress.update(stream_task, completed=count))
+        for watcher in watchers:
             watcher.join()
-            end.set()
-        return appended, {name: copied.result() for name, copied in copying.items()}
+        taken = {name: sum(store.end_offset(name, journal) for journal in store.journals(name)) for name in expected}
+        live.wait_for(sum(taken.values()), STREAM_PATIENCE_S)
+    return {
+        "appended": appended,
+        "taken by the hub": taken,
+        "seen by the stream": {name: live.counts.get(name, 0) for name in expected},
+    }
 
 
-def start_producer(airport: str) -> subprocess.Popen[str]:
+def start_producer(airport: str, address: str) -> subprocess.Popen[str]:
     """One airport's process."""
-    command = [sys.executable, "-m", "demo.producer", airport, str(MACHINES / airport)]
+    command = [sys.executable, "-m", "demo.producer", airport, str(MACHINES / airport), address]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def watch(
-    producer: subprocess.Popen[str], progress: Progress, task: TaskID, appended: dict[str, int], name: str
-) -> None:
+def watch(name: str, producer: subprocess.Popen[str], show: Callable[[str, int, int], None]) -> None:
     """Show how far a producer is, until it ends."""
     assert producer.stdout is not None
-    appended[name] = 0
+    show(name, 0, 0)
     with producer.stdout as lines:
         for line in lines:
-            appended[name] = int(line)
-            progress.update(task, completed=appended[name])
+            count, there = line.split()
+            show(name, int(count), int(there))
     if producer.wait() != 0:
-        appended[name] = -1
+        show(name, -1, 0)
 
 
 @contextmanager

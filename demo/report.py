@@ -56,11 +56,11 @@ class Report:
 
     # --- what was found
 
-    def check_transport(self, appended: dict[str, int], collected: dict[str, int]) -> None:
-        """Compare what went to the hub."""
-        for airport, totals in self._expected.items():
-            self.check("appended", airport, totals.flights, appended[airport])
-            self.check("taken by the hub", airport, totals.flights, collected[airport])
+    def check_transport(self, moved: dict[str, dict[str, int]]) -> None:
+        """Compare what each stage counted on the way to Spark."""
+        for what, counts in moved.items():
+            for airport, totals in self._expected.items():
+                self.check(what, airport, totals.flights, counts[airport])
 
     def check_analysis(
         self, delays: pa.Table, late: list[dict[str, Any]], found: Review, counted: int, counted_s: float
@@ -131,11 +131,11 @@ class Report:
         table.add_column("seconds", justify="right")
         table.add_column("flights a second", justify="right")
         for what, seconds in self._times.items():
-            table.add_row(what, f"{seconds:.2f}", "" if "start" in what else f"{flights / max(seconds, 1e-9):,.0f}")
+            table.add_row(what, f"{seconds:.2f}", f"{flights / max(seconds, 1e-9):,.0f}")
         self._console.print(table)
         self._console.print(self._counts())
         wrong = [check for check in self._checks if check[2] != check[3]]
-        files = ", ".join(sorted(path.name for path in root.iterdir() if path.name != "warehouse"))
+        files = ", ".join(sorted(path.name for path in root.iterdir() if path.name not in ("warehouse", "checkpoint")))
         took = time.perf_counter() - self._started
         self._console.print(f"In {root}: {files}")
         if wrong:

@@ -1,0 +1,48 @@
+"""Spark reads the hub's root as a stream, while the producers still write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Live"]
+
+
+class Live:
+    """A running stream that counts flights by airport.
+
+    Attributes:
+        counts: flights so far, by airport.
+        batches: micro-batches so far.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path, checkpoint: Path, progress: Callable[[int], None]) -> None:
+        """Start it; it takes in what is there and what comes."""
+        self.counts: dict[str, int] = {}
+        self.batches = 0
+        self._progress = progress
+        flights = spark.readStream.format("sej").schema("client STRING").load(str(root))
+        writer = flights.writeStream.foreachBatch(self._take).option("checkpointLocation", str(checkpoint))
+        self._query = writer.trigger(processingTime="500 milliseconds").start()
+
+    @property
+    def total(self) -> int:
+        """Flights so far."""
+        return sum(self.counts.values())
+
+    def wait_for(self, total: int, timeout_s: float) -> None:
+        """Wait until so many flights came; then, or after the time-out, the stream ends."""
+        waited_s = 0.0
+        while self.total < total and waited_s < timeout_s and not self._query.awaitTermination(1):
+            waited_s += 1
+        self._query.stop()
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        for row in frame.groupBy("client").count().collect():
+            self.counts[row["client"]] = self.counts.get(row["client"], 0) + row["count"]
+        self.batches += 1
+        self._progress(self.total)
