@@ -12,6 +12,7 @@ from textqueue.errors import (
 )
 from textqueue.grammar import MessageStatus
 from textqueue.message import Message
+from textqueue.published import warn_if_installed as _warn_if_installed
 from textqueue.queue import TextQueue
 from textqueue.reconcile import Conflict
 
@@ -34,3 +35,5 @@ __all__ = [
     "VariableTooLongError",
     "check",
 ]
+
+_warn_if_installed()

@@ -71,7 +71,7 @@ class _Reader:
                     self.moved = True
                     return None
             self.token, self.epoch = token, epoch
-            self.source.forget_chain(token)
+            self.source.chain.caught_up(token)
             window = read_window(file, self.position, self._size, settled=self.source.settled)
             self._size = min(self._size * 2, WINDOW)
             if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
@@ -95,9 +95,9 @@ class _Reader:
             token = token_of(status)
             if token == self.token:
                 return False
-            if self.source.only_ours(self.token, token, position):
+            if self.source.chain.spans(self.token, token, position):
                 self.token = token
-                self.source.forget_chain(token)
+                self.source.chain.caught_up(token)
                 return False
         self._size = FIRST_WINDOW
         return True

@@ -7,6 +7,7 @@ until a window has been given out, to keep ``get_next`` cheap.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 __all__ = ["REMEMBERED", "Given"]
@@ -47,6 +48,11 @@ class Given:
             self._marked += [name] * count
         if len(self._marked) > 1024:
             self.settle()
+
+    def forget_all(self, raws: Iterable[bytes]) -> None:
+        """As ``forget``, by the bytes."""
+        self._marked.extend(map(hash, raws))
+        self.settle()
 
     def left(self) -> dict[int, int]:
         """All, by hash."""

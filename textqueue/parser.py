@@ -45,6 +45,7 @@ __all__ = [
     "whole",
 ]
 
+_RETURN: Final = 13
 _NOT_ALONE: Final = bytes(control.byte for control in CONTROLS if control.role is not Role.entry)
 
 
@@ -126,7 +127,7 @@ def value_of(raw: bytes) -> bytes:
     """The text of an entry: without control bytes, its lines joined by newlines."""
     end = raw.find(b"\n")
     if end == len(raw) - 1:
-        return raw[1:end] if raw[end - 1] != 13 else raw[1 : end - 1]
+        return raw[1:end] if raw[end - 1] != _RETURN else raw[1 : end - 1]
     if end < 0:
         return raw[1:]
     lines: list[bytes] = []
@@ -156,6 +157,8 @@ def name_of(variable: bytes) -> str | None:
 
 def essence(raw: bytes) -> bytes:
     """What makes an entry itself, whatever its status: text and variables without the reserved ones and line ends."""
+    if raw.find(b"\n") == len(raw) - 1 and raw[-2] != _RETURN:  # the common case: one whole line
+        return raw[1:-1]
     kept = [value_of(raw)]
     if b"\n\\" in raw:
         for variable in variables_of(raw):

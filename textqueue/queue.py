@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Self
 
 from sej.disk import OS, Disk, File, Status
 from sej.errors import ClosedError
+from textqueue.appending import append, mending
 from textqueue.archive import archive
 from textqueue.claims import Claim, Claimer, Claiming
 from textqueue.cursor import Cursor, walk
@@ -288,14 +289,17 @@ class TextQueue:
             groups.setdefault(id(message._source), (message._source, []))[1].append(message)
         for source, group in groups.values():
             places = [message._place for message in group]
-            names = [hash(raw) for _, raw, _ in places]
-            done = source.mark_many(places, CONTROL_OF[status]) if reason is None else None
-            if done is None:
+            control = CONTROL_OF[status]
+            epoch = source.mark_many(places, control) if reason is None else None
+            if epoch is not None:
+                for message, (position, raw, _) in zip(group, places, strict=True):
+                    message._state = source, control + raw[1:], position, epoch
+            else:
                 changes = [marking(source, raw, position, status, reason) for position, raw, _ in places]
                 done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}")
-            for message, place, name in zip(group, done, names, strict=True):
-                message._moved(place)
-                source.given.forget(name)
+                for message, place in zip(group, done, strict=True):
+                    message._moved(place)
+            source.given.forget_all([raw for _, raw, _ in places])
 
     def archive(
         self,
@@ -402,12 +406,10 @@ class TextQueue:
             render(text, variables, status=status)
 
         def build(file: File, state: Status) -> tuple[bytes, list[bytes]]:
-            end = file.read(2, max(state.size - 2, 0))
-            newline = b"\r\n" if end == b"\r\n" else b"\n"
-            mend = b"" if not end or end.endswith(b"\n") or _only_bom(file, state) else b"\n"
+            mend, newline = mending(file, state)
             return mend, [render(text, each, status=status, newline=newline) for text, each in entries]
 
-        places = source.append(build)
+        places = append(source, build)
         return [Message((source, raw, position, epoch)) for position, raw, epoch in places]
 
     def _target(self) -> Source:
@@ -424,7 +426,3 @@ class TextQueue:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this queue was closed; open it anew")
-
-
-def _only_bom(file: File, state: Status) -> bool:
-    return state.size == 3 and file.read(3, 0) == b"\xef\xbb\xbf"

@@ -23,13 +23,14 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from sej.disk import Disk, File, Status
-from sej.locks import lease
+from textqueue.chain import Chain
 from textqueue.errors import MessageMovedError, TextQueueError
+from textqueue.exclusive import Exclusive
 from textqueue.given import Given
 from textqueue.grammar import STATUS_OF
 from textqueue.guard import Guard
 from textqueue.intent import read_intent
-from textqueue.ledger import APPENDED, IN_MUTEX, MARKS_KEPT, Ledger, Record, digest
+from textqueue.ledger import IN_MUTEX, MARKS_KEPT, Ledger, Record, digest
 from textqueue.parser import essence, value_of
 from textqueue.proof import ends, entry_at, here, neighbours, proven
 from textqueue.reader import Token, settled, token_of
@@ -37,15 +38,9 @@ from textqueue.reconcile import Conflict, OnRevert, Place, find_again, reconcile
 
 __all__ = ["Change", "Session", "Source"]
 
-_LEASE_WAIT_S: Final = 0.02
-"""How long an edit waits for somebody who has the file open right now."""
-_FUTILE_FIRST_S: Final = 0.02
-_FUTILE_MAX_S: Final = 1.0
-"""After waiting in vain: how long edits do not wait again; doubled each time."""
 _HALF_WRITTEN_S: Final = 0.5
 """How long a message that is missed is looked for again, while somebody has the file open."""
 _HALF_WRITTEN_PAUSE_S: Final = 0.01
-_PAUSE_S: Final = 0.000_2
 _LOOK_S: Final = 0.1
 _TRIES: Final = 100
 _NEWLINE: Final = 10
@@ -92,13 +87,10 @@ class Source:
         self.ledger = Ledger(path + ".log", disk=disk)
         self.given = Given()
         self._clock_ns = clock_ns
-        self._futile_until = 0.0
-        self._futile_s = _FUTILE_FIRST_S
+        self._exclusive = Exclusive()
         self._looked = 0.0
         self._pid = os.getpid()
-        # Edits of this object that follow each other: the file before the first, after the last, and how far down.
-        self._chain: tuple[Token | None, Token | None] = (None, None)
-        self._chain_high = -1
+        self.chain = Chain()
         self._mine: tuple[int, bytes] | None = None  # the last edit of this object: what stands where since
 
     # Reading
@@ -112,25 +104,6 @@ class Source:
         with self.threads:
             self._refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
-
-    def only_ours(self, before: Token | None, now: Token, position: int) -> bool:
-        """Whether nothing but edits of this object, above a position, lies between two states of the file."""
-        return self._chain == (before, now) and self._chain_high < position
-
-    def _own(self, before: Token, now: Token, position: int) -> None:
-        first, last = self._chain
-        if last == before:
-            self._chain = first, now
-            self._chain_high = max(self._chain_high, position)
-        else:
-            self._chain = before, now
-            self._chain_high = position
-
-    def forget_chain(self, now: Token) -> None:
-        """A reader has caught up: what follows is told from here on."""
-        if self._chain[1] == now:
-            self._chain = now, now
-            self._chain_high = -1
 
     def look(self) -> None:
         """Look into what others did to the file, before anything of it is given out."""
@@ -172,7 +145,7 @@ class Source:
             self._refresh()
             file = self.disk.open(self.path, "edit")
             try:
-                alone = self._alone(file)
+                alone = self._exclusive.take(file)
                 status = file.status()
                 if not self._ours(file, status):
                     self._reconcile(file)
@@ -213,7 +186,7 @@ class Source:
             except FileNotFoundError:
                 return None
             try:
-                if not self._alone(file):
+                if not self._exclusive.take(file):
                     return None
                 status = file.status()
                 if token_of(status) != ledger.token:
@@ -240,15 +213,15 @@ class Source:
                 new, token = control + raw[1:], token_of(there)
                 ledger.append((Record(control[0], position, digest(essence(raw)), token, b"-"),))
                 self._mine = position, new
-                self._own(token_of(status), token, position)
+                self.chain.add(token_of(status), token, position)
                 return Place(position, new, ledger.epoch)
             finally:
                 file.close()
 
-    def mark_many(self, places: Sequence[Place], control: bytes) -> list[Place] | None:
-        """As ``mark``, for many messages: all are proven before the first is written; a window at a time.
+    def mark_many(self, places: Sequence[Place], control: bytes) -> int | None:
+        """As ``mark``, for many messages: all are proven before the first is written; -> the epoch, or None.
 
-        Rewriting a window writes bytes that nobody asked to change, so it is done under a lease only.
+        A window is rewritten at a time: bytes that nobody asked to change are written too, so only under a lease.
         """
         order = sorted(range(len(places)), key=lambda number: places[number].position)
         try:
@@ -271,10 +244,9 @@ class Source:
                 self.ledger.append_marks(control[0], [(p, digest(essence(raw))) for p, raw, _ in ordered], token)
                 last = ordered[-1]
                 self._mine = last.position, control + last.raw[1:]
-                self._own(token_of(session.status), token, last.position)
+                self.chain.add(token_of(session.status), token, last.position)
                 self._compact(token)
-                epoch = self.ledger.epoch
-                return [Place(position, control + raw[1:], epoch) for position, raw, _ in places]
+                return self.ledger.epoch
         except FileNotFoundError:
             return None
 
@@ -340,7 +312,7 @@ class Source:
         if there is None or there.identity != session.status.identity:
             return found, False
         self.record(token_of(there), records)
-        self._own(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
+        self.chain.add(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
         return [place._replace(epoch=self.ledger.epoch) for place in found], True
 
     def record(self, token: Token, records: Sequence[tuple[int, int, bytes, bytes]]) -> None:
@@ -353,68 +325,6 @@ class Source:
     def _compact(self, token: Token) -> None:
         if self.ledger.lines > 2 * MARKS_KEPT:
             self.ledger.rewrite([*self.ledger.marks(), *self.ledger.claims.values()], token=token)
-
-    def append(self, build: Callable[[File, Status], tuple[bytes, list[bytes]]]) -> list[Place]:
-        """Write entries at the end, as one write under the lock; the file is made when it is missing.
-
-        Args:
-            build: given the file as it is, says what mends its end (nothing, or a newline), and the entries.
-        """
-        with self.guard:
-            for _ in range(_TRIES):
-                if self.disk.status(self.path) is None:
-                    self.disk.open(self.path, "append").close()
-                try:
-                    with self.session() as session:
-                        places = self._append(session, build)
-                except FileNotFoundError:
-                    continue
-                if places is not None:
-                    return places
-        raise TextQueueError("cannot append: another program replaces the file all the time", path=self.path)
-
-    def _append(
-        self, session: Session, build: Callable[[File, Status], tuple[bytes, list[bytes]]]
-    ) -> list[Place] | None:
-        size = session.status.size
-        mend, entries = build(session.file, session.status)
-        text = mend + b"".join(entries)
-        if session.alone:
-            position: int | None = size
-            self._write_end(session.file, session.file.write_at, size, text)
-        else:
-            # Somebody else may append as well: let the kernel find the end, then see where it was.
-            file = self.disk.open(self.path, "append")
-            try:
-                if file.status().identity != session.status.identity:
-                    return None
-                self._write_end(file, lambda data, _: file.write(data), size, text)
-                found = file.read(file.status().size - size, size).find(text)
-                position = None if found < 0 else size + found
-            finally:
-                file.close()
-        there = self.disk.status(self.path)
-        if position is None or there is None or there.identity != session.status.identity:
-            return None
-        places = []
-        position += len(mend)
-        for raw in entries:
-            places.append(Place(position, raw, 0))
-            position += len(raw)
-        if places:
-            self.record(token_of(there), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
-        return [place._replace(epoch=self.ledger.epoch) for place in places]
-
-    def _write_end(self, file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:
-        """Write at the end, and leave all of it or nothing."""
-        try:
-            write(text, size)
-        except OSError:
-            # Half a message must not be taken for a whole one: cut it off, unless somebody else wrote behind it.
-            part = file.read(len(text) + 1, size)
-            if part and text.startswith(part):
-                file.truncate(size)
-            raise
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -468,21 +378,6 @@ class Source:
     def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
         """Keep something that a person should know."""
         self.conflicts.append(Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action))
-
-    def _alone(self, file: File) -> bool:
-        if lease(file):
-            self._futile_s = _FUTILE_FIRST_S
-            return True
-        now = time.monotonic()
-        if now < self._futile_until:
-            return False
-        while time.monotonic() - now < _LEASE_WAIT_S:
-            time.sleep(_PAUSE_S)
-            if lease(file):
-                return True
-        self._futile_until = time.monotonic() + self._futile_s
-        self._futile_s = min(self._futile_s * 2, _FUTILE_MAX_S)
-        return False
 
     # Proof
 

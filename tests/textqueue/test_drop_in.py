@@ -126,3 +126,13 @@ def test_a_variable_that_is_too_long_is_a_value_error_as_it_was(example: Path) -
     *_, item = list(q.messages())
     with pytest.raises(ValueError, match="takes"):
         item.set_variable(0, "x" * 100)
+
+
+def test_importing_says_so_where_the_published_package_is_installed_too(tmp_path: Path) -> None:
+    (tmp_path / "textqueue-1.1.dist-info").mkdir()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    run = [sys.executable, "-W", "always", "-c", "import textqueue"]
+    said = subprocess.run(run, env=env, check=True, capture_output=True, text=True).stderr
+    assert "textqueue-1.1 is installed" in said
+    env["PYTHONPATH"] = str(ROOT)
+    assert subprocess.run(run, env=env, check=True, capture_output=True, text=True).stderr == ""

@@ -1,0 +1,90 @@
+"""Writing at the end of a queue file: as one write, under the lock, all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sej.disk import File, Status
+from textqueue.errors import TextQueueError
+from textqueue.ledger import APPENDED
+from textqueue.reader import token_of
+from textqueue.reconcile import Place
+from textqueue.source import Session, Source
+
+__all__ = ["Build", "append", "mending"]
+
+Build = Callable[[File, Status], tuple[bytes, list[bytes]]]
+_TRIES: Final = 100
+
+
+def mending(file: File, status: Status) -> tuple[bytes, bytes]:
+    """What ends the last line if it has no end, and the line ends that the file has."""
+    end = file.read(2, max(status.size - 2, 0))
+    only_bom = status.size == 3 and file.read(3, 0) == b"\xef\xbb\xbf"
+    newline = b"\r\n" if end == b"\r\n" else b"\n"
+    return b"" if not end or end.endswith(b"\n") or only_bom else b"\n", newline
+
+
+def append(source: Source, build: Build) -> list[Place]:
+    """Write entries at the end, as one write under the lock; the file is made when it is missing.
+
+    Args:
+        source: the queue file.
+        build: given the file as it is, says what mends its end (nothing, or a newline), and the entries.
+    """
+    with source.guard:
+        for _ in range(_TRIES):
+            if source.disk.status(source.path) is None:
+                source.disk.open(source.path, "append").close()
+            try:
+                with source.session() as session:
+                    places = _append(source, session, build)
+            except FileNotFoundError:
+                continue
+            if places is not None:
+                return places
+    raise TextQueueError("cannot append: another program replaces the file all the time", path=source.path)
+
+
+def _append(source: Source, session: Session, build: Build) -> list[Place] | None:
+    size = session.status.size
+    mend, entries = build(session.file, session.status)
+    text = mend + b"".join(entries)
+    if session.alone:
+        position: int | None = size
+        _write_end(session.file, session.file.write_at, size, text)
+    else:
+        # Somebody else may append as well: let the kernel find the end, then see where it was.
+        file = source.disk.open(source.path, "append")
+        try:
+            if file.status().identity != session.status.identity:
+                return None
+            _write_end(file, lambda data, _: file.write(data), size, text)
+            found = file.read(file.status().size - size, size).find(text)
+            position = None if found < 0 else size + found
+        finally:
+            file.close()
+    there = source.disk.status(source.path)
+    if position is None or there is None or there.identity != session.status.identity:
+        return None
+    places = []
+    position += len(mend)
+    for raw in entries:
+        places.append(Place(position, raw, 0))
+        position += len(raw)
+    if places:
+        source.record(token_of(there), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
+    return [place._replace(epoch=source.ledger.epoch) for place in places]
+
+
+def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:
+    """Write at the end, and leave all of it or nothing."""
+    try:
+        write(text, size)
+    except OSError:
+        # Half a message must not be taken for a whole one: cut it off, unless somebody else wrote behind it.
+        part = file.read(len(text) + 1, size)
+        if part and text.startswith(part):
+            file.truncate(size)
+        raise
