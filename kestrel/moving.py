@@ -34,9 +34,23 @@ from kestrel.replay import Item
 from kestrel.storage import Storage
 from sej.disk import OS, Disk, replace_file
 
-__all__ = ["MessageLike", "Moved", "WriterLike", "checksum", "export", "import_"]
+__all__ = [
+    "BATCH",
+    "MessageLike",
+    "Moved",
+    "Progress",
+    "Row",
+    "WriterLike",
+    "checksum",
+    "compare",
+    "export",
+    "export_rows",
+    "fields_of",
+    "import_",
+    "row_of",
+]
 
-_BATCH: Final = 1000
+BATCH: Final = 1000
 _MEMORY_BYTES: Final = 32 << 20
 _NS: Final = 1_000_000
 _MAX_MS: Final = (2**63 - 1) // _NS
@@ -92,7 +106,7 @@ class Moved(NamedTuple):
     damage: list[Damage]
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """An item on its way, as SEJ has it; and as a message is, so that both are summed up alike."""
 
     timestamp: int
@@ -100,7 +114,7 @@ class _Row(NamedTuple):
     value: bytes
 
 
-def checksum(messages: Iterable[MessageLike | _Row], start: int = 0) -> tuple[int, int]:
+def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int, int]:
     """How many messages, and the CRC32 over their sizes, timestamps, keys and values; start: the CRC32 so far."""
     count, found = 0, start
     for message in messages:
@@ -150,12 +164,12 @@ def export(
             disk.mkdir(join(directory, KEPT))
             first = [machine.open[xid] for xid in sorted(machine.open)] if open_transactions == "first" else []
             waiting = (entry for part in (first, backlog.entries()) for entry in part)
-            rows = (_row(entry.item, now_ms) for entry in waiting if entry.item is not None)
+            rows = (row_of(*entry.item, now_ms=now_ms) for entry in waiting if entry.item is not None)
             source = [[os.path.basename(piece.path), piece.size] for piece in storage.pieces]
-            progress = _Progress(join(directory, join(KEPT, f"{name}.export")), [open_transactions, source], disk)
-            moved = _export(rows, writer, progress, damage)
+            progress = Progress(join(directory, join(KEPT, f"{name}.export")), [open_transactions, source], disk)
+            moved = export_rows(rows, writer, progress, damage)
             if read_back is not None and moved.first_offset is not None:
-                _compare(moved, islice(read_back(moved.first_offset), moved.count), progress.path)
+                compare(moved, islice(read_back(moved.first_offset), moved.count), progress.path)
             progress.remove()
             return moved
         finally:
@@ -163,7 +177,7 @@ def export(
             storage.close()
 
 
-class _Progress:
+class Progress:
     """How far an export is, in a small file that is replaced whole."""
 
     def __init__(self, path: str, source: list[Any], disk: Disk) -> None:
@@ -172,6 +186,7 @@ class _Progress:
         self._disk = disk
 
     def load(self) -> dict[str, Any] | None:
+        """What a call that was cut short left; None where there was none."""
         try:
             file = self._disk.open(self.path, "read")
         except FileNotFoundError:
@@ -195,24 +210,27 @@ class _Progress:
         return found
 
     def save(self, start: int | None, count: int) -> None:
+        """Note how far it is, durably."""
         state = json.dumps({"source": self._source, "start": start, "count": count})
         replace_file(self._disk, f"{self.path}.part", self.path, state.encode())
 
     def remove(self) -> None:
+        """It is finished."""
         self._disk.unlink(self.path)
 
 
-def _export(rows: Iterator[_Row], writer: WriterLike, progress: _Progress, damage: list[Damage]) -> Moved:
+def export_rows(rows: Iterator[Row], writer: WriterLike, progress: Progress, damage: list[Damage]) -> Moved:
+    """Append rows to a SEJ journal from where the progress says, in batches that are synced and noted."""
     offset: int | None = getattr(writer, "offset", None)
     state = progress.load()
     start = offset if state is None else state["start"]
     count = 0 if state is None else state["count"]
     if state is not None and offset is not None and start is not None:
         # What was appended but not noted is there; more than one batch of it is from somebody else.
-        if not count <= offset - start <= count + _BATCH:
+        if not count <= offset - start <= count + BATCH:
             raise MoveError(
                 f"the SEJ journal ends at offset {offset}, an export that was cut short left it between {start + count}"
-                f" and {start + count + _BATCH}: somebody else wrote to it; remove this file to begin anew behind that",
+                f" and {start + count + BATCH}: somebody else wrote to it; remove this file to begin anew behind that",
                 path=progress.path,
             )
         count = offset - start
@@ -221,7 +239,7 @@ def _export(rows: Iterator[_Row], writer: WriterLike, progress: _Progress, damag
         raise MoveError(f"{count} items were exported, the queue has {done}: it was changed", path=progress.path)
     if state is None:
         progress.save(start, 0)
-    while batch := list(islice(rows, _BATCH)):
+    while batch := list(islice(rows, BATCH)):
         writer.append_many(
             [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
         )
@@ -235,7 +253,12 @@ def _export(rows: Iterator[_Row], writer: WriterLike, progress: _Progress, damag
     return Moved(count, found, start, damage)
 
 
-def _compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
+def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
+    """Make sure that these messages are what was moved.
+
+    Raises:
+        MoveError: they are not.
+    """
     count, found = checksum(messages)
     if (count, found) != (moved.count, moved.checksum):
         raise MoveError(
@@ -285,7 +308,7 @@ def import_(
                 # A call that was cut short came as far as the rename; so the same messages are not to come twice.
                 disk.rename(marker, published)
                 disk.unlink(staged)
-            count, found = _stage(staged, (_item(message, keys, now_ms) for message in messages), disk)
+            count, found = _stage(staged, (fields_of(message, keys, now_ms) for message in messages), disk)
             mark = f"{count} {found}".encode()
             if count and _read(published, disk) != mark:
                 replace_file(disk, f"{marker}.part", marker, mark)
@@ -336,7 +359,7 @@ def _stage(path: str, items: Iterator[Item], disk: Disk) -> tuple[int, int]:
                 " the same messages, or remove this file to begin anew",
                 path=path,
             )
-        while batch := list(islice(items, _BATCH)):
+        while batch := list(islice(items, BATCH)):
             file.write(b"".join(addx(item.data, item.add_time or 0, item.expiry) for item in batch))
             for item in batch:
                 found = _sum_item(found, item)
@@ -363,12 +386,18 @@ def _sum_up(operations: Iterator[Operation]) -> tuple[int, int, int]:
     return count, found, size
 
 
-def _row(item: Item, now_ms: Callable[[], int]) -> _Row:
-    add_time = now_ms() if item.add_time is None else min(max(item.add_time, _MIN_MS), _MAX_MS)
-    return _Row(add_time * _NS, b"expiry=%d" % item.expiry if item.expiry > 0 else b"", item.data)
+def row_of(data: bytes, add_time: int | None, expiry: int | None, *, now_ms: Callable[[], int]) -> Row:
+    """An item as a message; None or 0: no expiry, None: no add time."""
+    time_ms = now_ms() if add_time is None else min(max(add_time, _MIN_MS), _MAX_MS)
+    return Row(time_ms * _NS, b"expiry=%d" % expiry if expiry and expiry > 0 else b"", data)
 
 
-def _item(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Item:
+def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Item:
+    """A message as an item.
+
+    Raises:
+        MoveError: it has a key or type, and keys is ``"refuse"``.
+    """
     match = _EXPIRY_KEY.fullmatch(message.key)
     if keys == "refuse" and (message.type or (message.key and not match)):
         raise MoveError(

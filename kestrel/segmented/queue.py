@@ -173,13 +173,22 @@ class Queue:
             TooLargeError: an item is over the limit for one, or over journal_bytes; none is in.
             FailedError: a write failed, now or before.
         """
-        found = [self._checked(data) for data in values]
+        return self.restore(Item(0, -1, expire_time, 0, data) for data in values)
+
+    def restore(self, items: Iterable[Item]) -> range:
+        """Add items with the times and the error counts that they have; an add time of -1 is now. As :meth:`put_many`.
+
+        Args:
+            items: their ids do not count, they get the next ones.
+        """
+        found = [one._replace(data=self._checked(one.data)) for one in items]
         with self.guard:
             self.check()
             start = self.tail_id + 1
-            for data in found:
+            for one in found:
                 self._make_room()
-                item = Item(self.tail_id + 1, self._now_ms(), expire_time, 0, data)
+                add_time = self._now_ms() if one.add_time == -1 else one.add_time
+                item = one._replace(id=self.tail_id + 1, add_time=add_time)
                 self._files.append(encode_put(item), item.id, item.id)
                 for reader in self._readers.values():
                     reader.count(item)

@@ -132,8 +132,9 @@ class Reader:
         """The item that ``get`` would take, which stays."""
         return self._next(timeout, take=False)
 
-    def commit(self, number: int) -> bool:
-        """The item is done with. False where it is not taken."""
+    def commit(self, item: Item | int) -> bool:
+        """The item, itself or by its id, is done with. False where it is not taken."""
+        number = item.id if isinstance(item, Item) else item
         with self._queue.guard:
             if number not in self._taken:
                 self._queue.check()
@@ -142,23 +143,25 @@ class Reader:
             self._counts["committed"] += 1
             return True
 
-    def unget(self, number: int) -> bool:
-        """Give a taken item back: it is the next to be got, behind others that were given back. False where not taken.
+    def unget(self, item: Item | int) -> bool:
+        """Give a taken item back, itself or by its id. False where it is not taken.
 
-        Its error_count is raised, in memory alone, as in the original; at ``max_errors`` the item is committed instead.
+        It is the next to be got, behind others that were given back. Its error_count is raised, in memory alone, as in
+        the original; at ``max_errors`` the item is committed instead.
         """
+        number = item.id if isinstance(item, Item) else item
         with self._queue.guard:
             self._queue.check()
             if number not in self._taken:
                 return False
-            item = self._outstanding[number]
-            item = item._replace(error_count=item.error_count + 1)
+            again = self._outstanding[number]
+            again = again._replace(error_count=again.error_count + 1)
             self._counts["canceled"] += 1
-            if self._queue.gives_up(self, item):
+            if self._queue.gives_up(self, again):
                 self._finish(number)
                 self._counts["discarded"] += 1
                 return True
-            self._outstanding[number] = item
+            self._outstanding[number] = again
             self._taken.discard(number)
             self._given_back.append(number)
             self._queue.changed.notify_all()

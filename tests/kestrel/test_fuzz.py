@@ -129,22 +129,22 @@ def test_no_declared_size_makes_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_long_queue_is_opened_in_bounded_memory(tmp_path: Path) -> None:
-    """64 MiB of items and a limit of 4 MiB: opened, read to the end and packed within the limit and a little."""
-    limit = 4 << 20
+def test_a_long_queue_is_opened_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 MiB of items and a limit of 1 MiB: opened, half read and packed within the limit and a little."""
+    limit = 1 << 20
     with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
-        for _ in range(64):
+        for _ in range(24):
             queue.put_many([b"v" * 1000] * 1000)
     tracemalloc.start()
     try:
         with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
-            assert len(queue) == 64_000
-            for _ in range(32_000):
+            assert len(queue) == 24_000
+            for _ in range(12_000):
                 queue.get()
+        monkeypatch.setattr("kestrel.packing._PACK_MEMORY_BYTES", limit)
         kestrel.pack(tmp_path, "cars")
-        # `pack` holds up to 32 MiB; what the interpreter and the blocks take comes on top.
-        assert tracemalloc.get_traced_memory()[1] < limit + (36 << 20)
+        assert tracemalloc.get_traced_memory()[1] < limit + (8 << 20)
     finally:
         tracemalloc.stop()
     with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
-        assert len(queue) == 32_000
+        assert len(queue) == 12_000

@@ -8,6 +8,7 @@ import pytest
 
 import kestrel
 import sej
+from kestrel import segmented
 from kestrel.errors import FailedError, MoveError
 from tests.crash.disk import CrashDisk, FaultyDisk
 
@@ -188,3 +189,39 @@ def test_keys_and_other_messages_are_refused(tmp_path: Path) -> None:
         kestrel.import_(tmp_path, "cars", messages(3))
     assert kestrel.import_(tmp_path, "cars", messages(2500)).count == 2500
     assert len(kestrel.replay(tmp_path, "cars").items) == 2501
+
+
+def test_libkestrel_there_and_back(tmp_path: Path) -> None:
+    with segmented.Queue(tmp_path / "from", "jobs") as queue:
+        queue.put_many([b"%d" % number for number in range(2500)])
+        queue.put(b"expires", expire_time=2_000_000_000_000)
+        reader = queue.reader("r")
+        for number in (1, 2, 5):
+            while (item := reader.get()) is not None and item.id != number:
+                pass
+            reader.commit(number)
+    due = [b"2", b"3", *(b"%d" % number for number in range(5, 2500)), b"expires"]
+    with sej.Writer(tmp_path / "sej") as writer:
+        with pytest.raises(TornError):
+            segmented.export(tmp_path / "from", "jobs", TornWriter(writer, 1, after=True), reader="r")
+        moved = segmented.export(
+            tmp_path / "from", "jobs", writer, reader="r", read_back=lambda at: sej.Scanner(tmp_path / "sej", offset=at)
+        )
+    assert (moved.count, moved.first_offset) == (len(due), 0)
+    with sej.Scanner(tmp_path / "sej") as scanner:
+        messages = list(scanner)
+    assert [message.value for message in messages] == due
+
+    def torn() -> Any:
+        yield from messages[:1500]
+        raise TornError
+
+    with pytest.raises(TornError):
+        segmented.import_(tmp_path / "back", "jobs", torn())
+    with pytest.raises(MoveError, match="another than the message"):
+        segmented.import_(tmp_path / "back", "jobs", messages[1:])
+    assert segmented.import_(tmp_path / "back", "jobs", messages).count == len(due)
+    items = segmented.load(tmp_path / "back", "jobs").items
+    assert [item.data for item in items] == due
+    assert [item.add_time for item in items] == [message.timestamp // 1_000_000 for message in messages]
+    assert items[-1].expire_time == 2_000_000_000_000

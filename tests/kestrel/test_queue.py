@@ -1,5 +1,6 @@
 """What a Kestrel 2 queue does, verb by verb, on real files."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -388,3 +389,17 @@ def test_sync_is_named(sync: Any, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="sync must be"):
             kestrel.Queue(tmp_path, "cars", sync=wrong)  # type: ignore[arg-type]
     kestrel.Queue(tmp_path, "cars").close()
+
+
+def test_a_forked_child_cannot_write(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+    with opened() as queue:
+        queue.put(b"parent")
+        child = os.fork()
+        if not child:
+            try:
+                queue.put(b"child")
+            except ShutError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"parent"]

@@ -1,0 +1,133 @@
+"""Moving house: what a reader of a libkestrel queue has yet to see into a SEJ journal, and messages into a queue.
+
+As ``kestrel.moving``: an expiry stands in the key, other keys and types have no place; a call that was cut short is
+finished by calling it again; what was written is counted and its checksum is compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Literal
+
+from kestrel.errors import MoveError
+from kestrel.files import KEPT, join
+from kestrel.fuse import opening
+from kestrel.moving import (
+    BATCH,
+    MessageLike,
+    Moved,
+    Progress,
+    WriterLike,
+    checksum,
+    compare,
+    export_rows,
+    fields_of,
+    row_of,
+)
+from kestrel.packing import wall_clock_ms
+from kestrel.segmented.codec import Item
+from kestrel.segmented.queue import Queue
+from sej.disk import OS, Disk
+
+__all__ = ["export", "import_"]
+
+
+def export(
+    directory: str | os.PathLike[str],
+    name: str,
+    writer: WriterLike,
+    *,
+    reader: str = "",
+    read_back: Callable[[int], Iterable[MessageLike]] | None = None,
+    disk: Disk = OS,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> Moved:
+    """Append what a reader has not committed to a SEJ journal; the queue keeps it.
+
+    Args:
+        directory: where the queue's files are.
+        name: the queue.
+        writer: a ``sej.Writer``.
+        reader: whose items.
+        read_back: called with the first offset, gives the messages from there on, to be compared.
+        disk: the seam of the queue's files.
+        now_ms: the clock.
+
+    Raises:
+        MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
+            something else.
+        BusyError: somebody has the queue open.
+    """
+    with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
+        bookmark = queue.reader(reader).bookmark
+        rows = (
+            row_of(item.data, item.add_time, item.expire_time, now_ms=now_ms)
+            for item in queue.items_after(bookmark.head)
+            if item.id not in bookmark.done
+        )
+        disk.mkdir(join(directory, KEPT))
+        source = [queue.tail_id, bookmark.head, sorted(bookmark.done)]
+        progress = Progress(join(directory, join(KEPT, f"{name}.read.{reader}.export")), source, disk)
+        moved = export_rows(rows, writer, progress, queue.damage)
+        if read_back is not None and moved.first_offset is not None:
+            compare(moved, islice(read_back(moved.first_offset), moved.count), progress.path)
+        progress.remove()
+        return moved
+
+
+def import_(
+    directory: str | os.PathLike[str],
+    name: str,
+    messages: Iterable[MessageLike],
+    *,
+    keys: Literal["refuse", "drop"] = "refuse",
+    disk: Disk = OS,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> Moved:
+    """Put messages into a queue that nobody has open, for all of its readers.
+
+    Args:
+        directory: where the queue's files are; made if missing.
+        name: the queue.
+        messages: after a call that was cut short: the same ones again.
+        keys: what to do with keys and types, for which the format has no place.
+        disk: the seam.
+        now_ms: the clock, for messages without a timestamp.
+
+    Raises:
+        MoveError: a message has a key or type, the messages are not those of a call that was cut short, or what was
+            written reads as something else.
+        BusyError: somebody has the queue open.
+    """
+    with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
+        disk.mkdir(join(directory, KEPT))
+        progress = Progress(join(directory, join(KEPT, f"{name}.import")), ["messages"], disk)
+        state = progress.load()
+        start = queue.tail_id if state is None else state["start"]
+        if state is None:
+            progress.save(start, 0)
+        items = (fields_of(message, keys, now_ms) for message in messages)
+        count, found = 0, 0
+        for there, item in zip(queue.items_after(start), items, strict=False):
+            if there.data != item.data:
+                raise MoveError(
+                    f"item {there.id} of an import that was cut short is another than the message in its place: give"
+                    " the same messages, or remove this file to begin anew",
+                    path=progress.path,
+                )
+            found = checksum([row_of(there.data, 0, there.expire_time, now_ms=now_ms)], found)[1]
+            count += 1
+        while batch := list(islice(items, BATCH)):
+            rows = [row_of(item.data, 0, item.expiry, now_ms=now_ms) for item in batch]
+            queue.restore(Item(0, item.add_time or 0, item.expiry or None, 0, item.data) for item in batch)
+            found = checksum(rows, found)[1]
+            count += len(batch)
+        queue.sync()
+        there_rows = (row_of(one.data, 0, one.expire_time, now_ms=now_ms) for one in queue.items_after(start))
+        moved = Moved(count, found, None, queue.damage)
+        if checksum(there_rows) != (count, found):
+            raise MoveError("what was written reads as something else: do not remove the source", path=progress.path)
+        progress.remove()
+        return moved
