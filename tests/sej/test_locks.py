@@ -1,0 +1,191 @@
+"""Locks: one writer whatever the original does to the file, the holder in the error, death frees them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej import ClosedError, LockedError, LockLostError
+from sej.disk import OS, OsDisk, OsFile
+from sej.locks import Lock, host_name, lease, process_start
+from tests.sej.hooks import ROOT, Worker, output, script, until
+
+HOLDER = """
+import sys, sej
+w = sej.Writer(sys.argv[1])
+w.append(b"held")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_writer_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+    holder = script(HOLDER, tmp_path)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    start = time.monotonic()
+    with pytest.raises(LockedError, match="writer lock is held by") as raised:
+        sej.Writer(tmp_path)
+    assert time.monotonic() - start < 5
+    assert raised.value.path == str(tmp_path / "jnl.lck")
+    assert raised.value.holder is not None
+    for part in (f"pid={holder.pid}", f"host={host_name()}", "start=20"):
+        assert part in raised.value.holder and part in str(raised.value)
+    holder.communicate()
+    sej.Writer(tmp_path).close()
+
+
+def test_waiting_for_the_lock_ends_when_it_is_free_or_time_is_up(tmp_path: Path) -> None:
+    w = sej.Writer(tmp_path)
+    with pytest.raises(LockedError):
+        sej.Writer(tmp_path, lock_timeout=0.02)
+    waiting = Worker(lambda: sej.Writer(tmp_path, lock_timeout=None))
+    w.close()
+    second = waiting.result()
+    assert isinstance(second, sej.Writer)
+    second.close()
+
+
+def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
+    holder = script(HOLDER, tmp_path)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.communicate()
+    with sej.Writer(tmp_path) as w:
+        assert w.offset == 1
+
+
+def test_the_file_is_never_removed_and_not_emptied_by_who_does_not_own_it(tmp_path: Path) -> None:
+    path = tmp_path / "jnl.lck"
+    with sej.Writer(tmp_path):
+        inode, text = path.stat().st_ino, path.read_bytes()
+        assert text.startswith(b"pid=%d host=" % os.getpid())
+        with pytest.raises(LockedError):
+            sej.Writer(tmp_path)
+        assert path.read_bytes() == text
+    assert path.stat().st_ino == inode
+    sej.Writer(tmp_path).close()
+    assert path.stat().st_ino == inode
+
+
+def test_a_holder_that_signs_nothing_is_another_process(tmp_path: Path) -> None:
+    """The original empties the file: the lock counts all the same."""
+    path = tmp_path / "jnl.lck"
+    with open(path, "wb") as file:
+        assert OsFile(os.dup(file.fileno()), str(path)).lock(exclusive=True, brief=True)
+    original = OS.open(path, "append")
+    assert original.lock()
+    with pytest.raises(LockedError, match="another process") as raised:
+        sej.Writer(tmp_path)
+    assert raised.value.holder is None
+    original.close()
+    sej.Writer(tmp_path).close()
+
+
+class UnlinkingDisk(OsDisk):
+    """An original writer goes while we come: it unlocked and closed already, and unlinks after we locked."""
+
+    def __init__(self, path: Path) -> None:
+        self.victim: Path | None = path
+
+    def open(self, path: object, mode: object) -> OsFile:
+        file = super().open(path, mode)  # type: ignore[arg-type]
+        if self.victim is not None and str(path) == str(self.victim):
+            again = _UnlinkedWhenLocked(os.dup(file.fileno()), file.path)
+            file.close()
+            again.disk = self
+            return again
+        return file
+
+
+class _UnlinkedWhenLocked(OsFile):
+    disk: UnlinkingDisk
+
+    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
+        taken = super().lock(exclusive=exclusive, wait=wait, brief=brief)
+        if taken and self.disk.victim is not None:
+            self.disk.victim.unlink()
+            self.disk.victim = None
+        return taken
+
+
+def test_a_lock_on_a_file_that_loses_its_name_is_taken_anew(tmp_path: Path) -> None:
+    (tmp_path / "jnl.lck").write_bytes(b"")
+    with sej.Writer(tmp_path, disk=UnlinkingDisk(tmp_path / "jnl.lck")) as w:
+        with pytest.raises(LockedError):
+            sej.Writer(tmp_path)
+        w.append(b"one writer")
+        w.sync()
+
+
+INHERITS = """
+import subprocess, sys, sej
+w = sej.Writer(sys.argv[1])
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, close_fds=False)
+w.close()
+sej.Writer(sys.argv[1]).close()
+print("free")
+child.communicate()
+"""
+
+
+def test_a_started_program_does_not_inherit_the_lock(tmp_path: Path) -> None:
+    assert output(INHERITS, tmp_path) == "free"
+
+
+# --- the lock itself
+
+
+def test_shared_locks_keep_exclusive_ones_out(tmp_path: Path) -> None:
+    path = tmp_path / "l"
+    with Lock(path, exclusive=False), Lock(path, exclusive=False), pytest.raises(LockedError):
+        Lock(path).acquire()
+    with Lock(path) as lock:
+        assert lock.held
+        with pytest.raises(LockedError):
+            Lock(path, exclusive=False).acquire()
+        with pytest.raises(LockedError, match="this object"):
+            lock.acquire()
+
+
+def test_check_tells_when_the_lock_is_worth_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "l"
+    lock = Lock(path, what="the thing")
+    with pytest.raises(ClosedError):
+        lock.check()
+    with lock:
+        lock.check()
+        os.replace(path, tmp_path / "moved")
+        with pytest.raises(LockLostError, match="the thing"):
+            lock.check()
+        path.write_bytes(b"another file of that name")
+        with pytest.raises(LockLostError):
+            lock.check()
+    lock.release()
+    assert not lock.held and path.read_bytes() == b"another file of that name"
+
+
+def test_a_process_is_known_by_pid_and_start() -> None:
+    assert process_start(os.getpid()) == process_start(os.getpid()) is not None
+    child = subprocess.Popen([sys.executable, "-c", ""], cwd=ROOT)
+    until(lambda: process_start(child.pid) is None)  # a zombie holds nothing
+    child.wait()
+    assert process_start(child.pid) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_a_lease_is_had_alone_and_for_as_long_as_the_file_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "leased"
+    path.write_bytes(b"")
+    with open(path, "rb"):
+        file = OS.open(path, "edit")
+        assert not lease(file), "somebody else has it open"
+        file.close()
+    file = OS.open(path, "edit")
+    assert lease(file)
+    other = script("import sys; open(sys.argv[1]).close(); print('opened')", path)
+    file.close()
+    assert other.communicate(timeout=30)[0] == "opened\n"
