@@ -398,7 +398,7 @@ cdef class Buffer:
     cdef object _release
     cdef object _refuse
     cdef object _write
-    cdef object _failed
+    cdef object _trouble
 
     def __cinit__(self, int64_t offset, object drain, object lock):
         self.offset = offset
@@ -469,12 +469,12 @@ cdef class Buffer:
                 try:
                     taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
                 except BaseException as error:
-                    self._failed(error)
+                    self._trouble(error, 0)
                     raise
-                self._drained += taken
-                self.position += taken
-                if self._drained < self._used:
-                    self._drain()
+                if taken < size:
+                    self._trouble(None, taken)
+                self._drained = self._used
+                self.position += size
             else:
                 self._drain()
         finally:
@@ -634,10 +634,10 @@ cdef class Buffer:
         self.position += self._used - self._drained
         self._drained = self._used
 
-    def steady(self, write, failed, int64_t until, int64_t look_in_ns):
+    def steady(self, write, trouble, int64_t until, int64_t look_in_ns):
         """Write by itself up to a position of the file and for a time; then drain is called again."""
         self._write = write
-        self._failed = failed
+        self._trouble = trouble
         self.steady_until = until
         self._look_at = sej_coarse() + look_in_ns if until else 0
 

@@ -407,10 +407,10 @@ class Buffer:
         "_data",
         "_drain",
         "_drained",
-        "_failed",
         "_lock",
         "_look_at",
         "_refuse",
+        "_trouble",
         "_write",
         "batch_limit",
         "first_timestamp",
@@ -436,7 +436,7 @@ class Buffer:
         self._lock = lock
         self._refuse: Callable[[], NoReturn] | None = None
         self._write: Callable[[bytes], int] | None = None
-        self._failed: Callable[[BaseException], None] | None = None
+        self._trouble: Callable[[BaseException | None, int], None] | None = None
         self.position = self.steady_until = self._look_at = 0
         self._data = bytearray()
         self._drained = 0
@@ -524,7 +524,7 @@ class Buffer:
     def steady(
         self,
         write: Callable[[bytes], int] | None,
-        failed: Callable[[BaseException], None] | None,
+        trouble: Callable[[BaseException | None, int], None] | None,
         until: int,
         look_in_ns: int,
     ) -> None:
@@ -532,11 +532,12 @@ class Buffer:
 
         Args:
             write: takes pending bytes and says how many of them it wrote; None where until is 0.
-            failed: told of what write raises, before the append raises it.
+            trouble: told of what write raised, before the append raises it; or, with None, how little it wrote: then it
+                writes the rest.
             until: a position of the file; 0: always drain.
             look_in_ns: how long.
         """
-        self._write, self._failed = write, failed
+        self._write, self._trouble = write, trouble
         self.steady_until = until
         self._look_at = time.monotonic_ns() + look_in_ns if until else 0
 
@@ -558,16 +559,16 @@ class Buffer:
             self._drain()
             return
         assert self._write is not None
-        assert self._failed is not None
+        assert self._trouble is not None
         try:
             taken = self._write(bytes(self._data[self._drained :]))
         except BaseException as error:
-            self._failed(error)
+            self._trouble(error, 0)
             raise
-        self._drained += taken
-        self.position += taken
         if taken < size:
-            self._drain()
+            self._trouble(None, taken)
+        self._drained = len(self._data)
+        self.position += size
 
     def stop(self, refuse: Callable[[], NoReturn]) -> None:
         """From now on every append calls refuse, which raises."""

@@ -491,7 +491,7 @@ class Writer:
             buffer.limit = min(_BUFFER_BYTES, left)
         else:
             until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
-            buffer.steady(self._file.writer(), self._write_failed, until, _LOOK_NS)
+            buffer.steady(self._file.writer(), self._write_trouble, until, _LOOK_NS)
 
     def _drain(self) -> None:
         """Write what the buffer holds; what the buffer calls."""
@@ -501,7 +501,7 @@ class Writer:
                 try:
                     self._file.write(view)
                 except OSError as error:
-                    self._write_failed(error)
+                    self._write_trouble(error, 0)
             buffer.drained()
             if len(buffer) >= BLOCK_BYTES:
                 self._end_block()
@@ -531,14 +531,21 @@ class Writer:
         except (OSError, SejError):
             return  # the next opening finds a torn tail and cuts it
 
-    def _write_failed(self, error: BaseException) -> None:
-        """Cut what a failed write left, and poison; what the buffer calls where it writes by itself."""
-        if isinstance(error, OSError):
-            with self._buffer.pending() as view:
-                self._cut_partial_write(view)
-            self._fail(error)
-            raise self._failed("a write failed", error) from error
+    def _write_trouble(self, error: BaseException | None, taken: int) -> None:
+        """Cut what a failed write left, and poison; write the rest of a short one. What the buffer calls."""
+        with self._buffer.pending() as view:
+            if error is None:
+                try:
+                    self._file.write(view[taken:])
+                    return
+                except OSError as late:
+                    error = late
+            if not isinstance(error, OSError):
+                self._fail(error)
+                return
+            self._cut_partial_write(view)
         self._fail(error)
+        raise self._failed("a write failed", error) from error
 
     def _segment_offset_of_pending(self, view: memoryview) -> int:
         return int.from_bytes(view[:8], "big")
