@@ -1,0 +1,190 @@
+"""The seam to the real disk: writes are whole, names are synced, descriptors do not leak."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sej.disk import OS, Mode, OsDisk, network_file_system, replace_file
+from tests.sej.hooks import output
+
+
+def test_modes_say_what_must_exist(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    missing: list[Mode] = ["read", "edit"]
+    for mode in missing:
+        with pytest.raises(FileNotFoundError):
+            OS.open(path, mode)
+    OS.open(path, "new").close()
+    with pytest.raises(FileExistsError):
+        OS.open(path, "new")
+    file = OS.open(path, "append")
+    file.write(b"one")
+    file.write(b"two")
+    file.close()
+    file = OS.open(path, "append")
+    file.write(b"three")
+    assert file.read(100, 0) == b"onetwothree", "every write goes to the end"
+    file.close()
+    file = OS.open(path, "edit")
+    file.write_at(b"TWO", 3)
+    assert file.read(8, 3) == b"TWOthree" and file.status().size == 11
+    file.truncate(4)
+    assert file.read(100, 0) == b"oneT"
+    file.close()
+    file.close()
+    file = OS.open(path, "temp")
+    assert file.status().size == 0
+    file.close()
+
+
+def test_reading_gives_fewer_only_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(200)))
+    file = OS.open(tmp_path / "file", "read")
+    assert file.read(50, 190) == bytes(range(190, 200)) and file.read(5, 300) == b""
+    memory = bytearray(20)
+    assert file.read_into(memoryview(memory), 195) == 5 and memory[:5] == bytes(range(195, 200))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.write(b"x")
+    file.close()
+
+
+def test_status_knows_who_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    os.link(tmp_path / "a", tmp_path / "b")
+    one, two = OS.status(tmp_path / "a"), OS.status(tmp_path / "b")
+    assert one is not None and two is not None
+    assert one.identity == two.identity and (one.size, one.links, one.is_dir) == (3, 2, False)
+    there = OS.status(tmp_path)
+    assert there is not None and there.is_dir
+    assert OS.status(tmp_path / "missing") is OS.status(tmp_path / "a" / "below") is None
+
+
+class TracingDisk(OsDisk):
+    """The real disk, and the directories that were synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def sync_dir(self, path: str | os.PathLike[str]) -> None:
+        self.synced.append(os.fspath(path))
+        super().sync_dir(path)
+
+
+def test_directories_are_synced_after_create_rename_and_unlink(tmp_path: Path) -> None:
+    disk = TracingDisk()
+
+    def synced() -> set[str]:
+        found = {os.path.relpath(path, tmp_path) for path in disk.synced}
+        disk.synced.clear()
+        return found
+
+    disk.mkdir(tmp_path / "a" / "b")
+    assert synced() == {".", "a"}
+    disk.mkdir(tmp_path / "a" / "b")
+    assert synced() == set()
+    disk.open(tmp_path / "a" / "x", "new").close()
+    assert synced() == {"a"}
+    disk.open(tmp_path / "a" / "x", "append").close()
+    assert synced() == set(), "it was there"
+    disk.open(tmp_path / "a" / "y", "append").close()
+    assert synced() == {"a"}
+    disk.open(tmp_path / "a" / "t", "temp").close()
+    assert synced() == set()
+    disk.rename(tmp_path / "a" / "t", tmp_path / "a" / "b" / "t")
+    assert synced() == {"a", "a/b"}
+    disk.unlink(tmp_path / "a" / "x")
+    assert synced() == {"a"}
+    disk.unlink(tmp_path / "a" / "x")
+    assert synced() == set()
+    replace_file(disk, tmp_path / "a" / "tmp", tmp_path / "a" / "b" / "kept", b"data")
+    assert synced() == {"a", "a/b"}
+    assert (tmp_path / "a" / "b" / "kept").read_bytes() == b"data"
+    disk.unlink(tmp_path / "a" / "b" / "t")
+    disk.unlink(tmp_path / "a" / "b" / "kept")
+    disk.rmdir(tmp_path / "a" / "b")
+    assert synced() >= {"a"}
+
+
+def test_a_file_is_replaced_whole_and_the_old_one_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"old")
+    os.link(tmp_path / "kept", tmp_path / "temporary")  # as a crash inside a rename may leave it
+    with open(tmp_path / "kept", "rb") as reader:
+        replace_file(OS, tmp_path / "temporary", tmp_path / "kept", b"new and longer")
+        assert reader.read() == b"old"
+    assert (tmp_path / "kept").read_bytes() == b"new and longer"
+    assert OS.list(tmp_path) == ["kept"]
+
+
+SHORT = """
+import json, os, resource, sys
+from sej.disk import OS
+file = OS.open(sys.argv[1], "append")
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+try:
+    file.write(bytes(3000))
+except OSError as error:
+    print(json.dumps([error.errno, file.status().size]))
+"""
+
+
+def test_a_write_that_cannot_be_whole_raises(tmp_path: Path) -> None:
+    assert json.loads(output(SHORT, tmp_path / "file")) == [errno.EFBIG, 1000]
+
+
+def test_a_full_device_raises(tmp_path: Path) -> None:
+    file = OS.open("/dev/full", "edit")
+    with pytest.raises(OSError, match="No space left"):
+        file.write(b"x")
+    file.close()
+
+
+def test_every_descriptor_is_closed_on_exec(tmp_path: Path) -> None:
+    modes: list[Mode] = ["new", "read", "edit", "append", "temp"]
+    for mode in modes:
+        file = OS.open(tmp_path / "file", mode)
+        assert not os.get_inheritable(file.fileno())
+        file.close()
+        assert file.fileno() == -1
+
+
+def test_a_forgotten_file_is_closed(tmp_path: Path) -> None:
+    file = OS.open(tmp_path / "file", "new")
+    fd = file.fileno()
+    assert os.fstat(fd)
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_locks_exclude_and_are_let_go(brief: bool, tmp_path: Path) -> None:
+    one, two = (OS.open(tmp_path / "file", "append") for _ in range(2))
+    assert one.lock(brief=brief) and not two.lock(brief=brief) and not two.lock(exclusive=False, brief=not brief)
+    one.unlock()
+    assert two.lock(exclusive=False, brief=brief) and one.lock(exclusive=False, brief=brief)
+    assert not one.lock(brief=brief)
+    one.close()
+    assert two.lock(brief=brief)
+    two.close()
+
+
+def test_local_file_systems_are_no_network(tmp_path: Path) -> None:
+    assert network_file_system(tmp_path) is None
+    assert network_file_system(tmp_path / "not" / "there") is None
+    assert OS.free_bytes(tmp_path) > 0
+
+
+def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sej
+
+    real = str(tmp_path.resolve())
+    monkeypatch.setattr("sej.disk._mounts", lambda: iter([("/", "ext4"), (real, "nfs4"), (real + "/deep", "ext4")]))
+    assert network_file_system(tmp_path / "j") == "nfs4"
+    assert network_file_system(tmp_path / "deep" / "j") is None
+    with pytest.raises(sej.NetworkFileSystemError, match="nfs4") as raised:
+        sej.Writer(tmp_path / "j")
+    assert raised.value.path == str(tmp_path / "j") and not (tmp_path / "j").exists()
+    sej.Writer(tmp_path / "j", allow_network_fs=True).close()

@@ -1,0 +1,140 @@
+"""Waiting for a directory: what changed is not missed, a wait ends in time, one inotify for the process."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sej.watch import Watch
+from tests.sej.hooks import Worker, output
+
+LONG_S = 30.0
+
+
+def opened(kind: str) -> int:
+    """How many descriptors of this process are of that kind."""
+    links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    return sum(kind in os.readlink(link) for link in links if os.path.islink(link))
+
+
+@pytest.mark.parametrize("what", ["append", "create", "rename", "remove", "truncate"])
+def test_every_kind_of_change_ends_a_wait(what: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"something")
+    with Watch(tmp_path, safety_s=LONG_S) as watch:
+        assert not watch.wait(0.0)
+        waiting = Worker(lambda: watch.wait(LONG_S))
+        match what:
+            case "append":
+                with open(file, "ab") as opened_file:
+                    opened_file.write(b"more")
+            case "create":
+                (tmp_path / "new").write_bytes(b"")
+            case "rename":
+                file.rename(tmp_path / "moved")
+            case "remove":
+                file.unlink()
+            case _:
+                os.truncate(file, 0)
+        start = time.monotonic()
+        assert waiting.result() is True
+        assert time.monotonic() - start < LONG_S / 2
+
+
+def test_a_change_between_two_waits_is_not_lost(tmp_path: Path) -> None:
+    with Watch(tmp_path, safety_s=LONG_S) as watch:
+        for n in range(10):
+            (tmp_path / str(n)).write_bytes(b"")
+            assert watch.wait(LONG_S)
+            assert not watch.wait(0.0)
+
+
+def test_a_timeout_is_kept_to(tmp_path: Path) -> None:
+    with Watch(tmp_path, safety_s=LONG_S) as watch:
+        start = time.monotonic()
+        assert watch.wait(0.03) is False
+        assert 0.03 <= time.monotonic() - start < 5
+
+
+def test_the_safety_net_comes_back_by_itself(tmp_path: Path) -> None:
+    with Watch(tmp_path, safety_s=0.02) as watch:
+        start = time.monotonic()
+        assert watch.wait(None) is True
+        assert watch.wait(LONG_S) is True
+        assert time.monotonic() - start < 5
+
+
+def test_each_watch_hears_of_its_own_directory(tmp_path: Path) -> None:
+    paths = [tmp_path / str(n) for n in range(5)]
+    for path in paths:
+        path.mkdir()
+    watches = [Watch(path, safety_s=LONG_S) for path in paths for _ in range(2)]
+    waiting = [Worker(lambda watch=watch: watch.wait(LONG_S)) for watch in watches]  # type: ignore[misc]
+    for at in (3, 0, 4, 1, 2):
+        (paths[at] / "new").write_bytes(b"")
+        assert waiting[2 * at].result() is waiting[2 * at + 1].result() is True
+    for watch in watches:
+        watch.close()
+
+
+def test_one_inotify_instance_serves_the_process(tmp_path: Path) -> None:
+    with Watch(tmp_path):
+        before = opened("inotify")
+        watches = [Watch(tmp_path) for _ in range(20)]
+        assert opened("inotify") == before == 1
+        for watch in watches:
+            watch.close()
+
+
+@pytest.mark.parametrize("end", ["wake", "close"])
+def test_another_thread_ends_a_wait(end: str, tmp_path: Path) -> None:
+    watch = Watch(tmp_path, safety_s=LONG_S)
+    waiting = Worker(lambda: watch.wait(LONG_S))
+    getattr(watch, end)()
+    start = time.monotonic()
+    waiting.result()
+    assert time.monotonic() - start < LONG_S / 2
+    watch.close()
+    watch.close()
+
+
+def test_a_missing_directory_is_polled(tmp_path: Path) -> None:
+    with Watch(tmp_path / "missing") as watch:
+        assert watch.polling
+        assert watch.wait(LONG_S) is True, "look again: a polling watch cannot know"
+        assert watch.wait(0.0) is False
+
+
+def test_a_directory_that_goes_away_is_polled_from_then_on(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with Watch(gone, safety_s=0.05) as watch:
+        at_first = watch.polling
+        gone.rmdir()
+        assert watch.wait(LONG_S)
+        while not watch.polling:
+            watch.wait(0.01)
+        assert watch.wait(LONG_S) and not at_first
+
+
+OVERFLOW = """
+import os, sys
+from sej.watch import Watch
+limit = int(open("/proc/sys/fs/inotify/max_queued_events").read())
+with Watch(sys.argv[1], safety_s=30.0) as watch, Watch(sys.argv[2], safety_s=30.0) as other:
+    a, b = (os.path.join(sys.argv[1], name) for name in "ab")
+    open(a, "w").close()
+    for _ in range(limit // 2 + 10):
+        os.rename(a, b)
+        os.rename(b, a)
+    open(os.path.join(sys.argv[2], "lost"), "w").close()  # the queue is full: this event is thrown away
+    assert watch.wait(30.0)
+    print(other.wait(30.0))
+"""
+
+
+def test_an_overflow_wakes_everybody(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    assert output(OVERFLOW, tmp_path / "one", tmp_path / "two") == "True"
