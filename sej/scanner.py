@@ -87,6 +87,7 @@ class Scanner:
         self._verify = verify
         self._using = threading.Lock()
         self._closed = False
+        self._interrupted = False
         self._watch: Watch | None = None
         self._passed: list[Gap] = []
         self._ready: Iterator[Message] = iter(())
@@ -120,6 +121,27 @@ class Scanner:
                 if batch:
                     self._offset = batch[-1].offset + 1
             return batch
+
+    @property
+    def ready(self) -> int:
+        """How many messages were read ahead and can be had without waiting."""
+        return length_hint(self._ready)
+
+    def prefetch(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> bool:
+        """Read a batch ahead, as :meth:`read` does, and keep it for whatever reads next; whether there is one."""
+        self._require_open()
+        wait = self.timeout if isinstance(timeout, Start) else timeout
+        with self._using:
+            if not self.ready and (batch := self._next_batch(max_messages, wait)):
+                self._ready = iter(batch)
+                self._offset = batch[-1].offset + 1
+            return self.ready > 0
+
+    def interrupt(self) -> None:
+        """Let a read that waits in another thread return with nothing, as after its time-out."""
+        self._interrupted = True
+        if self._watch is not None:
+            self._watch.wake()
 
     def __iter__(self) -> Iterator[Message]:
         """Message after message; ends after the time-out. Iterating again goes on where it ended."""
@@ -233,7 +255,8 @@ class Scanner:
         while True:
             # The watch was there before this read: what comes after it wakes the wait.
             batch = self._cursor.read(limit)
-            if batch or self._closed:
+            if batch or self._closed or self._interrupted:
+                self._interrupted = False
                 self._watch.busy()
                 return [] if self._closed else batch
             now = time.monotonic()

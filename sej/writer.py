@@ -207,6 +207,30 @@ class Writer:
             self._syncer.commit(span.stop)
         return span
 
+    def append_each(self, rows: Iterable[tuple[BytesLike, BytesLike, int, int | None]]) -> list[int | Exception]:
+        """Append messages that have nothing to do with each other: an invalid one does not stop the others.
+
+        Under ``"disk"`` they share one sync.
+
+        Args:
+            rows: value, key, type and timestamp of each.
+
+        Returns:
+            For each its offset, or what :meth:`append` would have raised.
+        """
+        found: list[int | Exception] = []
+        for row in rows:
+            try:
+                found.append(self._buffer.append(*row))
+            except (SejError, TypeError) as error:
+                found.append(error)
+        if self._durability == "disk":
+            try:
+                self._syncer.commit(max((offset + 1 for offset in found if isinstance(offset, int)), default=0))
+            except SejError as error:
+                return [error if isinstance(offset, int) else offset for offset in found]
+        return found
+
     def append_messages(self, messages: Iterable[Message]) -> range:
         """Append messages that were read elsewhere: type, key and timestamp stay, offsets are new."""
         found = list(messages)
