@@ -4,11 +4,12 @@ from kestrel import segmented
 from kestrel.codec import Operation
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.journal import read_journal
-from kestrel.moving import Moved, export, import_
+from kestrel.moving import export, import_
 from kestrel.packing import pack
 from kestrel.queue import Counters, Queue
 from kestrel.queues import Queues
 from kestrel.replay import Item, State, replay
+from kestrel.transfer import Moved
 
 __all__ = [
     "Counters",

@@ -1,7 +1,7 @@
 """Moving house: what a reader of a libkestrel queue has yet to see into a SEJ journal, and messages into a queue.
 
-As ``kestrel.moving``: an expiry stands in the key, other keys and types have no place; a call that was cut short is
-finished by calling it again; what was written is counted and its checksum is compared.
+``kestrel.transfer`` says what goes where. A call that was cut short is finished by calling it again; what was written
+is counted and its checksum is compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Literal
 from kestrel.errors import MoveError
 from kestrel.files import KEPT, join
 from kestrel.fuse import opening
-from kestrel.moving import (
+from kestrel.packing import wall_clock_ms
+from kestrel.segmented.codec import Item
+from kestrel.segmented.queue import Queue
+from kestrel.transfer import (
     BATCH,
     MessageLike,
     Moved,
@@ -26,9 +29,6 @@ from kestrel.moving import (
     fields_of,
     row_of,
 )
-from kestrel.packing import wall_clock_ms
-from kestrel.segmented.codec import Item
-from kestrel.segmented.queue import Queue
 from sej.disk import OS, Disk
 
 __all__ = ["export", "import_"]

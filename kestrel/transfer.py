@@ -1,0 +1,223 @@
+"""What both formats share in moving to SEJ journals and back: a message's face, progress, checksums, and the way out.
+
+What goes where: the data is the value, the add time the timestamp, and an expiry, which SEJ does not know, stands in
+the key as ``expiry=<ms>``. SEJ's types and other keys have no place in Kestrel: importing them is refused unless they
+may be dropped. SEJ is known here by its face alone: a writer with ``append_many`` and ``sync``, messages with
+``timestamp``, ``type``, ``key`` and ``value``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+from kestrel.errors import Damage, MoveError
+from kestrel.replay import Item
+from sej.disk import Disk, replace_file
+
+__all__ = [
+    "BATCH",
+    "MessageLike",
+    "Moved",
+    "Progress",
+    "Row",
+    "WriterLike",
+    "checksum",
+    "compare",
+    "export_rows",
+    "fields_of",
+    "row_of",
+]
+
+BATCH: Final = 1000
+"""Messages between two syncs."""
+_NS: Final = 1_000_000
+_MAX_MS: Final = (2**63 - 1) // _NS
+_MIN_MS: Final = -(2**63) // _NS + 1
+_EXPIRY_KEY: Final = re.compile(rb"expiry=([0-9]{1,19})")
+
+
+class WriterLike(Protocol):
+    """What an export writes to; a ``sej.Writer`` is one. By its ``offset`` a resumed export repeats nothing."""
+
+    def append_many(
+        self, values: Sequence[bytes], keys: Sequence[bytes] | None = None, *, timestamp: Sequence[int] | None = None
+    ) -> object:
+        """Append messages."""
+
+    def sync(self) -> object:
+        """Make them durable."""
+
+
+class MessageLike(Protocol):
+    """What an import reads; a ``sej.Message`` is one."""
+
+    @property
+    def timestamp(self) -> int:
+        """Nanoseconds since the epoch."""
+
+    @property
+    def type(self) -> int:
+        """0 to 255."""
+
+    @property
+    def key(self) -> bytes:
+        """Up to 127 bytes."""
+
+    @property
+    def value(self) -> bytes:
+        """The payload."""
+
+
+class Moved(NamedTuple):
+    """What was moved.
+
+    Attributes:
+        count: how many items.
+        checksum: CRC32 over all of them, see :func:`checksum`.
+        first_offset: the first one's offset in the SEJ journal; None where the writer has no ``offset``.
+        damage: what was unreadable in the Kestrel journal.
+    """
+
+    count: int  # type: ignore[assignment]  # a tuple's own count has no use here
+    checksum: int
+    first_offset: int | None
+    damage: list[Damage]
+
+
+class Row(NamedTuple):
+    """An item on its way, as SEJ has it; and as a message is, so that both are summed up alike."""
+
+    timestamp: int
+    key: bytes
+    value: bytes
+
+
+class Progress:
+    """How far an export is, in a small file that is replaced whole."""
+
+    def __init__(self, path: str, source: list[Any], disk: Disk) -> None:
+        self.path = path
+        self._source = source
+        self._disk = disk
+
+    def load(self) -> dict[str, Any] | None:
+        """What a call that was cut short left; None where there was none."""
+        try:
+            file = self._disk.open(self.path, "read")
+        except FileNotFoundError:
+            return None
+        try:
+            found = json.loads(file.read(1 << 20, 0))
+            if not isinstance(found, dict) or not {"source", "start", "count"} <= found.keys():
+                raise ValueError
+        except ValueError:
+            raise MoveError(
+                "no progress of an export can be read here: remove it to begin anew", path=self.path
+            ) from None
+        finally:
+            file.close()
+        if found["source"] != self._source:
+            raise MoveError(
+                "the queue was changed since an export that was cut short: remove this file to begin anew, and what"
+                f" was exported by then ({found['count']} items from offset {found['start']})",
+                path=self.path,
+            )
+        return found
+
+    def save(self, start: int | None, count: int) -> None:
+        """Note how far it is, durably."""
+        state = json.dumps({"source": self._source, "start": start, "count": count})
+        replace_file(self._disk, f"{self.path}.part", self.path, state.encode())
+
+    def remove(self) -> None:
+        """It is finished."""
+        self._disk.unlink(self.path)
+
+
+def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int, int]:
+    """How many messages, and the CRC32 over their sizes, timestamps, keys and values; start: the CRC32 so far."""
+    count, found = 0, start
+    for message in messages:
+        found = _sum(found, message.timestamp, message.key, message.value)
+        count += 1
+    return count, found
+
+
+def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
+    """Make sure that these messages are what was moved.
+
+    Raises:
+        MoveError: they are not.
+    """
+    count, found = checksum(messages)
+    if (count, found) != (moved.count, moved.checksum):
+        raise MoveError(
+            f"{moved.count} items with checksum {moved.checksum:08x} were written, {count} with {found:08x} are there:"
+            " do not remove the source",
+            path=path,
+        )
+
+
+def export_rows(rows: Iterator[Row], writer: WriterLike, progress: Progress, damage: list[Damage]) -> Moved:
+    """Append rows to a SEJ journal from where the progress says, in batches that are synced and noted."""
+    offset: int | None = getattr(writer, "offset", None)
+    state = progress.load()
+    start = offset if state is None else state["start"]
+    count = 0 if state is None else state["count"]
+    if state is not None and offset is not None and start is not None:
+        # What was appended but not noted is there; more than one batch of it is from somebody else.
+        if not count <= offset - start <= count + BATCH:
+            raise MoveError(
+                f"the SEJ journal ends at offset {offset}, an export that was cut short left it between {start + count}"
+                f" and {start + count + BATCH}: somebody else wrote to it; remove this file to begin anew behind that",
+                path=progress.path,
+            )
+        count = offset - start
+    done, found = checksum(islice(rows, count))
+    if done < count:
+        raise MoveError(f"{count} items were exported, the queue has {done}: it was changed", path=progress.path)
+    if state is None:
+        progress.save(start, 0)
+    while batch := list(islice(rows, BATCH)):
+        writer.append_many(
+            [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
+        )
+        writer.sync()
+        count += len(batch)
+        found = checksum(batch, found)[1]
+        progress.save(start, count)
+    end: int | None = getattr(writer, "offset", None)
+    if end is not None and start is not None and end - start != count:
+        raise MoveError(f"{count} items were exported, the SEJ journal grew by {end - start}", path=progress.path)
+    return Moved(count, found, start, damage)
+
+
+def row_of(data: bytes, add_time: int | None, expiry: int | None, *, now_ms: Callable[[], int]) -> Row:
+    """An item as a message; None or 0: no expiry, None: no add time."""
+    time_ms = now_ms() if add_time is None else min(max(add_time, _MIN_MS), _MAX_MS)
+    return Row(time_ms * _NS, b"expiry=%d" % expiry if expiry and expiry > 0 else b"", data)
+
+
+def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Item:
+    """A message as an item.
+
+    Raises:
+        MoveError: it has a key or type, and keys is ``"refuse"``.
+    """
+    match = _EXPIRY_KEY.fullmatch(message.key)
+    if keys == "refuse" and (message.type or (message.key and not match)):
+        raise MoveError(
+            f"a message has the key {message.key!r} and type {message.type}, for which Kestrel has no place: import"
+            ' with keys="drop" to leave them out'
+        )
+    expiry = min(int(match[1]), 2**63 - 1) if match else 0
+    return Item(message.value, now_ms() if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
+
+
+def _sum(start: int, timestamp: int, key: bytes, value: bytes) -> int:
+    return zlib.crc32(value, zlib.crc32(b"%d %d %b" % (len(value), timestamp, key), start))
