@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shard.errors import ShardsBrokenError, ShardsFailedError, ShardsLockedError
     from shard.lagging import Lag, lag
     from shard.names import Path
+    from shard.resharding import Resharded, reshard
     from shard.routing import index_of
     from shard.scanner import Scanner
     from shard.trees import Found, Tree, find
@@ -25,6 +26,7 @@ _HOME = {
     "shard.errors": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
     "shard.lagging": ("Lag", "lag"),
     "shard.names": ("Path",),
+    "shard.resharding": ("Resharded", "reshard"),
     "shard.routing": ("index_of",),
     "shard.scanner": ("Scanner",),
     "shard.trees": ("Found", "Tree", "find"),
@@ -39,6 +41,7 @@ __all__ = [
     "Lag",
     "Path",
     "Problem",
+    "Resharded",
     "Scanner",
     "ShardsBrokenError",
     "ShardsFailedError",
@@ -51,6 +54,7 @@ __all__ = [
     "find",
     "index_of",
     "lag",
+    "reshard",
     "watch",
 ]
 

@@ -178,6 +178,18 @@ class Writer:
             [message.timestamp for message in found],
         )
 
+    def append_to(self, index: int, messages: Sequence[Message]) -> range:
+        """Append messages to a shard of the caller's choice: for copying trees, whose messages were routed before.
+
+        Returns:
+            Their offsets.
+
+        Raises:
+            SejError: as :meth:`append`.
+        """
+        with self._writer(index) as writer:
+            return writer.append_messages(messages)
+
     # --- durability
 
     def flush(self) -> None:

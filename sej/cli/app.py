@@ -41,13 +41,15 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The core's, then what the installed packages contribute."""
-        return [*_CORE, *sorted(set(_contributed()) - set(_CORE))]
+        return [*_CORE, *sorted({*self.commands, *_contributed()} - set(_CORE))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One of them, or None."""
         if cmd_name in _CORE:
             command: click.Command = getattr(import_module(_CORE[cmd_name]), cmd_name)
             return command
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
         found = _contributed().get(cmd_name)
         return None if found is None else _command(cmd_name, found.load())
 

@@ -1,0 +1,181 @@
+"""``sej shard ls | check | reshard | work``: trees of shards from the command line."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+import click
+
+from sej.cli.exits import Exit
+from sej.journal import Journal
+from sej.message import Message
+from shard.checking import check as check_root
+from shard.lagging import lag
+from shard.names import Path
+from shard.trees import find
+from shard.worker import Worker
+
+__all__ = ["app", "check", "list_", "reshard", "tree_of", "work"]
+
+_ROOT: Final = click.argument("root", metavar="ROOT", type=click.Path(path_type=FilePath))
+_TREE: Final = click.argument("tree", metavar="ROOT/PREFIX.BIT")
+_JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+
+
+@click.group("shard")
+def app() -> None:
+    """Trees of shards: list and check them, change their number, work on them.
+
+    A tree is named ROOT/PREFIX.BIT, as its shards are without their index: data/orders.3 is data/orders.3.000 to
+    data/orders.3.007; the bit is hexadecimal.
+    """
+
+
+@app.command("ls")
+@_ROOT
+@_JSON
+@click.option("--reader", help="Also how far the reader of this name is behind; for trees of shards.")
+def list_(root: FilePath, json: bool, reader: str | None) -> None:
+    """List the SEJ directories under a root: first offset, next offset, bytes, and what the name says.
+
+    Example: sej shard ls --reader mailer data
+    """
+    tree = find(root)
+    behind: dict[tuple[str | None, int | None, int | None], Any] = {}
+    if reader is not None:
+        for path in tree.paths:
+            behind |= {(path.prefix, path.bits, row.index): row for row in lag(path, reader)}
+    for found in tree:
+        journal = Journal(found.path)
+        row: dict[str, Any] = {
+            "path": found.path,
+            "layout": tree.layout,
+            "client": found.client,
+            "prefix": found.prefix,
+            "bits": found.bits,
+            "index": found.index,
+            "first_offset": journal.first_offset,
+            "end_offset": journal.end_offset,
+            "bytes": sum(segment.size for segment in journal.segments),
+        }
+        late = behind.get((found.prefix, found.bits, found.index))
+        if late is not None:
+            row |= {"lag_messages": late.messages, "lag_bytes": late.bytes, "lag_s": round(late.seconds, 3)}
+        if json:
+            click.echo(jsonlib.dumps(row))
+        else:
+            shown = [found.name, row["first_offset"], row["end_offset"], row["bytes"]]
+            shown += [f"{late.messages} behind, {late.seconds:.1f} s"] if late is not None else []
+            click.echo("\t".join(map(str, shown)))
+
+
+@app.command()
+@_ROOT
+@_JSON
+def check(root: FilePath, json: bool) -> None:
+    """Say what is odd about a root: two bit counts, missing shards, foreign things. Exit code 1 where anything is.
+
+    Example: sej shard check data
+    """
+    problems = check_root(root)
+    for problem in problems:
+        click.echo(jsonlib.dumps(problem._asdict()) if json else problem)
+    if problems:
+        raise SystemExit(Exit.WRONG)
+
+
+@app.command()
+@click.argument("source", metavar="ROOT/PREFIX.BIT")
+@click.argument("target", metavar="ROOT/PREFIX.BIT")
+def reshard(source: str, target: str) -> None:
+    """Copy a tree into one with another number of shards; interrupted, the same command goes on.
+
+    Example: sej shard reshard data/orders.3 data/orders.5
+    """
+    from shard.resharding import reshard as run
+
+    with _progress("messages") as progress:
+        done = run(tree_of(source), tree_of(target), progress=progress)
+    readers = f"; readers moved: {', '.join(done.readers)}" if done.readers else ""
+    click.echo(f"{done.messages} messages in {done.shards} shards{readers}; the old tree is still there")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+@_TREE
+@click.argument("name", metavar="NAME")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--max-attempts", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--dead-letter", type=click.Path(path_type=FilePath), help="The journal for what failed so often.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds without a message after which to end.")
+def work(
+    tree: str,
+    name: str,
+    command: tuple[str, ...],
+    max_attempts: int,
+    dead_letter: FilePath | None,
+    timeout: float | None,
+) -> None:
+    """Run a command for each message, as one of the workers NAME; its value is the command's standard input.
+
+    The environment has SEJ_SHARD, SEJ_OFFSET, SEJ_TYPE, SEJ_TIMESTAMP_NS and SEJ_KEY. An exit code but 0 is a failure.
+    SIGTERM ends it after the message in hand.
+
+    Example: sej shard work data/orders.3 mailer -- ./send-mail
+    """
+
+    def handle(index: int, message: Message) -> None:
+        key = message.key.decode(errors="surrogateescape")
+        subprocess.run(
+            command,
+            input=message.value,
+            check=True,
+            env={
+                **os.environ,
+                "SEJ_SHARD": str(index),
+                "SEJ_OFFSET": str(message.offset),
+                "SEJ_TYPE": str(message.type),
+                "SEJ_TIMESTAMP_NS": str(message.timestamp),
+                **({} if "\0" in key else {"SEJ_KEY": key}),
+            },
+        )
+
+    worker = Worker(tree_of(tree), name, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
+    handled = worker.run(handle)
+    if sys.stderr.isatty():
+        click.echo(f"{handled} messages handled", err=True)
+
+
+def tree_of(text: str) -> Path:
+    """A tree by its name on the command line: ``data/orders.3``, ``data/3``, ``data/orders`` (one shard).
+
+    Example:
+        >>> tree_of("data/orders.a"), tree_of("orders")
+        (shard.Path('data', prefix='orders', bits=10), shard.Path('.', prefix='orders', bits=0))
+    """
+    root, _, name = text.rstrip("/").rpartition("/")
+    prefix, _, bit = name.rpartition(".")
+    if len(bit) == 1 and bit in "123456789a":
+        return Path(root or ".", prefix, int(bit, 16))
+    return Path(root or ".", name, 0)
+
+
+@contextmanager
+def _progress(unit: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on standard error where somebody looks; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(unit), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(unit, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

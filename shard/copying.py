@@ -1,0 +1,129 @@
+"""The copying half of a reshard: one fixed sequence of messages for every target shard, resumed wherever it stopped."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from sej.disk import Disk
+from sej.errors import CorruptionError
+from sej.journal import Journal
+from sej.message import Message
+from sej.scanner import Scanner
+from shard.names import Path
+from shard.plans import Plan, Step, save_plan, staging
+from shard.routing import Route, group, routed
+from shard.trees import look
+from shard.writer import Writer
+
+__all__ = ["Progress", "copy"]
+
+_BATCH: Final = 1 << 13
+_CHECKPOINT: Final = 1 << 20
+"""So many messages are copied between two checkpoints: what a resumed run compares at most."""
+
+Progress = Callable[[int, int], object]
+"""Told how many messages are copied, and of how many."""
+
+
+def copy(
+    plan: Plan, source: Path, target: Path, route: Route | None, progress: Progress, disk: Disk, **writer: Any
+) -> None:
+    """Copy what is left of a plan's round; it is durable when this returns, and so is every checkpoint on the way.
+
+    Raises:
+        CorruptionError: a source shard is damaged, or a target shard holds something else than an earlier run's part.
+    """
+    _Copy(plan, source, target, route, progress, disk).run(**writer)
+
+
+class _Copy:
+    def __init__(
+        self, plan: Plan, source: Path, target: Path, route: Route | None, progress: Progress, disk: Disk
+    ) -> None:
+        self._plan = plan
+        self._source = source
+        self._target = target
+        self._tree = staging(target)
+        self._route = route
+        self._progress = progress
+        self._disk = disk
+        self._there = {
+            index: Journal(self._tree.dir(index), disk=disk).end_offset
+            for index in range(self._tree.count)
+            if look(disk, self._tree.dir(index))
+        }
+        """What the targets hold at the start of this run: what an earlier run appended behind the checkpoint."""
+
+    def run(self, **options: Any) -> None:
+        plan = self._plan
+        done = plan.copied + sum(step.end - step.first for step in plan.steps[: plan.step])
+        total = plan.copied + plan.total
+        since = 0
+        with Writer(self._tree, disk=self._disk, **options) as writer:
+            for number in range(plan.step, len(plan.steps)):
+                step = plan.steps[number]
+                start = plan.offset if number == plan.step else step.first
+                for batch in self._batches(step, start):
+                    self._place(step, batch, writer)
+                    since += len(batch)
+                    self._progress(done + batch[-1].offset + 1 - step.first, total)
+                    if since >= _CHECKPOINT:
+                        self._checkpoint(writer, number, batch[-1].offset + 1)
+                        since = 0
+                done += step.end - step.first
+            self._checkpoint(writer, len(plan.steps), 0)
+        self._progress(total, total)
+
+    def _batches(self, step: Step, start: int) -> Iterator[list[Message]]:
+        """The messages of a source shard from start to the step's end."""
+        if start >= step.end:
+            return
+        with Scanner(self._source.dir(step.index), start, disk=self._disk) as scanner:
+            while batch := scanner.read(_BATCH):
+                if batch[-1].offset >= step.end:
+                    batch = [message for message in batch if message.offset < step.end]
+                    if batch:
+                        yield batch
+                    return
+                yield batch
+
+    def _checkpoint(self, writer: Writer, step: int, offset: int) -> None:
+        writer.sync()
+        self._plan.step, self._plan.offset = step, offset
+        save_plan(self._plan, self._target, self._disk)
+
+    def _place(self, step: Step, batch: list[Message], writer: Writer) -> None:
+        """Give each target shard its part of a batch, except for what it has already."""
+        plan = self._plan
+        keys = [message.key for message in batch]
+        indexes = None if self._route is None else routed(self._route, batch, self._tree.bits)
+        for index, (_, _, places) in group(keys, keys, self._tree.bits, indexes, True).items():
+            part = [batch[place] for place in places]
+            end = plan.ends.get(index, 0)
+            for reader, offsets in plan.readers.items():
+                unread = offsets.get(step.index, 0)
+                if index not in plan.places[reader] and part[-1].offset >= unread:
+                    plan.places[reader][index] = end + bisect_left(part, unread, key=lambda message: message.offset)
+            have = min(max(self._there.get(index, 0) - end, 0), len(part))
+            if have:
+                self._compare(index, end, part[:have])
+            if have < len(part):
+                writer.append_to(index, part[have:])
+            plan.ends[index] = end + len(part)
+
+    def _compare(self, index: int, start: int, part: list[Message]) -> None:
+        path = self._tree.dir(index)
+        with Scanner(path, start, disk=self._disk) as scanner:
+            found: list[Message] = []
+            while len(found) < len(part) and (batch := scanner.read(len(part) - len(found))):
+                found += batch
+        for place, (mine, theirs) in enumerate(zip(part, found, strict=True)):
+            if mine[1:] != theirs[1:]:
+                raise CorruptionError(
+                    "the target holds another message than an earlier run put there: the source was changed, or"
+                    " something else wrote here; remove this directory's tree and plan and start again",
+                    path=path,
+                    offset=start + place,
+                )

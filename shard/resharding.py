@@ -1,0 +1,165 @@
+"""``shard.reshard``: a tree copied into one with more or fewer bits, finished after any crash.
+
+What stays: the order of messages of one key, their types, keys, values and timestamps. Offsets are new. Readers' kept
+offsets are translated to the conservative place: nothing that was not handled in the old tree lies before it in the
+new one, so a reader may see messages again and never misses one.
+
+How it survives SIGKILL at any point: the work is deterministic. A plan, kept in ``<target root>/.reshard/<name>/``,
+fixes each source shard's first and end offset; shards are read one after the other, each in order, so every target
+shard gets one fixed sequence. Whatever part of it is there is a prefix, because journals lose nothing but their tail. A
+resumed run starts at the last checkpoint, compares what the targets hold behind it with what it would append, and goes
+on where that ends. The target is built beside the plan, out of everybody's sight, and moved into place when it is
+whole. The source stays as it is: it is for its owner to remove.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from sej.disk import OS, Disk
+from sej.errors import JournalNotFoundError, LockedError, SejError
+from sej.locks import Lock
+from sej.offset import Offset
+from shard.copying import Progress, copy
+from shard.name_format import RESHARD_DIR
+from shard.names import Path
+from shard.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
+from shard.records import Records
+from shard.routing import Route
+from shard.trees import look
+
+__all__ = ["Resharded", "reshard"]
+
+
+class Resharded(NamedTuple):
+    """What a reshard did.
+
+    Attributes:
+        messages: how many the new tree has.
+        shards: how many of its shards are in use.
+        readers: whose places were translated.
+    """
+
+    messages: int
+    shards: int
+    readers: list[str]
+
+
+def reshard(
+    source: Path,
+    target: Path,
+    *,
+    route: Route | None = None,
+    progress: Progress | None = None,
+    disk: Disk = OS,
+    **writer_options: Any,
+) -> Resharded:
+    """Copy a tree into another one, with more or fewer bits; the same call again resumes what was interrupted.
+
+    Stop the source's writers first: a shard that one holds is refused, and what is appended meanwhile all the same is
+    copied in further rounds until nothing is new.
+
+    Args:
+        source: the old tree; it stays.
+        target: the new one; none of its shards may be there. The root may be the same.
+        route: as for :class:`shard.Writer`, of the new tree; it must give the same for the same message.
+        progress: called with messages copied and messages in all.
+        disk: the seam.
+        writer_options: for the new tree's :class:`shard.Writer`, ``max_open`` and ``segment_bytes`` for example.
+
+    Returns:
+        What was done; the same once more where it was done before.
+
+    Raises:
+        LockedError: a writer holds a shard of the source, or another reshard into this target is under way.
+        JournalNotFoundError: there is no such source.
+        CorruptionError: a source shard is damaged.
+        SejError: the target is there already.
+    """
+    if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
+        raise ValueError(f"source and target are the same tree: {source!r}")
+    workshop = os.path.join(target.root, RESHARD_DIR, target.name)
+    disk.mkdir(workshop)
+    with Lock(os.path.join(workshop, "reshard.lck"), what="this reshard", disk=disk):
+        plan = load_plan(target, disk)
+        if plan is None:
+            plan = _begin(source, target, disk)
+        elif (plan.source, plan.source_root) != ((source.prefix, source.bits), os.path.abspath(source.root)):
+            raise SejError(
+                f"a reshard of {plan.source} in {plan.source_root} into this tree was begun: finish it, or remove"
+                " this directory",
+                path=workshop,
+            )
+        if plan.state == "copying":
+            _refuse_writers(source, disk)
+            while True:
+                copy(plan, source, target, route, progress or _silent, disk, **writer_options)
+                if next_round(plan, source, disk) is None:
+                    break
+                save_plan(plan, target, disk)
+            plan.state = "publishing"
+            save_plan(plan, target, disk)
+        if plan.state == "publishing":
+            _publish(plan, target, disk)
+            plan.state = "done"
+            save_plan(plan, target, disk)
+        return Resharded(sum(plan.ends.values()), len(plan.ends), sorted(plan.readers))
+
+
+def _begin(source: Path, target: Path, disk: Disk) -> Plan:
+    there = [target.dir(index) for index in range(target.count) if disk.status(target.dir(index)) is not None]
+    if there:
+        raise SejError(
+            f"the target is there already ({len(there)} shards): choose another prefix or root, or move it away",
+            path=there[0],
+        )
+    plan = make_plan(source, disk)
+    if not plan.steps:
+        raise JournalNotFoundError(f"there is no shard of {source.name} here", path=source.root)
+    save_plan(plan, target, disk)
+    return plan
+
+
+def _refuse_writers(source: Path, disk: Disk) -> None:
+    for index in range(source.count):
+        path = os.path.join(source.dir(index), "jnl.lck")
+        try:
+            file = disk.open(path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            if not file.lock(exclusive=False, brief=True):
+                holder = Lock(path, disk=disk).holder()
+                raise LockedError(
+                    f"a writer is at work in shard {index:03x} of the source ({holder or 'unknown'}): stop it first",
+                    path=path,
+                    holder=holder,
+                )
+        finally:
+            file.close()
+
+
+def _publish(plan: Plan, target: Path, disk: Disk) -> None:
+    """Translate the readers' places, then move the shards into place. Whatever is done already is not done again."""
+    tree = staging(target)
+    records = Records(target, disk)
+    records.prepare()
+    for index in sorted(plan.ends):
+        built, place = tree.dir(index), target.dir(index)
+        if not look(disk, built):
+            if not look(disk, place):
+                raise SejError("a shard of the new tree is gone: remove the plan and start again", path=built)
+            continue
+        for name in sorted(plan.readers):
+            with Offset(built, name, disk=disk) as kept:
+                kept.reset(plan.places[name].get(index, plan.ends[index]))
+        if disk.status(place) is not None:
+            raise SejError("somebody made this shard of the target meanwhile: move it away", path=place)
+        records.add(index)
+        disk.rename(built, place)
+    records.close()
+
+
+def _silent(done: int, total: int) -> None:
+    pass
