@@ -1,12 +1,12 @@
 """A reader's place in a queue file, kept while a person edits above and below it.
 
-Both readers here read a window at a time and look at the file again at least every ``FRESH_S``. Changes by our own
+Both readers here read a window at a time and look at the file again at least every ``_FRESH_S``. Changes by our own
 programs move nothing, and the ledger tells them apart from others.
 
 - :func:`walk` goes through the messages once. When lines move under it, it finds its place by the bytes before.
 - :class:`Cursor` gives each queued message out once, and ``None`` only when the whole file was seen as it is now. After
   a foreign change it walks from the start again, past what it gave out already; while there is more to give out below,
-  that may wait for ``BACK_S``.
+  that may wait for ``_BACK_S``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from textqueue.source import Source
 
 __all__ = ["Cursor", "walk"]
 
-FRESH_S: Final = 0.05
-BACK_S: Final = 1.0
+_FRESH_S: Final = 0.05
+_BACK_S: Final = 1.0
 _TICK_NS: Final = 20_000_000
 """A change this shortly before or after a look may hide behind the same time of change."""
 _FEW_BYTES: Final = 2048
@@ -144,7 +144,7 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
             reader.find_again()
             continue
         position, epoch = window.position, reader.epoch
-        fresh_until, few = clock() + FRESH_S, position + _FEW_BYTES
+        fresh_until, few = clock() + _FRESH_S, position + _FEW_BYTES
         for raw in chunks(window.data):
             if raw[0] in controls:
                 yield Message((source, raw, position, epoch))
@@ -152,7 +152,7 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
                     if reader.stale(position + 1):
                         reader.at(window, position + len(raw))
                         break
-                    fresh_until = clock() + FRESH_S
+                    fresh_until = clock() + _FRESH_S
             position += len(raw)
         else:
             reader.at(window, position)
@@ -256,7 +256,7 @@ class Cursor:
         claims = source.claims()
         careful = bool(again) or bool(claims) or HELD.search(window.data) is not None
         clock = time.monotonic
-        fresh_until, few = clock() + FRESH_S, position + _FEW_BYTES
+        fresh_until, few = clock() + _FRESH_S, position + _FEW_BYTES
         for raw in chunks(window.data):
             if raw[0] == _QUEUED:
                 if careful and again.get(name := hash(raw)):
@@ -271,7 +271,7 @@ class Cursor:
                             reader.at(window, position + len(raw))
                             given.settle()
                             return
-                        fresh_until = clock() + FRESH_S
+                        fresh_until = clock() + _FRESH_S
             position += len(raw)
         reader.at(window, position)
         given.settle()
@@ -282,4 +282,4 @@ class Cursor:
         now = time.monotonic()
         if self._foreign_since is None:
             self._foreign_since = now
-        return now - self._foreign_since > BACK_S
+        return now - self._foreign_since > _BACK_S

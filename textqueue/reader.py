@@ -15,7 +15,7 @@ from sej.disk import Disk, File, Status
 from textqueue.grammar import BOM
 from textqueue.parser import whole
 
-__all__ = ["FIRST_WINDOW", "WINDOW", "Window", "read_window", "scan", "token_of"]
+__all__ = ["FIRST_WINDOW", "WINDOW", "Token", "Window", "read_window", "scan", "settled", "token_of"]
 
 WINDOW: Final = 1 << 20
 """Bytes that are read at once; more only for a message that is longer."""
