@@ -10,6 +10,7 @@ asks: :func:`chunks`, :func:`whole`, :func:`value_of`, :func:`variables_of`. :fu
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -46,6 +47,9 @@ __all__ = [
 ]
 
 _RETURN: Final = 13
+_RESERVED: Final = re.compile(
+    rb"\n\\[ \t]*(" + "|".join(sorted(RESERVED)).encode() + rb")[ \t]*(?:=[^\n]*|(?=\n|\Z))", re.IGNORECASE
+)
 _NOT_ALONE: Final = bytes(control.byte for control in CONTROLS if control.role is not Role.entry)
 
 
@@ -156,17 +160,18 @@ def name_of(variable: bytes) -> str | None:
 
 
 def essence(raw: bytes) -> bytes:
-    """What makes an entry itself, whatever its status: text and variables without the reserved ones and line ends."""
-    if raw.find(b"\n") == len(raw) - 1 and raw[-2] != _RETURN:  # the common case: one whole line
-        return raw[1:-1]
-    kept = [value_of(raw)]
-    if b"\n\\" in raw:
-        for variable in variables_of(raw):
-            name = name_of(variable.data)
-            # A reserved variable changes under us, but that it is there, and its room, does not.
-            reserved = name is not None and name.lower() in RESERVED
-            kept.append(b"%s %d" % (encode(name or ""), len(variable.data)) if reserved else variable.data)
-    return b"%d:%s" % (len(kept[0]), b"\n".join(kept)) if len(kept) > 1 else kept[0]
+    """What makes an entry itself, whatever its status: all but the control byte and how lines end.
+
+    Of a reserved variable, which changes while somebody works on the message, only its name and its room count.
+    """
+    if b"\r\n" in raw:
+        raw = raw.replace(b"\r\n", b"\n")
+    text = raw[1:-1] if raw.endswith(b"\n") else raw[1:]
+    return _RESERVED.sub(_room_alone, text) if b"\n\\" in text else text
+
+
+def _room_alone(variable: re.Match[bytes]) -> bytes:
+    return b"\n\\%s %d" % (variable[1].lower(), len(variable[0]))
 
 
 def render(
