@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         RetriesExhaustedError,
         SejError,
         TruncatedError,
+        UnsupportedError,
         WriterFailedError,
     )
     from sej.gaps import Gap
@@ -39,10 +40,13 @@ if TYPE_CHECKING:
     from sej.maintenance import Retention
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
     from sej.offset import Offset, read_offset
+    from sej.queue_adapter import AsyncQueue, QueueAdapter
     from sej.recovery import Recovery
     from sej.repair import Repair
     from sej.scanner import Scanner
+    from sej.shared_writer import SharedWriter
     from sej.verify import Problem
+    from sej.work import Item, Stats, WorkQueue, open_queue
     from sej.writer import Writer
 
 _HOME = {
@@ -53,17 +57,20 @@ _HOME = {
         "InvalidMessageError", "InvalidNameError", "JournalNotFoundError", "LeaseLostError", "LockLostError",
         "LockedError", "NetworkFileSystemError", "NotAJournalError", "OffsetBeyondEndError", "OffsetGapError",
         "OffsetTooSmallError", "QueueFullError", "RetriesExhaustedError", "SejError", "TruncatedError",
-        "WriterFailedError",
+        "UnsupportedError", "WriterFailedError",
     ),
     "sej.gaps": ("Gap",),
     "sej.journal": ("Journal",),
     "sej.maintenance": ("Retention",),
     "sej.message": ("FIRST", "LAST", "NO_TIMESTAMP", "Message"),
     "sej.offset": ("Offset", "read_offset"),
+    "sej.queue_adapter": ("AsyncQueue", "QueueAdapter"),
     "sej.recovery": ("Recovery",),
     "sej.repair": ("Repair",),
     "sej.scanner": ("Scanner",),
+    "sej.shared_writer": ("SharedWriter",),
     "sej.verify": ("Problem",),
+    "sej.work": ("Item", "Stats", "WorkQueue", "open_queue"),
     "sej.writer": ("Writer",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -72,6 +79,7 @@ __all__ = [
     "FIRST",
     "LAST",
     "NO_TIMESTAMP",
+    "AsyncQueue",
     "BadOffsetFileError",
     "BatchConflictError",
     "ClosedError",
@@ -82,6 +90,7 @@ __all__ = [
     "Gap",
     "InvalidMessageError",
     "InvalidNameError",
+    "Item",
     "Journal",
     "JournalNotFoundError",
     "LeaseLostError",
@@ -95,6 +104,7 @@ __all__ = [
     "OffsetGapError",
     "OffsetTooSmallError",
     "Problem",
+    "QueueAdapter",
     "QueueFullError",
     "Recovery",
     "Repair",
@@ -102,10 +112,15 @@ __all__ = [
     "RetriesExhaustedError",
     "Scanner",
     "SejError",
+    "SharedWriter",
+    "Stats",
     "TruncatedError",
+    "UnsupportedError",
+    "WorkQueue",
     "Writer",
     "WriterFailedError",
     "dead_letters",
+    "open_queue",
     "read_offset",
 ]
 

@@ -22,7 +22,8 @@
     ├── BatchConflictError         append_once: the same name and number with other messages
     ├── RetriesExhaustedError      a handler failed too often and there is no dead letter
     ├── LeaseLostError             somebody else holds the item by now
-    └── QueueFullError             put would pass maxsize
+    ├── QueueFullError             put would pass maxsize
+    └── UnsupportedError           this backend of a queue cannot do that
 
 A wrong Python type (``str`` where bytes are due) is a plain :class:`TypeError`; a wrong argument is a
 :class:`ValueError`. A torn tail is no error: it is a result, ``Writer.recovery``.
@@ -54,6 +55,7 @@ __all__ = [
     "RetriesExhaustedError",
     "SejError",
     "TruncatedError",
+    "UnsupportedError",
     "WriterFailedError",
 ]
 
@@ -216,3 +218,7 @@ class LeaseLostError(SejError):
 
 class QueueFullError(SejError):
     """The queue holds ``maxsize`` items already."""
+
+
+class UnsupportedError(SejError):
+    """This backend of a work queue cannot do what was asked for; its ``can`` says what it can."""

@@ -1,0 +1,697 @@
+"""The work queue on a journal: any number of processes and threads put, get and end items.
+
+The messages stay in the journal. Putting is the shared writer's business (:mod:`sej.queue_put`); who holds what stands
+in the state log (:mod:`sej.queue_log`), which every operation first catches up with, under the queue's lock. A lease is
+fenced by its attempt: a later hand-out of the same item has a higher one, and the earlier holder's ``done`` raises
+:class:`~sej.LeaseLostError`.
+
+What it promises: in order within the ready items of a band; nothing that was put is lost, nothing that was done comes
+back; no item is held by two at once. A dead process' leases come back as soon as somebody looks, by its slot's lock; a
+stuck one's at the deadline, on a clock that nobody can set.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final
+
+from sej.dead import append_dead_letter, dead_letters, source_of
+from sej.directory import Directory, check_name
+from sej.disk import OS, Disk
+from sej.errors import ClosedError, InvalidMessageError, JournalNotFoundError, LeaseLostError
+from sej.locks import Lock
+from sej.maintenance import Retention
+from sej.message import FIRST, Message, Start
+from sej.offset import Offset
+from sej.queue_clock import SYSTEM, Clock
+from sej.queue_codec import message_check, record, stamp_of
+from sej.queue_format import DEAD, DONE, DROP, EXTEND, FREE, LEASE, MAX_ATTEMPT, PICK, PURGE, WAIT
+from sej.queue_log import QueueLog, register_reader
+from sej.queue_put import Putter
+from sej.queue_reader import MessageReader
+from sej.queue_slots import Slots
+from sej.shared_writer import SharedDurability, SharedWriter
+from sej.syncing import Syncer
+from sej.watch import Watch
+from sej.work import CAPABILITIES, Backoff, Item, Stats, WorkQueue
+
+__all__ = ["JournalItem", "JournalQueue", "open_backend"]
+
+_NS: Final = 1_000_000_000
+_PROBE_NS: Final = _NS // 10
+_KEEP_NS: Final = _NS
+
+
+class JournalItem(Item):
+    """An item of a :class:`JournalQueue`."""
+
+    __slots__ = ("_attempts", "_ended", "_epoch", "_message", "_queue")
+
+    def __init__(self, queue: JournalQueue, message: Message, attempts: int, epoch: int) -> None:
+        """Leased to queue."""
+        self._queue = queue
+        self._message = message
+        self._attempts = attempts
+        self._epoch = epoch
+        self._ended = False
+
+    @property
+    def value(self) -> Any:
+        """What was put.
+
+        Raises:
+            InvalidMessageError: the serializer cannot read it.
+        """
+        serializer = self._queue._serializer
+        if serializer is None:
+            return self._message.value
+        try:
+            return serializer.decode(self._message.value)
+        except Exception as error:
+            raise InvalidMessageError(
+                f"{serializer.name} cannot read this value ({error}): was it put by other means? fail() the item",
+                path=self._queue.path,
+                offset=self._message.offset,
+            ) from error
+
+    @property
+    def key(self) -> bytes:
+        """The message's key."""
+        return self._message.key
+
+    @property
+    def message(self) -> Message:
+        """The message as it stands in the journal."""
+        return self._message
+
+    @property
+    def attempts(self) -> int:
+        """How often it was handed out, from 1."""
+        return self._attempts
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was ended here."""
+        return self._ended
+
+    def done(self) -> None:
+        """It never comes back."""
+        self._queue.done_many((self,))
+
+    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+        """Give it back, or to the dead letters after max_attempts."""
+        self._queue._retry(self, delay_s, reason)
+
+    def fail(self, reason: str = "") -> None:
+        """To the dead letters."""
+        self._queue._fail_item(self, reason)
+
+    def extend(self, lease_s: float) -> None:
+        """Hold it for lease_s seconds from now on."""
+        self._queue._extend(self, lease_s)
+
+    def __repr__(self) -> str:
+        """Offset and attempts."""
+        return f"<sej.Item offset={self._message.offset} attempts={self._attempts}>"
+
+
+class JournalQueue(WorkQueue):
+    """A work queue over a SEJ directory; open it with :func:`sej.open_queue`.
+
+    Attributes:
+        dead_letter: the journal of the dead letters.
+        recovered: what opening found damaged, or None.
+
+    Example:
+        >>> import tempfile, sej
+        >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as q:
+        ...     _ = q.put(b"job")
+        ...     with q.get(timeout=0) as item:
+        ...         print(item.value, item.attempts)
+        ...     q.stats()
+        b'job' 1
+        Stats(ready=0, delayed=0, leased=0, done=1, dead=0)
+    """
+
+    can: ClassVar[frozenset[str]] = frozenset(CAPABILITIES)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        lease_s: float = 60.0,
+        max_attempts: int = 5,
+        default: int | Start = FIRST,
+        dead_letter: str | os.PathLike[str] | None = None,
+        maxsize: int = 0,
+        expire_s: float | None = None,
+        dedupe_window_s: float = 3600.0,
+        backoff_s: float = 1.0,
+        backoff_max_s: float = 600.0,
+        durability: SharedDurability = "os",
+        sync_interval_s: float = 1.0,
+        segment_bytes: int = 1 << 26,
+        retention: Retention | None = None,
+        lock_timeout: float | None = 10.0,
+        allow_network_fs: bool = False,
+        compact_bytes: int = 1 << 22,
+        clock: Clock = SYSTEM,
+        disk: Disk = OS,
+    ) -> None:
+        """Open a queue; the journal is made if missing.
+
+        Args:
+            path: the SEJ directory.
+            name: the queue's, as a reader's.
+            lease_s: how long an item is held, in seconds, unless it is extended.
+            max_attempts: after so many hand-outs an item goes to the dead letters.
+            default: where a new queue begins: an offset, FIRST or LAST.
+            dead_letter: the journal of the dead letters; None: ``dead/<name>`` in the SEJ directory.
+            maxsize: put waits, or raises QueueFullError, while so many items wait; 0: no bound.
+            expire_s: messages older than so many seconds are thrown away when their turn comes; None: never.
+            dedupe_window_s: for how long a dedupe_key is remembered.
+            backoff_s: the first wait of ``retry()``, doubled with each attempt, with jitter.
+            backoff_max_s: the longest.
+            durability: ``"os"``, ``"interval"`` or ``"disk"``: what put and done wait for.
+            sync_interval_s: seconds, for ``"interval"``.
+            segment_bytes: the size of a segment.
+            retention: applied when a segment is ended; the queue's own head is respected.
+            lock_timeout: seconds that put waits while an exclusive writer has the journal.
+            allow_network_fs: open on a network file system all the same.
+            compact_bytes: the log is written anew when so much was added.
+            clock: the clocks.
+            disk: the seam.
+
+        Raises:
+            LockedError: an ordinary reader of that name is at work.
+            CorruptionError: the journal's end is damaged.
+        """
+        if not lease_s > 0:
+            raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
+        if not 1 <= max_attempts <= MAX_ATTEMPT:
+            raise ValueError(f"max_attempts {max_attempts}: 1 to {MAX_ATTEMPT} are due")
+        self._directory = Directory(path, disk)
+        self.path = self._directory.path
+        self.name = check_name(name, "a queue's name")
+        self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
+        self._lease_ns = int(lease_s * _NS)
+        self._max_attempts = max_attempts
+        self._expire_ns = None if expire_s is None else int(expire_s * _NS)
+        self._backoff = Backoff(backoff_s, backoff_max_s)
+        self._durable = durability == "disk"
+        self._clock = clock
+        self._disk = disk
+        self._pid = os.getpid()
+        self._closed = False
+        self._mutex = threading.RLock()
+        self._probe_at = self._keep_at = 0
+        self._watched: list[Watch] = []
+        self._writer = SharedWriter(
+            path,
+            segment_bytes=segment_bytes,
+            durability=durability,
+            sync_interval_s=sync_interval_s,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            allow_network_fs=allow_network_fs,
+            disk=disk,
+        )
+        self._reader_lock = Lock(
+            self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
+        )
+        try:
+            self._reader_lock.acquire()
+            register_reader(self._directory, name)
+            self._log = QueueLog(self._directory, name, clock, default=default, compact_bytes=compact_bytes)
+            self.recovered = self._log.recovered
+            self._slots = Slots(self._directory, name)
+            self._locked(self._take_slot)
+        except BaseException:
+            self._reader_lock.release()
+            self._writer.close()
+            raise
+        self._fresh = MessageReader(self._directory)
+        self._others = MessageReader(self._directory, 64)
+        self._syncer = Syncer(
+            self._log.sync,
+            self._log.fail,
+            lambda: self._log.appended,
+            0,
+            interval_s=sync_interval_s if durability == "interval" else None,
+        )
+        self._putter = Putter(
+            self._log, self._writer, clock, self._others, maxsize=maxsize, window_ns=int(dedupe_window_s * _NS)
+        )
+        _alive.add(self)
+
+    # --- putting
+
+    def put_many(
+        self,
+        values: Iterable[Any],
+        keys: Iterable[bytes] | None = None,
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        expire_s: float | None = None,
+        dedupe_keys: Sequence[bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Sequence[int]:
+        """Put many items; all of them or, where one is invalid, none. See :meth:`put`; returns their offsets.
+
+        Raises:
+            QueueFullError: there is no room for all of them within the time-out.
+            LockedError: an exclusive writer has the journal.
+        """
+        self._require_open()
+        if self._serializer is not None:
+            values = map(self._serializer.encode, values)
+        return self._putter.put(
+            values,
+            keys,
+            delay_s=delay_s,
+            priority=priority,
+            expire_s=expire_s,
+            dedupe_keys=dedupe_keys,
+            timeout=timeout,
+            guard=self._mutex,
+            watches=self._watches,
+        )
+
+    # --- taking
+
+    def _take(self, n: int) -> list[Item]:
+        with self._mutex:
+            self._require_open()
+            log = self._log
+            log.lock()
+            try:
+                log.catch_up()
+                now = self._clock.boot_ns()
+                state = log.state
+                state.tick(now)
+                if now >= self._probe_at:
+                    self._probe(now)
+                found: list[Item] = []
+                while len(found) < n:
+                    ready = state.first_ready()
+                    if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
+                        self._pick(ready[1], now, found)
+                    elif not self._take_fresh(n - len(found), ready is None or ready[0] < 0, now, found):
+                        if ready is None:
+                            break
+                        self._pick(ready[1], now, found)
+                if now >= self._keep_at or log.large:
+                    self._housekeeping(now)
+                return found
+            finally:
+                log.unlock()
+
+    def _take_fresh(self, n: int, alone: bool, now: int, found: list[Item]) -> bool:
+        """Lease a run of fresh messages; alone: nothing of band 0 waits between them. False: there is none."""
+        log = self._log
+        state = log.state
+        offset, above, expires = state.frontier, state.above, state.expires or self._expire_ns is not None
+        first = -1
+        run: list[Message] = []
+        expired: list[bytes] = []
+        while len(run) < n:
+            if offset in above and not self._is_foreign(offset):
+                if run:
+                    break
+                offset += 1
+                continue
+            message = self._fresh.at(offset)
+            if message is None:
+                break
+            if message.offset != offset:  # a recorded gap
+                if run:
+                    break
+                offset = message.offset
+                continue
+            if first < 0:
+                first = offset
+            offset += 1
+            run.append(message)
+            if expires and self._is_expired(message, now):
+                expired.append(record(DONE, message.offset, offset))
+            if not alone:
+                break
+        if not run:
+            return False
+        slot, last = self._slots.mine, run[-1]
+        lease = record(LEASE, first, offset, now + self._lease_ns, attempt=1, slot=slot, extra=stamp_of(last.timestamp))
+        log.append(lease, *expired)
+        epoch = log.epoch
+        if expired:
+            found += [JournalItem(self, message, 1, epoch) for message in run if message.offset in state.leased]
+        else:
+            found += [JournalItem(self, message, 1, epoch) for message in run]
+        return True
+
+    def _is_foreign(self, offset: int) -> bool:
+        """Whether what waits at an offset was meant for a message that never came there."""
+        state = self._log.state
+        intent = state.intents.get(offset)
+        if intent is None:
+            return False
+        message = self._fresh.at(offset)
+        if message is None or message.offset != offset:
+            return False
+        if (message.timestamp, message_check(message)) == intent:
+            del state.intents[offset]
+            return False
+        return True
+
+    def _pick(self, offset: int, now: int, found: list[Item]) -> None:
+        """Lease an item out of order; one that was tried too often goes to the dead letters."""
+        log, state = self._log, self._log.state
+        attempts = state.attempts(offset)
+        message = self._others.at(offset)
+        intent = state.intents.get(offset)
+        foreign = intent is not None and message is not None and (message.timestamp, message_check(message)) != intent
+        if message is None or message.offset != offset or foreign:
+            # It was never written, or repaired away; or the message there is another one, fresh to everybody.
+            log.append(record(DROP if foreign or offset >= state.frontier else DONE, offset, offset + 1))
+        elif self._is_expired(message, now):
+            log.append(record(DONE, offset, offset + 1))
+        elif attempts >= self._max_attempts:
+            self._bury(message, attempts, f"its holder died or did not end it in time, {attempts} times")
+        else:
+            deadline = now + self._lease_ns
+            band = state.band(offset)
+            log.append(record(PICK, offset, 0, deadline, band=band, attempt=attempts + 1, slot=self._slots.mine))
+            found.append(JournalItem(self, message, attempts + 1, log.epoch))
+
+    def _is_expired(self, message: Message, now: int) -> bool:
+        row = self._log.state.expires.get(message.offset)
+        if row is not None and row[0] <= now and row[1:] == (message.timestamp, message_check(message)):
+            return True
+        return self._expire_ns is not None and message.timestamp + self._expire_ns <= self._clock.wall_ns()
+
+    def _probe(self, now: int) -> None:
+        """Give back what dead processes held."""
+        self._probe_at = now + _PROBE_NS
+        state = self._log.state
+        if state.leased:
+            dead = self._slots.dead(state.slots())
+            if dead:
+                self._log.append(*(record(FREE, slot=slot) for slot in sorted(dead)))
+                state.tick(now)
+
+    def _due_s(self) -> float | None:
+        state = self._log.state
+        now = self._clock.boot_ns()
+        due = state.next_due()
+        waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
+        if any(lease.slot != self._slots.mine for lease in list(state.leased.values())):
+            waits.append(_PROBE_NS / _NS)
+        return min(waits, default=None)
+
+    def _watches(self) -> Sequence[Watch]:
+        with self._mutex:
+            if not self._watched:
+                self._watched = [Watch(self._directory.jnl), Watch(self._directory.at("ofs"))]
+            return self._watched
+
+    # --- ending
+
+    def done_many(self, items: Iterable[Item]) -> None:
+        """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
+        lost: LeaseLostError | None = None
+        with self._mutex:
+            log = self._enter()
+            try:
+                leased, epoch, slot = log.state.leased, log.epoch, self._slots.mine
+                good: list[JournalItem] = []
+                for item in items:
+                    assert isinstance(item, JournalItem)
+                    there = leased.get(item._message.offset)
+                    if (
+                        there is None
+                        or there.attempt != item._attempts
+                        or there.slot != slot
+                        or item._epoch != epoch
+                        or item._ended
+                    ):
+                        lost = lost or self._lost(item)
+                    else:
+                        good.append(item)
+                if len(good) == 1:
+                    offset = good[0]._message.offset
+                    log.append(record(DONE, offset, offset + 1))
+                elif good:
+                    log.append(*_runs(sorted(item._message.offset for item in good)))
+                for item in good:
+                    item._ended = True
+                appended = log.appended
+            finally:
+                log.unlock()
+        if self._durable:
+            self._syncer.commit(appended)
+        if lost is not None:
+            raise lost
+
+    def _end(self, item: JournalItem, act: Callable[[], None]) -> None:
+        with self._mutex:
+            log = self._enter()
+            try:
+                self._check(item)
+                act()
+                appended = log.appended
+            finally:
+                log.unlock()
+        if self._durable:
+            self._syncer.commit(appended)
+
+    def _retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
+        if delay_s is not None and delay_s < 0:
+            raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
+        if item._attempts >= self._max_attempts:
+            self._fail_item(item, reason or f"given back for the {item._attempts}. time")
+            return
+        wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
+
+        def give_back() -> None:
+            at = self._clock.boot_ns() + int(wait * _NS) if wait else 0
+            offset = item._message.offset
+            band = self._log.state.band(offset)
+            self._log.append(record(WAIT, offset, b=at, band=band, attempt=item._attempts))
+            item._ended = True
+
+        self._end(item, give_back)
+
+    def _fail_item(self, item: JournalItem, reason: str) -> None:
+        def bury() -> None:
+            self._bury(item._message, item._attempts, reason)
+            item._ended = True
+
+        self._end(item, bury)
+
+    def _extend(self, item: JournalItem, lease_s: float) -> None:
+        if not lease_s > 0:
+            raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
+
+        def prolong() -> None:
+            deadline = self._clock.boot_ns() + int(lease_s * _NS)
+            self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))
+
+        self._end(item, prolong)
+
+    def _bury(self, message: Message, attempts: int, reason: str) -> None:
+        """The dead letter is durable before the item is given up: after a crash between the two it is not lost."""
+        append_dead_letter(
+            self.dead_letter,
+            message,
+            source=source_of(self._directory),
+            reader=self.name,
+            attempts=attempts,
+            reason=reason,
+            perhaps_there=True,
+            disk=self._disk,
+        )
+        self._log.append(record(DEAD, message.offset, attempt=attempts))
+
+    def _check(self, item: JournalItem) -> None:
+        there = self._log.state.leased.get(item._message.offset)
+        mine = (item._attempts, self._slots.mine, item._epoch, False)
+        if there is None or (there.attempt, there.slot, self._log.epoch, item._ended) != mine:
+            raise self._lost(item)
+
+    def _lost(self, item: JournalItem) -> LeaseLostError:
+        why = (
+            "it was ended here already"
+            if item._ended
+            else "its lease ran out and was given to somebody else, or the queue was rebuilt"
+        )
+        return LeaseLostError(
+            f"attempt {item._attempts} of this item is not held any more: {why}; extend() longer work in time",
+            path=self.path,
+            offset=item._message.offset,
+        )
+
+    # --- the whole
+
+    def stats(self) -> Stats:
+        """How many items there are; looks where the journal ends."""
+        with self._mutex:
+            log = self._enter()
+            try:
+                state = log.state
+                ready, delayed, leased = state.counts(self._clock.boot_ns())
+                fresh = state.fresh(log.tail.end_offset())
+                return Stats(ready + fresh, delayed, leased, state.done, state.dead)
+            finally:
+                log.unlock()
+
+    def purge(self) -> int:
+        """Throw away every item that nobody holds; what is leased stays leased."""
+        with self._mutex:
+            log = self._enter()
+            try:
+                state = log.state
+                end = log.tail.end_offset()
+                gone = len(state.waiting) + state.fresh(end)
+                log.append(record(PURGE, state.frontier, max(end, state.frontier)))
+                log.compact()
+                return gone
+            finally:
+                log.unlock()
+
+    def redrive(self, limit: int | None = None) -> int:
+        """Put this queue's dead letters back as new messages, oldest first, with their attempts at 0.
+
+        What was put back is remembered in the journal of the dead letters, by a kept offset of the name
+        ``redrive-<name>``. After a crash in the middle some come twice.
+        """
+        name = f"redrive-{self.name}"
+        source = source_of(self._directory)
+        count = 0
+        try:
+            place = Offset(self.dead_letter, name, disk=self._disk)
+        except JournalNotFoundError:
+            return 0
+        with place:
+            for letter in dead_letters(self.dead_letter, place.value, disk=self._disk):
+                if limit is not None and count >= limit:
+                    break
+                if (letter.source, letter.reader) == (source, self.name):
+                    self._putter.put_back(letter.message, guard=self._mutex)
+                    count += 1
+                place.commit(letter.letter_offset + 1)
+        return count
+
+    def sync(self) -> None:
+        """Force what was put and done so far to the disk."""
+        self._require_open()
+        self._writer.sync()
+        self._syncer.commit(self._log.appended)
+
+    def close(self) -> None:
+        """Give back what this object still holds, keep the head, and close."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        _alive.discard(self)
+        try:
+            if not self._log.failed:
+                self._locked(self._leave)
+                if self._durable:
+                    self._syncer.commit(self._log.appended)
+        finally:
+            with self._mutex:
+                self._closed = True
+            self._syncer.close()
+            for watch in self._watched:
+                watch.close()
+            self._slots.release()
+            self._log.close()
+            self._fresh.close()
+            self._others.close()
+            self._reader_lock.release()
+            self._writer.close()
+
+    # --- below: with the mutex and, but for _enter, the queue's lock
+
+    def _enter(self) -> QueueLog:
+        """Take the lock and catch up."""
+        self._require_open()
+        log = self._log
+        log.lock()
+        try:
+            log.catch_up()
+        except BaseException:
+            log.unlock()
+            raise
+        return log
+
+    def _locked(self, act: Callable[[], None]) -> None:
+        with self._mutex:
+            log = self._enter()
+            try:
+                act()
+            finally:
+                log.unlock()
+
+    def _take_slot(self) -> None:
+        slot = self._slots.take()
+        if slot in self._log.state.slots():  # its last owner died
+            self._log.append(record(FREE, slot=slot))
+
+    def _leave(self) -> None:
+        state = self._log.state
+        if self._slots.mine in state.slots():
+            self._log.append(record(FREE, slot=self._slots.mine))
+        self._log.keep_head()
+
+    def _housekeeping(self, now: int) -> None:
+        self._keep_at = now + _KEEP_NS
+        self._log.check_lock()
+        if self._log.large:
+            self._log.compact()
+        else:
+            self._log.keep_head()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"queue {self.name!r} is closed", path=self.path)
+        if os.getpid() != self._pid:
+            raise ClosedError(f"queue {self.name!r} belongs to the parent process: open it after the fork")
+
+    def _after_fork(self) -> None:
+        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        self._log.close()
+
+
+def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
+    """What the entry point ``journal`` of ``sej.backends`` names."""
+    return JournalQueue(path, name, **options)
+
+
+def _runs(offsets: list[int]) -> list[bytes]:
+    """DONE records for sorted offsets."""
+    found = []
+    start = stop = offsets[0]
+    for offset in offsets:
+        if offset > stop:
+            found.append(record(DONE, start, stop))
+            start = offset
+        stop = offset + 1
+    found.append(record(DONE, start, stop))
+    return found
+
+
+_alive: weakref.WeakSet[JournalQueue] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for queue in list(_alive):
+        queue._after_fork()
+    _alive.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,214 @@
+"""Other shapes of a work queue: that of ``queue.Queue`` for code that has one already, and one for asyncio.
+
+Both stand on the face alone, so they work with every backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final, Self
+
+from sej.errors import QueueFullError
+from sej.work import Item, Stats, WorkQueue
+
+__all__ = ["AsyncQueue", "QueueAdapter"]
+
+_SLICE_S: Final = 0.5
+
+
+class QueueAdapter:
+    """A work queue with the methods and exceptions of :class:`queue.Queue`.
+
+    ``get`` returns values; ``task_done`` ends the oldest value that this thread got and did not end. What was got and
+    never ended comes back when its lease is over, here or in another process: that is the difference.
+
+    Example:
+        >>> import tempfile, sej
+        >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as work:
+        ...     q = QueueAdapter(work)
+        ...     q.put(b"job")
+        ...     print(q.get(), q.qsize())
+        ...     q.task_done()
+        ...     q.join()
+        b'job' 0
+    """
+
+    def __init__(self, work: WorkQueue) -> None:
+        """Wrap a queue; closing stays the caller's business."""
+        self.work = work
+        self._held = threading.local()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put a value.
+
+        Raises:
+            queue.Full: the queue has a maxsize and no room came in time.
+        """
+        try:
+            self.work.put(item, timeout=_wait(block, timeout))
+        except QueueFullError as error:
+            raise queue.Full from error
+
+    def put_nowait(self, item: Any) -> None:
+        """Put without waiting."""
+        self.put(item, block=False)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take a value.
+
+        Raises:
+            queue.Empty: none came in time.
+        """
+        item = self.work.get(timeout=_wait(block, timeout))
+        if item is None:
+            raise queue.Empty
+        self._items().append(item)
+        return item.value
+
+    def get_nowait(self) -> Any:
+        """Take without waiting."""
+        return self.get(block=False)
+
+    def task_done(self) -> None:
+        """End the oldest value that this thread got.
+
+        Raises:
+            ValueError: there is none.
+            LeaseLostError: it took longer than its lease.
+        """
+        items = self._items()
+        if not items:
+            raise ValueError("task_done() called too many times: this thread holds no item")
+        items.popleft().done()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until every item, whoever holds it, is done or dead; a time-out in seconds ends the wait."""
+        pause = threading.Event()
+        left = timeout
+        wait = 0.001
+        while True:
+            stats = self.work.stats()
+            if not (stats.ready or stats.delayed or stats.leased) or (left is not None and left <= 0):
+                return
+            pause.wait(wait if left is None else min(wait, left))
+            left = None if left is None else left - wait
+            wait = min(wait * 2, 0.05)
+
+    def qsize(self) -> int:
+        """How many items wait."""
+        return len(self.work)
+
+    def empty(self) -> bool:
+        """Whether none waits."""
+        return len(self.work) == 0
+
+    def full(self) -> bool:
+        """Whether a put would have to wait."""
+        maxsize = getattr(self.work, "maxsize", 0)
+        return bool(maxsize) and len(self.work) >= maxsize
+
+    def _items(self) -> deque[Item]:
+        items: deque[Item] | None = getattr(self._held, "items", None)
+        if items is None:
+            items = self._held.items = deque()
+        return items
+
+
+def _wait(block: bool, timeout: float | None) -> float | None:
+    if not block:
+        return 0.0
+    if timeout is not None and timeout < 0:
+        raise ValueError("'timeout' must be a non-negative number")
+    return timeout
+
+
+class AsyncQueue:
+    """A work queue for coroutines: each call runs in a thread, so that the loop goes on.
+
+    A wait is cut into slices of half a second: a task that is cancelled gives its thread back within one, and an item
+    that arrived meanwhile is given back.
+
+    Example:
+        >>> import asyncio, tempfile, sej
+        >>> async def main(work: sej.WorkQueue) -> None:
+        ...     q = AsyncQueue(work)
+        ...     await q.put(b"job")
+        ...     item = await q.get()
+        ...     print(item.value)
+        ...     await q.done(item)
+        >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as work:
+        ...     asyncio.run(main(work))
+        b'job'
+    """
+
+    def __init__(self, work: WorkQueue) -> None:
+        """Wrap a queue; closing stays the caller's business."""
+        self.work = work
+
+    async def put(self, value: Any, key: bytes = b"", **options: Any) -> int:
+        """As :meth:`sej.WorkQueue.put`."""
+        return await asyncio.to_thread(self.work.put, value, key, **options)
+
+    async def put_many(self, values: Iterable[Any], **options: Any) -> Sequence[int]:
+        """As :meth:`sej.WorkQueue.put_many`."""
+        return await asyncio.to_thread(self.work.put_many, values, **options)
+
+    async def get(self, timeout: float | None = None) -> Item | None:  # noqa: ASYNC109 - the face's own name
+        """As :meth:`sej.WorkQueue.get`."""
+        found = await self.get_many(1, timeout)
+        return found[0] if found else None
+
+    async def get_many(self, n: int, timeout: float | None = None) -> list[Item]:  # noqa: ASYNC109
+        """As :meth:`sej.WorkQueue.get_many`."""
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        while True:
+            wait = _SLICE_S if end is None else max(min(end - loop.time(), _SLICE_S), 0.0)
+            task = asyncio.ensure_future(asyncio.to_thread(self.work.get_many, n, wait))
+            try:
+                found = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                for item in await task:
+                    await asyncio.to_thread(item.retry, 0.0)
+                raise
+            if found or (end is not None and loop.time() >= end):
+                return found
+
+    async def done(self, item: Item) -> None:
+        """As :meth:`sej.Item.done`."""
+        await asyncio.to_thread(item.done)
+
+    async def retry(self, item: Item, delay_s: float | None = None, reason: str = "") -> None:
+        """As :meth:`sej.Item.retry`."""
+        await asyncio.to_thread(item.retry, delay_s, reason)
+
+    async def fail(self, item: Item, reason: str = "") -> None:
+        """As :meth:`sej.Item.fail`."""
+        await asyncio.to_thread(item.fail, reason)
+
+    async def stats(self) -> Stats:
+        """As :meth:`sej.WorkQueue.stats`."""
+        return await asyncio.to_thread(self.work.stats)
+
+    async def close(self) -> None:
+        """Close the queue."""
+        await asyncio.to_thread(self.work.close)
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """Item after item, waiting for each; for ever."""
+        while True:
+            item = await self.get()
+            if item is not None:
+                yield item
+
+    async def __aenter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the queue."""
+        await self.close()

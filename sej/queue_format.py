@@ -1,0 +1,98 @@
+"""The layout of a queue's state log, ``ofs/NAME.queue``: constants, and nothing else.
+
+A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. Integers are big endian::
+
+    head   = "SEJQUEUE" version(u32) epoch(u32) reserved(20) check(u32)
+    record = kind(u8) band(i8) attempt(u16) slot(u32) offset(u64) a(u64) b(u64) extra(u32) check(u32)
+
+``check`` is the CRC32C of the 36 bytes before it. ``epoch`` is a random number that changes when the state was rebuilt:
+leases given before are void. Times are nanoseconds of the boot-time clock of the last :data:`BOOT`; what each kind
+means by its fields stands in :data:`KINDS` and in docs/formats/queue.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+__all__ = [
+    "BOOT",
+    "CHECK",
+    "COUNTS",
+    "DEAD",
+    "DEDUPE",
+    "DONE",
+    "DROP",
+    "EXPIRE",
+    "EXTEND",
+    "FREE",
+    "HEAD",
+    "HEAD_BODY",
+    "INTENT",
+    "KEPT",
+    "KINDS",
+    "LEASE",
+    "MAGIC",
+    "MAX_ATTEMPT",
+    "MAX_BAND",
+    "PICK",
+    "PURGE",
+    "RECORD",
+    "RECORD_BODY",
+    "RECORD_SIZE",
+    "START",
+    "VERSION",
+    "WAIT",
+]
+
+MAGIC: Final = b"SEJQUEUE"
+VERSION: Final = 1
+RECORD_SIZE: Final = 40
+"""Of the head too, so that every record starts at a multiple of it."""
+HEAD_BODY: Final = struct.Struct(">8sII20s")
+HEAD: Final = struct.Struct(">8sII20sI")
+RECORD_BODY: Final = struct.Struct(">BbHIQQQI")
+RECORD: Final = struct.Struct(">BbHIQQQII")
+CHECK: Final = struct.Struct(">I")
+MAX_BAND: Final = 3
+"""Priorities go from -MAX_BAND to MAX_BAND."""
+MAX_ATTEMPT: Final = 2**16 - 1
+
+LEASE: Final = 1
+DONE: Final = 2
+PICK: Final = 3
+WAIT: Final = 4
+EXTEND: Final = 5
+FREE: Final = 6
+DEAD: Final = 7
+INTENT: Final = 8
+EXPIRE: Final = 9
+DEDUPE: Final = 10
+KEPT: Final = 11
+PURGE: Final = 12
+DROP: Final = 13
+BOOT: Final = 14
+START: Final = 15
+COUNTS: Final = 16
+
+KINDS: Final[dict[int, tuple[str, str]]] = {
+    LEASE: ("LEASE", "fresh messages offset..a-1 are leased to slot until b; extra: low 32 bits of the last timestamp"),
+    DONE: ("DONE", "offset..a-1 are done"),
+    PICK: ("PICK", "offset, out of order, is leased to slot until b as attempt, of that band"),
+    WAIT: ("WAIT", "offset may be taken from b on; attempt: how often it was tried"),
+    EXTEND: ("EXTEND", "the lease of offset lasts until b"),
+    FREE: ("FREE", "every lease of slot is given back"),
+    DEAD: ("DEAD", "offset is among the dead letters"),
+    INTENT: ("INTENT", "the message that will be offset, of timestamp a and CRC32C extra, waits until b in that band"),
+    EXPIRE: ("EXPIRE", "nobody wants offset, the message of timestamp a and CRC32C extra, after b"),
+    DEDUPE: ("DEDUPE", "until b the key of hash slot, a means message offset, whose CRC32C is extra"),
+    KEPT: ("KEPT", "NAME.ofs says offset"),
+    PURGE: ("PURGE", "everything below offset that is not leased is thrown away"),
+    DROP: ("DROP", "an INTENT for offset that its message does not match is void"),
+    BOOT: ("BOOT", "boot id offset, a: times below are of this boot, which began at b ns of the wall clock"),
+    START: ("START", "fresh messages begin at offset; extra: low 32 bits of the timestamp of message a"),
+    COUNTS: ("COUNTS", "offset items were done and a are dead, before what follows"),
+}
+
+assert HEAD.size == RECORD.size == RECORD_SIZE
+assert HEAD_BODY.size + CHECK.size == RECORD_SIZE == RECORD_BODY.size + CHECK.size

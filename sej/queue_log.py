@@ -1,0 +1,345 @@
+"""The state log of a queue on disk: caught up with, appended to and compacted, all under the queue's lock.
+
+``ofs/NAME.queue`` is appended to by every process that has the queue open; ``ofs/NAME.queue.lck`` is locked for each
+change. A process that holds the lock first takes in what the others wrote, so that all agree on the state.
+
+What it promises:
+
+- A log that ends inside a record was left by a writer that died: the rest is cut. Bad records at the end are torn,
+  too. Where good records follow bad ones the log is damaged: it is kept aside, the state is what stood before the
+  damage, every lease is void, and what was done behind it is handed out again. Nothing is lost.
+- A state never outlives its messages: before the log is synced, the journal is, up to the frontier; and where the
+  journal does not hold the newest message that the log knows (the machine lost power before either was synced), the
+  state starts again from the kept offset.
+- The kept offset, ``ofs/NAME.ofs``, is never above the first message that is not done.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+from sej.directory import Directory
+from sej.disk import File, replace_file
+from sej.errors import WriterFailedError
+from sej.format import OFFSET
+from sej.journal import Journal, Tail
+from sej.maintenance import readers_lock
+from sej.message import FIRST, Start
+from sej.offset import read_offset, sync_up_to
+from sej.queue_clock import Clock
+from sej.queue_codec import good_bytes, head, read_head, record, stamp_of
+from sej.queue_format import BOOT, KEPT, RECORD_SIZE
+from sej.queue_reader import MessageReader
+from sej.queue_state import QueueState
+from sej.recovery import keep
+
+__all__ = ["QueueLog", "register_reader"]
+
+_COMPACT_BYTES: Final = 1 << 22
+_READ_BYTES: Final = RECORD_SIZE << 14
+
+
+class QueueLog:
+    """The log of one queue, as one process has it open.
+
+    Attributes:
+        state: what the log says; up to date while the lock is held.
+        epoch: of the log; a lease of another epoch is void.
+        recovered: what opening found damaged, or None.
+        appended: how many bytes this process has appended.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        name: str,
+        clock: Clock,
+        *,
+        default: int | Start = FIRST,
+        compact_bytes: int = _COMPACT_BYTES,
+    ) -> None:
+        """Open the log; made if missing."""
+        self._directory = directory
+        self._disk = directory.disk
+        self._name = name
+        self._clock = clock
+        self._default = default
+        self._compact_bytes = compact_bytes
+        self.path = directory.at("ofs", f"{name}.queue")
+        self.ofs_path = directory.at("ofs", f"{name}.ofs")
+        self.tail = Tail(directory)
+        self.state = QueueState()
+        self.epoch = 0
+        self.recovered: str | None = None
+        self.appended = 0
+        self._position = 0
+        self._compacted_bytes = 0
+        self._failure: BaseException | None = None
+        self._file: File | None = None
+        self._lock = self._disk.open(directory.at("ofs", f"{name}.queue.lck"), "append")
+        self.lock()
+        try:
+            self._open(first=True)
+        finally:
+            self.unlock()
+
+    # --- the lock
+
+    def lock(self) -> None:
+        """Take the queue's lock; held for one operation."""
+        if not self._lock.lock(wait=False, brief=True):
+            self._lock.lock(wait=True, brief=True)
+
+    def unlock(self) -> None:
+        """Let go of it."""
+        self._lock.unlock()
+
+    def check_lock(self) -> None:
+        """Make sure, from time to time, that the lock file is still the one that others lock."""
+        path = self._lock.path
+        there = self._disk.status(path)
+        while there is None or there.identity != self._lock.status().identity:
+            fresh = self._disk.open(path, "append")
+            self._lock.close()
+            self._lock = fresh
+            self.lock()
+            there = self._disk.status(path)
+
+    # --- under the lock
+
+    def catch_up(self) -> None:
+        """Take in what the others wrote.
+
+        Raises:
+            WriterFailedError: a write of this process failed before.
+        """
+        if self._failure is not None:
+            raise self._failed(self._failure) from self._failure
+        file = self._file
+        assert file is not None
+        status = file.status()
+        if status.size == self._position and status.links:
+            return
+        if not status.links or status.size < self._position:
+            self._open()
+        else:
+            self._take_in(file, status.size)
+
+    def append(self, *records: bytes) -> None:
+        """Write records and apply them.
+
+        Raises:
+            WriterFailedError: the write failed; the queue is to be opened anew.
+        """
+        data = records[0] if len(records) == 1 else b"".join(records)
+        assert self._file is not None
+        try:
+            self._file.write(data)
+        except BaseException as error:
+            self._failure = error
+            raise self._failed(error) from error
+        self._position += len(data)
+        self.appended += len(data)
+        self.state.apply(data)
+
+    @property
+    def large(self) -> bool:
+        """Whether a compaction is due."""
+        return self._position > self._compact_bytes + 2 * self._compacted_bytes
+
+    def compact(self) -> None:
+        """Write the state anew, without its history: durable, and only after its messages are."""
+        try:
+            self.keep_head()
+            self._replace(self.epoch)
+        except OSError as error:
+            self._failure = error
+            raise self._failed(error) from error
+
+    def keep_head(self) -> None:
+        """Let readers that know nothing of the queue, and retention, know what is done."""
+        value = self.state.head()
+        if value == self.state.kept:
+            return
+        sync_up_to(self._directory, value, self.tail)
+        self._disk.mkdir(self._directory.at("tmp"))
+        replace_file(self._disk, self._directory.at("tmp", f"{self._name}.ofs"), self.ofs_path, OFFSET.pack(value))
+        self.append(record(KEPT, value))
+
+    def sync(self) -> int:
+        """Force the log to the disk, without the lock; returns what :attr:`appended` was before."""
+        appended, file = self.appended, self._file
+        if file is not None:
+            file.sync()
+        return appended
+
+    def fail(self, error: BaseException) -> None:
+        """Take note that a sync failed: nobody knows what is on disk."""
+        self._failure = self._failure or error
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write or sync failed."""
+        return self._failure is not None
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._file is not None:
+            self._file.close()
+        self._lock.close()
+
+    # --- opening
+
+    def _open(self, *, first: bool = False) -> None:
+        """Read the whole log, or make one."""
+        file = self._disk.open(self.path, "append")
+        self._file = file
+        self.state = QueueState()
+        self._position = self._compacted_bytes = 0
+        size = file.status().size
+        epoch = read_head(file.read(RECORD_SIZE, 0))
+        if epoch is None:
+            reason = f"{size} bytes that begin with no head of a queue's log" if size else ""
+            self._rebuild(reason)
+        else:
+            self.epoch = epoch
+            self._position = self._compacted_bytes = RECORD_SIZE
+            self._take_in(file, size)
+            if first:
+                self._reconcile()
+        self._compacted_bytes = min(self._position, self._compacted_bytes)
+        self._boot()
+
+    def _take_in(self, file: File, size: int) -> None:
+        """Apply what stands behind the position; cut a torn tail."""
+        while self._position < size:
+            data = file.read(min(_READ_BYTES, size - self._position), self._position)
+            good, damaged = good_bytes(data)
+            self.state.apply(memoryview(data)[:good])
+            self._position += good
+            if good == len(data):
+                continue
+            if damaged or self._good_behind(file, self._position + RECORD_SIZE, size):
+                self._rebuild(f"a bad record at position {self._position}, and good ones behind it")
+                return
+            file.truncate(self._position)
+            return
+
+    def _good_behind(self, file: File, position: int, size: int) -> bool:
+        while position < size:
+            data = file.read(min(_READ_BYTES, size - position), position)
+            good, damaged = good_bytes(data)
+            if good or damaged:
+                return True
+            position += _READ_BYTES
+        return False
+
+    def _reconcile(self) -> None:
+        """On opening: is this the state of this journal, and of this kept offset?"""
+        state = self.state
+        kept = read_offset(self._directory.path, self._name, disk=self._disk)
+        if state.kept is not None and (kept is None or kept < state.kept):
+            self.state = QueueState(self._first_offset(kept))
+            self._replace(self._fresh_epoch())
+            return
+        if state.anchor is not None and not self._holds(*state.anchor):
+            self._rebuild("the journal does not hold the newest message that was taken: it lost messages")
+            return
+        if kept is not None and kept > state.head():
+            self._skip_to(kept)
+
+    def _holds(self, offset: int, stamp: int) -> bool:
+        """Whether a message is the one that was taken; one that retention removed was durable."""
+        segments = self._directory.segments()
+        if segments and offset < segments[0].first_offset:
+            return True
+        if offset >= self.tail.end_offset():
+            return False
+        reader = MessageReader(self._directory, 1)
+        try:
+            message = reader.at(offset)
+        finally:
+            reader.close()
+        return message is not None and stamp_of(message.timestamp) == stamp
+
+    def _skip_to(self, kept: int) -> None:
+        """Somebody reset the kept offset forwards, or a crash came between it and the log."""
+        state = self.state
+        for offset in [offset for held in (state.leased, state.waiting) for offset in held if offset < kept]:
+            state.leased.pop(offset, None)
+            state.waiting.pop(offset, None)
+        if kept > state.frontier:
+            state.above -= set(range(state.frontier, kept))
+            state.frontier = kept
+        state.kept = kept
+        self._replace(self.epoch)
+
+    def _rebuild(self, reason: str) -> None:
+        """Start from the good records and the kept offset; what is in doubt is handed out again."""
+        file = self._file
+        assert file is not None
+        kept = read_offset(self._directory.path, self._name, disk=self._disk)
+        if reason:
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
+            self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may come twice"
+        state = self.state
+        lost = state.anchor is not None and not self._holds(*state.anchor)
+        if self._position <= RECORD_SIZE or lost:
+            state = QueueState(self._first_offset(kept))
+        for slot in state.slots():
+            for offset in state.of_slots({slot}):
+                state._give_back(offset)
+        state.kept = kept
+        self.state = state
+        self._replace(self._fresh_epoch())
+
+    def _first_offset(self, kept: int | None) -> int:
+        if kept is not None:
+            return min(kept, self.tail.end_offset())
+        if self._default is FIRST:
+            return Journal(self._directory.path, disk=self._disk).first_offset
+        return self.tail.end_offset() if isinstance(self._default, Start) else self._default
+
+    def _boot(self) -> None:
+        """Let times be of this boot."""
+        boot_id = self._clock.boot_id()
+        if self.state.boot is None or self.state.boot[0] != boot_id:
+            began = max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
+            self.append(record(BOOT, int.from_bytes(boot_id[:8], "big"), int.from_bytes(boot_id[8:], "big"), began))
+
+    def _replace(self, epoch: int) -> None:
+        state = self.state
+        end = self.tail.end_offset()
+        if state.frontier > end:
+            state.frontier = end  # only where the journal lost messages
+        sync_up_to(self._directory, state.frontier, self.tail)
+        data = head(epoch) + b"".join(state.records(self._clock.boot_ns(), end))
+        self._disk.mkdir(self._directory.at("tmp"))
+        replace_file(self._disk, self._directory.at("tmp", f"{self._name}.queue"), self.path, data)
+        self._file = self._disk.open(self.path, "append")  # the old one closes when nobody syncs it any more
+        self.epoch = epoch
+        self._position = self._compacted_bytes = len(data)
+        fresh = QueueState()
+        fresh.apply(memoryview(data)[RECORD_SIZE:])
+        self.state = fresh
+
+    def _fresh_epoch(self) -> int:
+        return int.from_bytes(os.urandom(4), "big")
+
+    def _failed(self, error: BaseException) -> WriterFailedError:
+        return WriterFailedError(
+            f"a write to the queue's log failed: {error}; open the queue anew, which finds what is on disk",
+            path=self.path,
+            position=self._position,
+        )
+
+
+def register_reader(directory: Directory, name: str) -> None:
+    """Let retention know of a reader before it has kept anything."""
+    with readers_lock(directory):
+        path = directory.at("ofs", f"{name}.ofs")
+        if directory.disk.status(path) is None:
+            directory.disk.open(path, "append").close()

@@ -1,0 +1,193 @@
+"""Putting into a queue on a journal: plain appends, and those that the state must know of first.
+
+A plain put is one append by the shared writer and does not touch the queue's log. A delay, a band, an expiry, a dedupe
+key or a bound take the queue's lock, then the journal's: the intent is logged with the offset, timestamp and checksum
+that the message will have, then the message is appended. A crash between the two leaves an intent that no message
+matches, which is void.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from sej.codec import decode_many
+from sej.errors import QueueFullError
+from sej.message import Message
+from sej.queue_clock import Clock
+from sej.queue_codec import message_check, record
+from sej.queue_format import COUNTS, DEDUPE, EXPIRE, INTENT, MAX_BAND
+from sej.queue_log import QueueLog
+from sej.queue_reader import MessageReader
+from sej.shared_writer import SharedWriter
+from sej.watch import Watch, wait_any
+
+__all__ = ["Putter"]
+
+_NS: Final = 1_000_000_000
+_KEY_BYTES: Final = 12
+
+
+class Putter:
+    """The putting side of one open queue."""
+
+    def __init__(
+        self,
+        log: QueueLog,
+        writer: SharedWriter,
+        clock: Clock,
+        reader: MessageReader,
+        *,
+        maxsize: int,
+        window_ns: int,
+    ) -> None:
+        """Put through writer, with intents in log.
+
+        Args:
+            log: the state.
+            writer: the journal's.
+            clock: the clocks.
+            reader: looks up what a dedupe key stands for.
+            maxsize: how many items may wait; 0: no bound.
+            window_ns: how long dedupe keys are remembered.
+        """
+        if maxsize < 0:
+            raise ValueError(f"maxsize {maxsize}: 0 (no bound) or more is due")
+        self._log = log
+        self._writer = writer
+        self._clock = clock
+        self._reader = reader
+        self._maxsize = maxsize
+        self._window_ns = window_ns
+
+    def put(
+        self,
+        values: Iterable[bytes],
+        keys: Iterable[bytes] | None,
+        *,
+        delay_s: float,
+        priority: int,
+        expire_s: float | None,
+        dedupe_keys: Sequence[bytes] | None,
+        timeout: float | None,
+        guard: threading.RLock,
+        watches: Callable[[], Sequence[Watch]],
+    ) -> Sequence[int]:
+        """Put many; see :meth:`sej.WorkQueue.put`."""
+        if delay_s < 0:
+            raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
+        if not -MAX_BAND <= priority <= MAX_BAND:
+            raise ValueError(f"priority {priority}: {-MAX_BAND} to {MAX_BAND} are due")
+        if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or self._maxsize):
+            return self._writer.append_many(values, keys)
+        values = list(values)
+        keys = None if keys is None else list(keys)
+        if dedupe_keys is not None and len(dedupe_keys) != len(values):
+            raise ValueError(f"dedupe_keys has {len(dedupe_keys)} entries for {len(values)} values")
+        if self._maxsize and len(values) > self._maxsize:
+            raise QueueFullError(f"{len(values)} items at once never fit a queue with maxsize {self._maxsize}")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        first = True
+        while True:
+            with guard:
+                self._log.lock()
+                try:
+                    self._log.catch_up()
+                    if not self._maxsize or self._waiting() + len(values) <= self._maxsize:
+                        return self._put(values, keys, delay_s, priority, expire_s, dedupe_keys)
+                finally:
+                    self._log.unlock()
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise QueueFullError(
+                    f"the queue has {self._maxsize} waiting items, its maxsize; none was taken in time",
+                    path=self._log.path,
+                )
+            found = watches()
+            if not first:
+                wait_any(found, left)
+            first = False
+
+    def put_back(self, message: Message, *, guard: threading.RLock) -> None:
+        """Put a dead letter back, and count it."""
+        with guard:
+            self._log.lock()
+            try:
+                self._log.catch_up()
+                span = self._writer.append_many((message.value,), (message.key,), message.type, message.timestamp)
+                state = self._log.state
+                self._log.append(record(COUNTS, state.done, max(state.dead - 1, 0)))
+                assert len(span) == 1
+            finally:
+                self._log.unlock()
+
+    def _waiting(self) -> int:
+        state = self._log.state
+        return len(state.waiting) + state.fresh(self._log.tail.end_offset())
+
+    def _put(
+        self,
+        values: list[bytes],
+        keys: list[bytes] | None,
+        delay_s: float,
+        priority: int,
+        expire_s: float | None,
+        dedupe_keys: Sequence[bytes] | None,
+    ) -> Sequence[int]:
+        now = self._clock.boot_ns()
+        hashes = None if dedupe_keys is None else [blake2b(key, digest_size=_KEY_BYTES).digest() for key in dedupe_keys]
+        known: dict[bytes, int] = {}
+        if hashes is not None:
+            known = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}
+            picked = dict.fromkeys(range(len(values)))
+            seen: set[bytes] = set(known)
+            for index, key in enumerate(hashes):
+                if key in seen:
+                    del picked[index]
+                seen.add(key)
+            values = [values[index] for index in picked]
+            keys = None if keys is None else [keys[index] for index in picked]
+            new_hashes = [hashes[index] for index in picked]
+        else:
+            new_hashes = []
+        span: range = range(0)
+        if values:
+            with self._writer.turn() as turn:
+                data, span = turn.encode_many(values, keys)
+                messages, _ = decode_many(data, 0, len(data), span.start, len(span))
+                checks = [message_check(message) for message in messages]
+                records = []
+                for message, check in zip(messages, checks, strict=True):
+                    stamp = message.timestamp % 2**64
+                    if delay_s or priority:
+                        ready_at = now + int(delay_s * _NS) if delay_s else 0
+                        records.append(record(INTENT, message.offset, stamp, ready_at, band=priority, extra=check))
+                    if expire_s is not None:
+                        until = now + int(expire_s * _NS)
+                        records.append(record(EXPIRE, message.offset, stamp, until, extra=check))
+                for key, offset, check in zip(new_hashes, span, checks, strict=False):
+                    slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
+                    records.append(record(DEDUPE, offset, a, now + self._window_ns, slot=slot, extra=check))
+                if records:
+                    self._log.append(*records)
+                turn.append_encoded(data, len(span))
+        if hashes is None:
+            return span
+        known |= dict(zip(new_hashes, span, strict=True))
+        return [known[key] for key in hashes]
+
+    def _known(self, key: bytes, now: int) -> int | None:
+        """What a key stands for, if it is within the window and its message was really written."""
+        found = self._log.state.dedupe.get(key)
+        if found is None or found[1] <= now:
+            return None
+        offset, _, check = found
+        if offset < self._log.state.head():
+            return offset  # it was done: it had been written
+        if offset >= self._log.tail.end_offset():
+            return None
+        message = self._reader.at(offset)
+        return offset if message is not None and message_check(message) == check else None

@@ -1,0 +1,394 @@
+"""The state of a queue, as its log tells it: who holds what, what waits, what is done. No I/O, no clock.
+
+Messages below ``frontier`` were taken at least once; those from it on are fresh, except the ones in ``above``, which
+were delayed, put into a band of their own, or taken out of order. What was not done stands in ``leased`` or in
+``waiting``; everything else below the frontier is done, so that the state is as large as what is in flight.
+
+Two processes that have read the same records have the same ``leased`` and ``waiting``. What is derived from the time,
+which items are due and which leases ran out, is each process' own view: it counts only once a record says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from sej.queue_codec import record
+from sej.queue_format import (
+    BOOT,
+    COUNTS,
+    DEAD,
+    DEDUPE,
+    DONE,
+    DROP,
+    EXPIRE,
+    EXTEND,
+    FREE,
+    INTENT,
+    KEPT,
+    LEASE,
+    PICK,
+    PURGE,
+    RECORD,
+    START,
+    WAIT,
+)
+
+__all__ = ["NEVER", "Lease", "QueueState", "Waiting"]
+
+NEVER: Final = 2**63 - 1
+_HEAP_SLACK: Final = 1000
+
+
+class Lease(NamedTuple):
+    """An item in somebody's hands.
+
+    Attributes:
+        attempt: which hand-out this is, from 1.
+        slot: whose.
+        deadline: when it ends, ns of the boot-time clock.
+        band: its priority.
+    """
+
+    attempt: int
+    slot: int
+    deadline: int
+    band: int
+
+
+class Waiting(NamedTuple):
+    """An item that is not fresh and not leased.
+
+    Attributes:
+        attempt: how often it was handed out.
+        ready_at: from when on it may be taken, ns of the boot-time clock.
+        band: its priority.
+    """
+
+    attempt: int
+    ready_at: int
+    band: int
+
+
+class QueueState:
+    """What the records say.
+
+    Attributes:
+        frontier: the first message that nobody has taken in order.
+        above: offsets from the frontier on that are not fresh.
+        leased: items in hands.
+        waiting: items that were given back, are delayed, or stand in a band of their own.
+        intents: (timestamp, check) that the message of a waiting item must have, until somebody looked.
+        expires: (when nobody wants an item any more, timestamp, check): the message must match.
+        dedupe: by a key's 12 bytes: (offset, until, check).
+        done: how many items were done.
+        dead: how many are dead letters.
+        kept: what the kept offset was last said to be; None: never.
+        anchor: (offset, stamp) of the newest message that was taken in order; None: none yet.
+        boot: (boot id, when that boot began by the wall clock) that times belong to.
+    """
+
+    def __init__(self, frontier: int = 0) -> None:
+        """Nothing is taken; fresh messages begin at frontier."""
+        self.frontier = frontier
+        self.above: set[int] = set()
+        self.leased: dict[int, Lease] = {}
+        self.waiting: dict[int, Waiting] = {}
+        self.intents: dict[int, tuple[int, int]] = {}
+        self.expires: dict[int, tuple[int, int, int]] = {}
+        self.dedupe: dict[bytes, tuple[int, int, int]] = {}
+        self.done = self.dead = 0
+        self.kept: int | None = None
+        self.anchor: tuple[int, int] | None = None
+        self.boot: tuple[bytes, int] | None = None
+        self._head = frontier
+        self._earliest = NEVER
+        self._now = 0
+        self._lapsed: set[int] = set()
+        self._timed: list[tuple[int, int]] = []
+        self._ready: dict[int, list[int]] = {}
+
+    # --- what the records say
+
+    def apply(self, data: bytes | memoryview) -> None:
+        """Take in whole, checked records."""
+        leased, waiting = self.leased, self.waiting
+        new = tuple.__new__
+        for kind, band, attempt, slot, offset, a, b, extra, _ in RECORD.iter_unpack(data):
+            if kind == LEASE:
+                if a - offset == 1:
+                    if waiting:
+                        waiting.pop(offset, None)
+                    leased[offset] = new(Lease, (1, slot, b, 0))
+                else:
+                    for number in range(offset, a):
+                        waiting.pop(number, None)
+                        leased[number] = new(Lease, (1, slot, b, 0))
+                if b < self._earliest:
+                    self._earliest = b
+                self.anchor = (a - 1, extra)
+                self._pass(a)
+            elif kind == DONE:
+                if a - offset == 1 and not self.above:
+                    if leased.pop(offset, None) is not None or waiting.pop(offset, None) is not None:
+                        self.done += 1
+                    if self._lapsed or self.expires:
+                        self._forget(offset)
+                else:
+                    self._done(offset, a)
+            else:
+                self._apply(kind, band, attempt, slot, offset, a, b, extra)
+
+    def _apply(self, kind: int, band: int, attempt: int, slot: int, offset: int, a: int, b: int, extra: int) -> None:
+        if kind == PICK:
+            self._remove(offset)
+            self.intents.pop(offset, None)
+            self._lease(offset, Lease(attempt, slot, b, band))
+        elif kind == EXTEND:
+            if offset in self.leased:
+                self._lapsed.discard(offset)
+                self._lease(offset, self.leased[offset]._replace(deadline=b))
+        elif kind == WAIT:
+            self._remove(offset)
+            self._wait(offset, Waiting(attempt, b, band))
+        elif kind == FREE:
+            for number in [number for number, lease in self.leased.items() if lease.slot == slot]:
+                self._give_back(number)
+        elif kind == DEAD:
+            self._remove(offset)
+            self._forget(offset)
+            self.dead += 1
+        elif kind == INTENT:
+            self._remove(offset)
+            self.intents[offset] = (_signed(a), extra)
+            self._wait(offset, Waiting(0, b, band))
+        elif kind == DROP:
+            self._drop(offset)
+        elif kind == EXPIRE:
+            self.expires[offset] = (b, _signed(a), extra)
+        elif kind == DEDUPE:
+            self.dedupe[slot.to_bytes(4, "big") + a.to_bytes(8, "big")] = (offset, b, extra)
+        elif kind == KEPT:
+            self.kept = offset
+        elif kind == PURGE:
+            self._purge(a)
+        elif kind == BOOT:
+            self._start_boot(offset.to_bytes(8, "big") + a.to_bytes(8, "big"), b)
+        elif kind == START:
+            self.frontier = self._head = offset
+            if a != NEVER:
+                self.anchor = (a, extra)
+        elif kind == COUNTS:
+            self.done, self.dead = offset, a
+
+    def _pass(self, frontier: int) -> None:
+        if self.above:
+            self.above.difference_update(range(self.frontier, frontier))
+        if self.intents:
+            for offset in [offset for offset in self.intents if offset < frontier and offset not in self.waiting]:
+                del self.intents[offset]
+        self.frontier = frontier
+
+    def _lease(self, offset: int, lease: Lease) -> None:
+        self.leased[offset] = lease
+        self._earliest = min(self._earliest, lease.deadline)
+        if offset >= self.frontier:
+            self.above.add(offset)
+
+    def _wait(self, offset: int, waiting: Waiting) -> None:
+        self.waiting[offset] = waiting
+        heappush(self._timed, (waiting.ready_at, offset))
+        if offset >= self.frontier:
+            self.above.add(offset)
+        if len(self._timed) > 2 * len(self.waiting) + _HEAP_SLACK:
+            self._timed = [(there.ready_at, number) for number, there in self.waiting.items()]
+            heapify(self._timed)
+            self._ready = {}
+
+    def _remove(self, offset: int) -> bool:
+        self._lapsed.discard(offset)
+        return self.leased.pop(offset, None) is not None or self.waiting.pop(offset, None) is not None
+
+    def _forget(self, offset: int) -> None:
+        self._lapsed.discard(offset)
+        self.expires.pop(offset, None)
+        self.intents.pop(offset, None)
+
+    def _done(self, start: int, stop: int) -> None:
+        if stop > self.frontier:
+            self.above.update(range(max(start, self.frontier), stop))
+        for offset in range(start, stop):
+            if self._remove(offset):
+                self.done += 1
+            self._forget(offset)
+
+    def _give_back(self, offset: int) -> None:
+        lease = self.leased.pop(offset)
+        self._lapsed.discard(offset)
+        self._wait(offset, Waiting(lease.attempt, 0, lease.band))
+
+    def _drop(self, offset: int) -> None:
+        self.waiting.pop(offset, None)
+        self._forget(offset)
+        if offset >= self.frontier:
+            self.above.discard(offset)
+
+    def _purge(self, stop: int) -> None:
+        for offset in list(self.waiting):
+            self._forget(offset)
+        self.waiting.clear()
+        self._pass(max(stop, self.frontier))
+
+    def _start_boot(self, boot_id: bytes, began: int) -> None:
+        """Carry delays over a reboot; every lease of the old boot is given back."""
+        old, self.boot = self.boot, (boot_id, began)
+        if old is None or old[0] == boot_id:
+            return
+        shift = old[1] - began
+        self._earliest = NEVER
+        self.expires = {offset: (max(row[0] + shift, 0), row[1], row[2]) for offset, row in self.expires.items()}
+        self.dedupe = {key: (row[0], max(row[1] + shift, 0), row[2]) for key, row in self.dedupe.items()}
+        for offset in list(self.leased):
+            self._give_back(offset)
+        self.waiting = {
+            offset: there._replace(ready_at=max(there.ready_at + shift, 0) if there.ready_at else 0)
+            for offset, there in self.waiting.items()
+        }
+        self._timed = [(there.ready_at, offset) for offset, there in self.waiting.items()]
+        heapify(self._timed)
+        self._ready = {}
+
+    # --- what follows from the time
+
+    def tick(self, now: int) -> None:
+        """Let what is due by now be found by :meth:`first_ready`."""
+        self._now = now
+        timed = self._timed
+        while timed and timed[0][0] <= now:
+            ready_at, offset = heappop(timed)
+            there = self.waiting.get(offset)
+            if there is not None and there.ready_at == ready_at:
+                heappush(self._ready.setdefault(there.band, []), offset)
+        if now >= self._earliest:
+            self.lapse(offset for offset, lease in self.leased.items() if lease.deadline <= now)
+            left = [lease.deadline for offset, lease in self.leased.items() if offset not in self._lapsed]
+            self._earliest = min(left, default=NEVER)
+
+    def lapse(self, offsets: Iterable[int]) -> None:
+        """Let leased items be found: their time is over, or their holder is dead."""
+        for offset in [offset for offset in offsets if offset not in self._lapsed]:
+            self._lapsed.add(offset)
+            heappush(self._ready.setdefault(self.leased[offset].band, []), offset)
+
+    def first_ready(self) -> tuple[int, int] | None:
+        """(band, offset) of the item that is to be taken before all others that are not fresh; None: none is ready."""
+        if not self._ready:
+            return None
+        for band in sorted(self._ready, reverse=True):
+            heap = self._ready[band]
+            while heap:
+                offset = heap[0]
+                there = self.waiting.get(offset)
+                if offset in self._lapsed or (there is not None and there.band == band and there.ready_at <= self._now):
+                    return band, offset
+                heappop(heap)
+            del self._ready[band]
+        return None
+
+    def attempts(self, offset: int) -> int:
+        """How often an item was handed out."""
+        there = self.waiting.get(offset) or self.leased.get(offset)
+        return there.attempt if there is not None else 0
+
+    def band(self, offset: int) -> int:
+        """An item's priority."""
+        there = self.waiting.get(offset) or self.leased.get(offset)
+        return there.band if there is not None else 0
+
+    def next_due(self) -> int | None:
+        """When the next item may become ready by itself; None: never."""
+        due = min(self._timed[0][0] if self._timed else NEVER, self._earliest)
+        return None if due == NEVER else due
+
+    def slots(self) -> set[int]:
+        """The slots that hold something."""
+        return {lease.slot for lease in self.leased.values()}
+
+    def of_slots(self, slots: set[int]) -> list[int]:
+        """The items that slots hold."""
+        return [offset for offset, lease in self.leased.items() if lease.slot in slots]
+
+    # --- what it adds up to
+
+    def head(self) -> int:
+        """The lowest offset that is not done: what a reader that knows nothing of the queue starts with."""
+        leased, waiting, head = self.leased, self.waiting, self._head
+        if self.frontier - head > 2 * (len(leased) + len(waiting)):
+            head = min((offset for held in (leased, waiting) for offset in held), default=self.frontier)
+            head = min(head, self.frontier)
+        while head not in leased and head not in waiting and (head < self.frontier or head in self.above):
+            head += 1
+        self._head = head
+        return head
+
+    def fresh(self, end: int) -> int:
+        """How many messages below end nobody has taken or set aside."""
+        return max(end - self.frontier, 0) - sum(offset < end for offset in self.above)
+
+    def counts(self, now: int) -> tuple[int, int, int]:
+        """(ready, delayed, leased) of what is not fresh."""
+        delayed = sum(there.ready_at > now for there in self.waiting.values())
+        lapsed = sum(lease.deadline <= now or offset in self._lapsed for offset, lease in self.leased.items())
+        return len(self.waiting) - delayed + lapsed, delayed, len(self.leased) - lapsed
+
+    def records(self, now: int, end: int) -> Iterator[bytes]:
+        """The state as records: what a compacted log holds.
+
+        Args:
+            now: what is over by then is left out.
+            end: where the journal ends; intents for messages that were never written are left out.
+        """
+        if self.boot is not None:
+            high, low = (int.from_bytes(self.boot[0][at : at + 8], "big") for at in (0, 8))
+            yield record(BOOT, high, low, self.boot[1])
+        anchor = self.anchor or (NEVER, 0)
+        yield record(START, self.frontier, anchor[0], extra=anchor[1])
+        yield record(COUNTS, self.done, self.dead)
+        if self.kept is not None:
+            yield record(KEPT, self.kept)
+        for offset, there in sorted(self.waiting.items()):
+            intent = self.intents.get(offset)
+            if intent is None:
+                yield record(WAIT, offset, b=there.ready_at, band=there.band, attempt=there.attempt)
+            elif offset < end:
+                yield record(INTENT, offset, intent[0] % 2**64, there.ready_at, band=there.band, extra=intent[1])
+        for offset, lease in self.leased.items():
+            yield record(PICK, offset, 0, lease.deadline, band=lease.band, attempt=lease.attempt, slot=lease.slot)
+        for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
+            yield record(DONE, start, stop)
+        for offset, (at, timestamp, check) in self.expires.items():
+            if offset < end:
+                yield record(EXPIRE, offset, timestamp % 2**64, at, extra=check)
+        for key, (offset, until, check) in self.dedupe.items():
+            if until > now and offset < end:
+                slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
+                yield record(DEDUPE, offset, a, until, slot=slot, extra=check)
+
+
+def _signed(a: int) -> int:
+    return a if a < 2**63 else a - 2**64
+
+
+def _ranges(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Sorted offsets as runs [start, stop)."""
+    start = stop = -1
+    for offset in offsets:
+        if offset == stop:
+            stop += 1
+            continue
+        if start >= 0:
+            yield start, stop
+        start, stop = offset, offset + 1
+    if start >= 0:
+        yield start, stop

@@ -1,0 +1,55 @@
+"""How a queue turns values into bytes and back: named when it is opened, never guessed.
+
+``None`` hands bytes through. ``"json"`` and ``"msgspec"`` (its MessagePack; to be installed) are safe with
+bytes from anywhere. ``"pickle"`` runs whatever the bytes say, so it is off unless it is asked for by name: never on a
+journal that others may write to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+__all__ = ["SERIALIZERS", "Serializer", "serializer"]
+
+SERIALIZERS: Final = ("json", "msgspec", "pickle")
+
+
+class Serializer(NamedTuple):
+    """A pair of functions.
+
+    Attributes:
+        name: as given on opening.
+        encode: a value as bytes.
+        decode: the value again.
+    """
+
+    name: str
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+def serializer(name: str | None) -> Serializer | None:
+    """The serializer of a name; None for None: bytes stay bytes.
+
+    Raises:
+        ValueError: an unknown name.
+        ImportError: ``"msgspec"`` without the package.
+    """
+    if name is None:
+        return None
+    if name == "json":
+        return Serializer(name, _json, json.loads)
+    if name == "pickle":
+        return Serializer(name, pickle.dumps, pickle.loads)
+    if name == "msgspec":
+        msgpack = importlib.import_module("msgspec.msgpack")
+        return Serializer(name, msgpack.encode, msgpack.decode)
+    raise ValueError(f"serializer {name!r}: expected None (bytes) or one of {', '.join(SERIALIZERS)}")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,391 @@
+"""The face of every work queue: items that are put, taken under a lease, and done; and the door to the backends.
+
+A backend is a package's way to keep such a queue: a SEJ directory (here), a ``.tq`` file, a Kestrel journal. It is a
+function ``(path, name, **options) -> WorkQueue``, registered in the entry-point group ``sej.backends`` under the name
+that ``open_queue(..., backend=)`` takes. This module stands on the ground floor: it relies on errors, watching and the
+standard library, so that every package can build on it.
+
+What the face promises, whatever the backend: an item that was put is handed out until it is done or given up; while a
+lease lasts, nobody else gets the item; what a backend cannot do raises :class:`~sej.UnsupportedError` and is not in its
+``can``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+from sej.errors import LeaseLostError, UnsupportedError
+from sej.serializers import Serializer
+from sej.serializers import serializer as serializer_of
+from sej.watch import Watch, wait_any
+
+__all__ = ["BACKENDS", "CAPABILITIES", "Backoff", "Item", "Stats", "WorkQueue", "open_queue"]
+
+BACKENDS: Final = {
+    "journal": "sej.queue:open_backend",
+    "kestrel": "kestrel.backend:open_kestrel",
+    "libkestrel": "kestrel.backend:open_libkestrel",
+    "textqueue": "textqueue.backend:open_backend",
+}
+"""The backends of this distribution, as their entry points name them: known without asking the metadata of everything
+that is installed, which costs more than opening a queue."""
+
+CAPABILITIES: Final = (
+    "keys",
+    "delay",
+    "priority",
+    "expire",
+    "dedupe",
+    "maxsize",
+    "retry_delay",
+    "extend",
+    "deadline",
+    "processes",
+    "dead_letters",
+    "redrive",
+    "purge",
+)
+"""What a backend may or may not be able to do: message keys; put and retry with a delay; priority bands; items that
+expire; idempotent puts; a bound; longer leases; leases that end at a deadline and not only with their process; several
+processes at once; dead letters, and putting them back; purging."""
+
+
+class Stats(NamedTuple):
+    """How many items a queue has.
+
+    Attributes:
+        ready: can be taken now.
+        delayed: wait for their time.
+        leased: are in somebody's hands.
+        done: were done, as far as the queue remembers.
+        dead: were given up and not put back.
+    """
+
+    ready: int
+    delayed: int
+    leased: int
+    done: int
+    dead: int
+
+
+class Item(ABC):
+    """One item, leased to whoever took it.
+
+    End it with :meth:`done`, :meth:`retry` or :meth:`fail`, or use it as a context manager: done when the block ends
+    well, retry when it raises (the exception goes on). All of them raise :class:`~sej.LeaseLostError` where somebody
+    else holds the item by now, or it was ended before.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def value(self) -> Any:
+        """What was put: bytes, or what the queue's serializer makes of them."""
+
+    @property
+    @abstractmethod
+    def key(self) -> bytes:
+        """What was put as its key; empty where the backend has no keys."""
+
+    @property
+    @abstractmethod
+    def message(self) -> Any:
+        """What the backend keeps: a :class:`sej.Message` on a journal."""
+
+    @property
+    @abstractmethod
+    def attempts(self) -> int:
+        """How often it was handed out, this time included: 1 at first."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> bool:
+        """Whether done, retry or fail was called."""
+
+    @abstractmethod
+    def done(self) -> None:
+        """It is worked off and never comes back."""
+
+    @abstractmethod
+    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+        """Give it back; after max_attempts it goes to the dead letters instead.
+
+        Args:
+            delay_s: seconds until it may be taken again; None: longer with each attempt, with jitter, where the
+                backend can delay.
+            reason: what went wrong, for the dead letter.
+        """
+
+    @abstractmethod
+    def fail(self, reason: str = "") -> None:
+        """Give it up: it goes to the dead letters."""
+
+    @abstractmethod
+    def extend(self, lease_s: float) -> None:
+        """Hold it for lease_s seconds from now on."""
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Done, or retry; nothing where the block has ended the item itself."""
+        if self.ended:
+            return
+        if error is None:
+            self.done()
+        else:
+            self.retry(reason=f"{type(error).__name__}: {error}")
+
+
+class WorkQueue(ABC):
+    """A queue of work for any number of threads and, where ``can`` says so, processes.
+
+    Attributes:
+        path: as given on opening.
+        name: the queue's.
+        can: what this backend can do, of :data:`CAPABILITIES`.
+    """
+
+    path: str
+    name: str
+    can: ClassVar[frozenset[str]]
+    _serializer: Serializer | None = None
+
+    # --- what a backend provides
+
+    @abstractmethod
+    def put_many(
+        self,
+        values: Iterable[Any],
+        keys: Iterable[bytes] | None = None,
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        expire_s: float | None = None,
+        dedupe_keys: Sequence[bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Sequence[int]:
+        """Put many items; see :meth:`put`. Returns their numbers."""
+
+    @abstractmethod
+    def stats(self) -> Stats:
+        """How many items there are."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what this object still holds, and close; a second time does nothing."""
+
+    @abstractmethod
+    def _take(self, n: int) -> list[Item]:
+        """Up to n items that can be had now; does not wait."""
+
+    @abstractmethod
+    def _watches(self) -> Sequence[Watch]:
+        """What changes when there may be something to take; made at the first call."""
+
+    def _due_s(self) -> float | None:
+        """In how many seconds something may become ready without anybody's doing; None: never."""
+        return None
+
+    def purge(self) -> int:
+        """Throw away every item that nobody holds; returns how many."""
+        raise self._unsupported("purge")
+
+    def redrive(self, limit: int | None = None) -> int:
+        """Put this queue's dead letters back, oldest first; returns how many."""
+        raise self._unsupported("redrive")
+
+    def sync(self) -> None:
+        """Force what was put and done so far to the disk."""
+        raise self._unsupported("sync")
+
+    # --- what all have in common
+
+    def put(
+        self,
+        value: Any,
+        key: bytes = b"",
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        expire_s: float | None = None,
+        dedupe_key: bytes | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Put an item.
+
+        Args:
+            value: bytes, or what the queue's serializer takes.
+            key: up to 127 bytes that travel with it.
+            delay_s: seconds until it may be taken.
+            priority: a band from -3 to 3; the highest band that has something ready is served first.
+            expire_s: seconds after which nobody wants it any more.
+            dedupe_key: a put with the same key within the queue's window puts nothing and returns the first's number.
+            timeout: seconds to wait for room where the queue has a maxsize; None: for ever.
+
+        Returns:
+            Its number: the offset on a journal.
+
+        Raises:
+            QueueFullError: no room came within the time-out.
+            InvalidMessageError: the format cannot hold it.
+        """
+        return self.put_many(
+            (value,),
+            (key,) if key else None,
+            delay_s=delay_s,
+            priority=priority,
+            expire_s=expire_s,
+            dedupe_keys=None if dedupe_key is None else (dedupe_key,),
+            timeout=timeout,
+        )[0]
+
+    def get(self, timeout: float | None = None) -> Item | None:
+        """Take the next item.
+
+        Args:
+            timeout: seconds to wait for one; 0 does not wait, None waits for ever.
+
+        Returns:
+            The item, or None when the time-out passed.
+        """
+        found = self.get_many(1, timeout)
+        return found[0] if found else None
+
+    def get_many(self, n: int, timeout: float | None = None) -> list[Item]:
+        """Take up to n items as soon as there is one; an empty list when the time-out passed."""
+        if n < 1:
+            raise ValueError(f"n {n}: at least 1 is due")
+        found = self._take(n)
+        if found or timeout == 0:
+            return found
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watches = self._watches()
+        while not (found := self._take(n)):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            due = self._due_s()
+            limit = due if left is None else left if due is None else min(left, due)
+            wait_any(watches, limit)
+        return found
+
+    def done_many(self, items: Iterable[Item]) -> None:
+        """End many items; all that can be are done before the first LeaseLostError is raised."""
+        lost: LeaseLostError | None = None
+        for item in items:
+            try:
+                item.done()
+            except LeaseLostError as error:
+                lost = lost or error
+        if lost is not None:
+            raise lost
+
+    def __len__(self) -> int:
+        """How many items wait: ready and delayed."""
+        stats = self.stats()
+        return stats.ready + stats.delayed
+
+    def __bool__(self) -> bool:
+        """Always: an empty queue is a queue."""
+        return True
+
+    def __iter__(self) -> Iterator[Item]:
+        """Take item after item until none is ready."""
+        while (item := self.get(timeout=0)) is not None:
+            yield item
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path and name."""
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self.path!r} {self.name!r}>"
+
+    def _unsupported(self, what: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"this backend has no {what}; it can: {', '.join(sorted(self.can)) or 'only put, get and done'}",
+            path=self.path,
+        )
+
+    def _require(self, *wanted: tuple[str, object]) -> None:
+        """Make sure that what was asked for, if it was, is something that this backend can."""
+        for capability, value in wanted:
+            if value and capability not in self.can:
+                raise self._unsupported(capability)
+
+
+class Backoff(NamedTuple):
+    """How long an item waits after a failed attempt.
+
+    Attributes:
+        first_s: after the first attempt; doubled after each further one.
+        longest_s: at most.
+    """
+
+    first_s: float = 1.0
+    longest_s: float = 600.0
+
+    def after(self, attempts: int) -> float:
+        """Seconds, with jitter: between a half and the whole, so that what failed together does not return together."""
+        return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
+
+
+def open_queue(
+    path: str | os.PathLike[str],
+    name: str = "queue",
+    *,
+    backend: str | None = None,
+    serializer: str | None = None,
+    **options: Any,
+) -> WorkQueue:
+    """Open a work queue.
+
+    Args:
+        path: a SEJ directory (made if missing), a ``.tq`` file, or what the backend named takes.
+        name: the queue's: several queues over one journal each get every message.
+        backend: None: ``.tq`` files are ``"textqueue"``, everything else is ``"journal"``.
+        serializer: ``"json"``, ``"msgspec"``, ``"pickle"``, or None: values are bytes.
+        options: the backend's own: ``lease_s``, ``max_attempts`` and others; see
+            :class:`sej.queue.JournalQueue` for the journal's.
+
+    Raises:
+        ValueError: there is no such backend or serializer, or the backend does not have that option.
+        SejError: as the backend.
+    """
+    kind = backend or ("textqueue" if os.fspath(path).endswith(".tq") else "journal")
+    queue = _factory(kind)(os.fspath(path), name, **options)
+    try:
+        queue._serializer = serializer_of(serializer)
+    except BaseException:
+        queue.close()
+        raise
+    return queue
+
+
+def _factory(kind: str) -> Callable[..., WorkQueue]:
+    target = BACKENDS.get(kind)
+    if target is None:
+        from importlib.metadata import entry_points
+
+        registered = {point.name: point.value for point in entry_points(group="sej.backends")}
+        target = registered.get(kind)
+        if target is None:
+            known = ", ".join(sorted({*BACKENDS, *registered}))
+            raise ValueError(f"backend {kind!r}: expected one of {known}, or an installed package that registers it")
+    module, _, function = target.partition(":")
+    factory: Callable[..., WorkQueue] = getattr(importlib.import_module(module), function)
+    return factory
