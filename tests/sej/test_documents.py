@@ -1,0 +1,54 @@
+"""docs/formats/sej.md says what the code does: its tables are the code's layouts, its dumps the code's bytes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sej import format, index_format
+from sej.checksum import crc32c
+from sej.codec import encode
+from sej.index import Block
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "formats" / "sej.md").read_text()
+CODES = {"uint64": "Q", "int64": "q", "uint32": "I", "int32": "i", "uint8": "B", "int8": "b"}
+MESSAGE = encode(0, 1357034400000000000, 0, b"alice", b"3 apples")
+
+
+def tables() -> list[list[list[str]]]:
+    """The cells of each table of the page, without its head."""
+    found = re.findall(r"(?:^\|.*\n)+", PAGE, re.MULTILINE)
+    rows = [[line.strip("|").split("|") for line in table.splitlines()[2:]] for table in found]
+    return [[[cell.strip() for cell in row] for row in table] for table in rows]
+
+
+def dumps() -> list[bytes]:
+    """The bytes of each hex dump of the page."""
+    found = re.findall(r"```\n((?:[0-9a-f]{8}: .*\n)+)```", PAGE)
+    return [b"".join(bytes.fromhex(line[10:49].split("  ")[0]) for line in dump.splitlines()) for dump in found]
+
+
+def test_the_message_is_as_the_table_says() -> None:
+    rows = tables()[0]
+    assert [row[0] for row in rows] == [
+        "offset", "timestamp", "type", "key_size", "key", "value_size", "value", "size",
+    ]  # fmt: skip
+    fixed = [row for row in rows if row[2]]
+    assert ">" + "".join(CODES[row[2]] for row in fixed[:4]) == format.HEAD.format
+    assert {">" + CODES[row[2]] for row in fixed[4:]} == {format.INT32.format}
+    assert sum(int(row[1]) for row in fixed) == format.OVERHEAD_SIZE == 26
+
+
+def test_the_index_entry_is_as_the_table_says() -> None:
+    rows = tables()[1]
+    assert [row[0] for row in rows[:8]] == list(Block._fields)
+    assert ">" + "".join(CODES[row[2]] for row in rows) == index_format.ENTRY.format
+    assert sum(int(row[1]) for row in rows) == index_format.ENTRY_SIZE
+    assert f"{index_format.BLOCK_BYTES} bytes long" in PAGE
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_dumps_are_the_codes_bytes(number: int) -> None:
+    times = [1357034400000000000] * 3
+    expected = [MESSAGE, Block(0, len(MESSAGE), 0, 1, crc32c(MESSAGE), *times).pack()]
+    assert dumps()[number] == expected[number]
