@@ -12,6 +12,10 @@ from libc.stdint cimport int64_t
 __all__ = ["Merger"]
 
 
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(void *op)
+
+
 cdef struct Head:
     int64_t timestamp
     int64_t offset
@@ -133,6 +137,7 @@ cdef class Merger:
         cdef Slot *state
         cdef Head head
         cdef object source, message
+        cdef tuple pair
         self.emptied = -1
         while self.heap_size and limit > 0:
             # One slot is worked on for as long as it is the first: its batch and source are looked up once.
@@ -142,7 +147,10 @@ cdef class Merger:
             source = self.sources[slot]
             while limit > 0 and self.heap[0].slot == slot:
                 message = <object> PyList_GET_ITEM(batch, state.position)
-                out.append((source, message))
+                pair = (source, message)
+                # A source and a message refer to nothing that could refer back: the collector need not look at them.
+                PyObject_GC_UnTrack(<void *> pair)
+                out.append(pair)
                 limit -= 1
                 state.position += 1
                 if state.position == state.size:

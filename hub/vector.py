@@ -17,8 +17,9 @@ from hub.naming import Source, source_path
 from sej.directory import Directory, check_name
 from sej.disk import Disk, replace_file
 from sej.format import MAX_OFFSET
+from sej.journal import Journal
 from sej.locks import Lock
-from sej.offset import Offset, sync_up_to
+from sej.offset import Offset, read_offset, sync_up_to
 
 __all__ = ["Vector", "read_vector"]
 
@@ -91,8 +92,12 @@ class Vector:
             OffsetBeyondEndError: the directory ends before what was committed.
             SejError: the directory cannot be read.
         """
-        with Offset(source_path(self._root, source), self._reader, disk=self._disk) as mirror:
-            kept = self[source]
+        path, kept = source_path(self._root, source), self[source]
+        if self._disk.status(os.path.join(path, "ofs", f"{self._reader}.ofs")) is not None:
+            there = read_offset(path, self._reader, disk=self._disk)
+            if there == kept and (kept is None or kept <= Journal(path, disk=self._disk).end_offset):
+                return
+        with Offset(path, self._reader, disk=self._disk) as mirror:
             if kept is not None:
                 mirror.commit(kept)
 

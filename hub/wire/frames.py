@@ -7,13 +7,16 @@ head. What they write and read is the encoding of ``hub.proto`` all the same, an
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from hub.wire import hub_pb2 as pb
+from sej import codec
 from sej.errors import InvalidMessageError
 from sej.format import MAX_OFFSET
 from sej.message import Message
@@ -21,6 +24,7 @@ from sej.message import Message
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "copy_request",
+    "encode_put_request",
     "from_wire",
     "open_copy_request",
     "open_put_request",
@@ -32,6 +36,17 @@ MAX_MESSAGE_BYTES: Final = 1 << 26
 """What one request or reply may hold; a journal's message beyond that needs a larger limit on both sides."""
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
 _VARINT_BYTES: Final = 10
+
+
+class _Transcode(Protocol):
+    def __call__(self, data: bytes) -> tuple[str, str, memoryview] | None: ...
+
+
+_transcode: _Transcode | None = None
+if codec.IMPLEMENTATION == "c":
+    with contextlib.suppress(ImportError):
+        _transcode = importlib.import_module("hub.wire._put_c").transcode
+
 _T = TypeVar("_T", bound=ProtobufMessage)
 
 
@@ -69,13 +84,22 @@ def parse(kind: type[_T], data: bytes) -> _T:
 
 
 def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:
-    """Client id, journal and messages of a PutRequest.
+    """Client id, journal and messages of a PutRequest, whatever they are.
 
     Raises:
         InvalidMessageError: these bytes are none, or an offset is beyond 2^63-1.
     """
     request = parse(pb.PutRequest, data)
     return request.ClientID, request.JournalDir, from_wire(request.Messages)
+
+
+def encode_put_request(data: bytes) -> tuple[str, str, bytes | memoryview] | None:
+    """Client id, journal and messages of a PutRequest, as they will stand in the journal.
+
+    None where the compiled module is not there, or finds something that is not plain; then :func:`open_put_request`
+    says what it is.
+    """
+    return None if _transcode is None else _transcode(data)
 
 
 def copy_request(data: bytes, client_id: str = "", journal_dir: str = "") -> bytes:

@@ -21,7 +21,7 @@ from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
 from hub.wire.copying import CopySession
-from hub.wire.frames import open_copy_request, open_put_request, parse, to_wire
+from hub.wire.frames import encode_put_request, open_copy_request, open_put_request, parse, to_wire
 from hub.wire.status import BusyError, to_status
 from sej.errors import InvalidMessageError, InvalidNameError, SejError
 from sej.format import OVERHEAD_SIZE
@@ -100,6 +100,11 @@ class Service:
 
     def _put(self, data: bytes, context: grpc.ServicerContext) -> pb.PutResponse:
         with self._answering(context):
+            plain = encode_put_request(data)
+            if plain is not None:
+                client, journal_dir, encoded = plain
+                self._allow(context, "write", client, journal_dir)
+                return pb.PutResponse(NextOffset=self._store.put_encoded(client, journal_dir, encoded))
             client, journal_dir, messages = open_put_request(data)
             self._allow(context, "write", client, journal_dir)
             return pb.PutResponse(NextOffset=self._store.put(client, journal_dir, messages))

@@ -16,13 +16,15 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hub
 import sej
-from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
+from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, hash_token
-from hub.wire.frames import copy_request, open_copy_request
+from hub.wire.frames import copy_request, encode_put_request, open_copy_request, open_put_request
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.support import CERTIFICATES, connected, serving
 from tests.sej.support import packed, sample, segments
@@ -526,6 +528,44 @@ def test_copy_requests_are_protobuf(size: int) -> None:
     assert open_copy_request(theirs) == ("client", "journal", data)
     with pytest.raises(sej.InvalidMessageError):
         open_copy_request(later[:-1] if size else b"\x1a\x05")
+
+
+FIELDS = st.tuples(
+    st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 300), st.binary(max_size=140),
+    st.binary(max_size=300),
+)  # fmt: skip
+
+
+@given(rows=st.lists(FIELDS, max_size=5), client=st.text(max_size=5), journal=st.text(max_size=5))
+def test_put_requests_are_encoded_as_the_reference_reads_them(
+    rows: list[tuple[int, int, int, bytes, bytes]], client: str, journal: str
+) -> None:
+    messages = [pb.Message(Offset=o, Timestamp=t, Type=k, Key=key, Value=value) for o, t, k, key, value in rows]
+    data = pb.PutRequest(ClientID=client, JournalDir=journal, Messages=messages).SerializeToString()
+    fits = all(o < 2**63 and k < 256 and len(key) < 128 for o, _, k, key, _ in rows)
+    plain = encode_put_request(data)
+    if plain is None:
+        assert not fits or frames._transcode is None
+    else:
+        assert fits
+        assert plain[:2] == (client, journal)
+        assert bytes(plain[2]) == packed(open_put_request(data)[2])
+
+
+@given(data=st.binary(max_size=60), cut=st.integers(0, 60))
+def test_bytes_that_are_no_put_request_harm_nothing(data: bytes, cut: int) -> None:
+    whole = pb.PutRequest(
+        ClientID="c", JournalDir="j", Messages=[pb.Message(Offset=1, Key=data, Value=data)]
+    ).SerializeToString()
+    for request in (data, whole[:cut], whole[:cut] + data):
+        try:
+            client, journal, messages = open_put_request(request)
+        except sej.InvalidMessageError:
+            assert encode_put_request(request) is None
+            continue
+        plain = encode_put_request(request)
+        if plain is not None:
+            assert (plain[0], plain[1], bytes(plain[2])) == (client, journal, packed(messages))
 
 
 def test_the_generated_files_are_current() -> None:

@@ -1,0 +1,288 @@
+"""Section hub: the wire against bare gRPC and a bare disk, many clients against one, the merge against its parts.
+
+Everything on the loopback, the servers in processes of their own; durability is that of the hub: synced before it is
+acknowledged. One run, interleaved rounds, page cache warm.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Row, interleaved, row
+
+ROOT = Path(__file__).resolve().parent.parent
+MIB = 1 << 20
+LARGE_COUNT = 96
+BATCH = 1000
+BATCHES = 100
+VALUE = b"v" * 100
+CLIENTS = 64
+DIRECTORIES = 16
+EACH = 60_000
+
+SERVERS = {
+    "hub": """
+import hub
+from hub.wire import Server
+server = Server(hub.Store(sys.argv[1]), "127.0.0.1:0", threads=64)
+address = server.address
+""",
+    "bare": """
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+handlers = grpc.method_handlers_generic_handler("bare.Bare", {
+    "Echo": grpc.unary_unary_rpc_method_handler(lambda data, context: data),
+    "Discard": grpc.unary_unary_rpc_method_handler(lambda data, context: b""),
+})
+options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+server = grpc.server(ThreadPoolExecutor(64), handlers=[handlers], options=options)
+address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+server.start()
+""",
+}
+LOOP = """
+print(address, flush=True)
+for line in sys.stdin:
+    print(time.process_time(), flush=True)
+"""
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        program = "import sys, time\n" + SERVERS[kind] + LOOP
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, str(root)],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.address = self._line()
+
+    def cpu_s(self) -> float:
+        """What it has used of the processor so far."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("cpu\n")
+        self._process.stdin.flush()
+        return float(self._line())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@contextmanager
+def _servers(root: Path) -> Iterator[tuple[Process, Process]]:
+    hub_server, bare = Process("hub", root / "hub"), Process("bare", root)
+    try:
+        yield hub_server, bare
+    finally:
+        hub_server.close()
+        bare.close()
+
+
+def run() -> list[Row]:
+    """All lines of the section."""
+    root = Path(tempfile.mkdtemp(prefix="hub-bench-"))
+    try:
+        with _servers(root) as (server, bare):
+            return [*_copy(root, server, bare), *_put(server, bare), *_many(server), *_merge(root)]
+    finally:
+        shutil.rmtree(root)
+
+
+def main() -> None:
+    """Print the lines."""
+    for found in run():
+        print(found)
+
+
+def _unary(address: str, name: str) -> tuple[Any, Any]:
+    import grpc
+
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    channel = grpc.insecure_channel(address, options=options)
+    return channel, channel.unary_unary(f"/bare.Bare/{name}")
+
+
+def _copy(root: Path, server: Process, bare: Process) -> list[Row]:
+    """1 MiB messages: from a journal on the disk to the hub's disk, synced and acknowledged."""
+    import sej
+    from hub.wire import Client, Copier
+
+    value = os.urandom(MIB)
+    with sej.Writer(root / "source") as writer:
+        writer.append_many([value] * LARGE_COUNT)
+    channel, call = _unary(bare.address, "Echo")
+    numbers = iter(range(1000))
+
+    def copy() -> float:
+        number = next(numbers)
+        with Client(server.address, client_id=f"copy{number}") as client:
+            client.where("j")  # connected
+            copier = Copier(root / "source", client, reader=f"r{number}")
+            start = time.perf_counter()
+            copier.run_once()
+            took = time.perf_counter() - start
+            copier.close()
+        shutil.rmtree(root / "hub" / f"copy{number}.source")
+        return LARGE_COUNT / took
+
+    def echo() -> float:
+        start = time.perf_counter()
+        for _ in range(LARGE_COUNT):
+            call(value)
+        return LARGE_COUNT / (time.perf_counter() - start)
+
+    def write() -> float:
+        fd = os.open(root / "bare", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        start = time.perf_counter()
+        for _ in range(LARGE_COUNT):
+            os.write(fd, value)
+            os.fdatasync(fd)
+        took = time.perf_counter() - start
+        os.close(fd)
+        return LARGE_COUNT / took
+
+    found = interleaved({"copy": copy, "echo": echo, "write": write}, 5)
+    channel.close()
+    slower = min(found["echo"], found["write"])
+    return [
+        row("gRPC echo of 1 MiB, unary bytes", f"{found['echo']:,.0f} MiB/s", 1.0),
+        row("write of 1 MiB and fdatasync", f"{found['write']:,.0f} MiB/s", 1.0),
+        row("raw copy, 1 MiB a message, of the slower", f"{found['copy']:,.0f} MiB/s", found["copy"] / slower, 0.6),
+    ]
+
+
+def _put(server: Process, bare: Process) -> list[Row]:
+    """The server's processor time a message, against a handler that throws the same bytes away."""
+    import grpc
+
+    from hub.wire import hub_pb2 as pb
+
+    def request(client: str, first: int) -> bytes:
+        messages = [pb.Message(Offset=first + n, Timestamp=first + n, Value=VALUE) for n in range(BATCH)]
+        return pb.PutRequest(ClientID=client, JournalDir="j", Messages=messages).SerializeToString()
+
+    bare_channel, discard = _unary(bare.address, "Discard")
+    channel = grpc.insecure_channel(server.address)
+    put: Any = channel.unary_unary("/hub.Hub/Put")
+    numbers = iter(range(1000))
+
+    def through(process: Process, call: Callable[[bytes], bytes]) -> float:
+        client = f"put{next(numbers)}"
+        requests = [request(client, at * BATCH) for at in range(BATCHES)]
+        call(request(client, 0))
+        before = process.cpu_s()
+        for data in requests:
+            call(data)
+        return (process.cpu_s() - before) / (BATCH * BATCHES)
+
+    found = interleaved({"put": lambda: through(server, put), "discard": lambda: through(bare, discard)}, 5)
+    bare_channel.close()
+    channel.close()
+    ratio = found["put"] / found["discard"]
+    return [
+        row("handler that discards 1,000 x 100 B", f"{found['discard'] * 1e9:,.0f} ns CPU/message", 1.0),
+        row("Put of 1,000 x 100 B, synced: server's CPU", f"{found['put'] * 1e9:,.0f} ns CPU/message", ratio, most=3.5),
+    ]
+
+
+def _many(server: Process) -> list[Row]:
+    """One client that sends batch after batch, and as many batches from 64 at once."""
+    import sej
+    from hub.wire import Client
+
+    numbers = iter(range(1000))
+
+    def send(clients: int) -> float:
+        number = next(numbers)
+        each = 256 // clients
+        batches = [[sej.Message(at * 100 + n, n, 0, b"", VALUE) for n in range(100)] for at in range(each)]
+        callers = [Client(server.address, client_id=f"many{number}-{n}") for n in range(clients)]
+
+        def one(client: Client) -> None:
+            for batch in batches:
+                client.put("j", batch)
+
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(lambda client: client.where("j"), callers))
+            start = time.perf_counter()
+            list(pool.map(one, callers))
+            took = time.perf_counter() - start
+        for client in callers:
+            client.close()
+        return 25_600 / took
+
+    found = interleaved({"one": lambda: send(1), "many": lambda: send(CLIENTS)}, 5)
+    ratio = found["many"] / found["one"]
+    return [
+        row("1 client, Put of 100 x 100 B, synced", f"{found['one']:,.0f} messages/s", 1.0),
+        row(f"{CLIENTS} clients together, each its own directory", f"{found['many']:,.0f} messages/s", ratio, 1.0),
+    ]
+
+
+def _merge(root: Path) -> list[Row]:
+    """16 directories in time order, against iterating over one after the other."""
+    import random
+
+    import hub
+    import sej
+    from sej.codec import IMPLEMENTATION
+
+    rng = random.Random(1)
+    with hub.Store(root / "merge") as store:
+        for number in range(DIRECTORIES):
+            stamp = 0
+            messages = []
+            for offset in range(EACH):
+                stamp += rng.randrange(1, 100)
+                messages.append(sej.Message(offset, stamp, 0, b"", VALUE))
+            store.put(f"c{number:02d}", "j", messages)
+        paths = [root / "merge" / source.name for source in store.sources()]
+    total = DIRECTORIES * EACH
+
+    def one_after_the_other() -> float:
+        start, count = time.perf_counter(), 0
+        for path in paths:
+            with sej.Scanner(path) as scanner:
+                for _ in scanner:
+                    count += 1
+        assert count == total
+        return total / (time.perf_counter() - start)
+
+    def merged() -> float:
+        with hub.Merge(root / "merge", "bench") as merge:
+            start, count = time.perf_counter(), 0
+            for _ in merge:
+                count += 1
+            assert count == total
+            return total / (time.perf_counter() - start)
+
+    found = interleaved({"apart": one_after_the_other, "merge": merged}, 5)
+    ratio = found["merge"] / found["apart"]
+    target = 0.5 if IMPLEMENTATION == "c" else 0.25
+    return [
+        row("16 directories, one after the other", f"{found['apart'] / 1e6:,.2f} M/s", 1.0),
+        row("merge of 16, in time order", f"{found['merge'] / 1e6:,.2f} M/s", ratio, target),
+    ]
+
+
+if __name__ == "__main__":
+    main()
