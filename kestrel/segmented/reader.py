@@ -313,12 +313,13 @@ class Reader:
         while lowest and (lowest[0] not in self._outstanding or lowest[0] == number):
             heapq.heappop(lowest)
         head = lowest[0] - 1 if lowest else self._seen
+        # Both may be due: the head also moves over gaps, and over items that were done before the opening.
+        if number > head:
+            self._file.done(number)
+            self._done.add(number)
         if head > self._head:
             self._file.head(head)
             self._head = head
-        else:
-            self._file.done(number)
-            self._done.add(number)
         del self._outstanding[number]
         self._taken.discard(number)
         self._items -= 1

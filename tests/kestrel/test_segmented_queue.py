@@ -58,6 +58,29 @@ def test_commits_in_any_order_hold(opened: Callable[..., segmented.Queue], tmp_p
         assert reader.head == 4
 
 
+def test_a_commit_holds_although_the_head_moves_over_others(opened: Callable[..., segmented.Queue]) -> None:
+    """After an opening the head passes done items only when it reaches them: found by killing processes."""
+    with opened() as queue:
+        queue.put_many([b"x"] * 9)
+        reader = queue.reader()
+        for _ in range(9):
+            reader.get()
+        for number in (1, 3, 4):
+            assert reader.commit(number)
+    queue = opened()
+    reader = queue.reader()
+    taken = [item.id for _ in range(3) if (item := reader.get())]
+    assert taken == [2, 5, 6]
+    assert reader.commit(2)
+    assert reader.commit(6)
+    on_disk = segmented.load(queue.directory, "jobs")
+    assert on_disk.pending("") == [5, 7, 8, 9]
+    queue.close()
+    with opened() as queue:
+        taken = [item.id for _ in range(9) if (item := queue.reader().get())]
+        assert taken == [5, 7, 8, 9]
+
+
 def test_given_back_items_come_first_and_count_errors(opened: Callable[..., segmented.Queue]) -> None:
     given_up: list[tuple[str, int]] = []
     with opened(max_errors=2, on_given_up=lambda name, item: given_up.append((name, item.id))) as queue:
