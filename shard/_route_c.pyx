@@ -6,7 +6,12 @@ wording and one truth.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from shard import _route_py as _reference
 
@@ -84,34 +89,61 @@ def group(values, keys, int bits, indexes, bint places=False):
     """Put a batch into groups by shard, keeping the order within each; see the reference."""
     cdef Py_ssize_t place, count = len(values)
     cdef uint64_t mask, index
-    if bits > 10 or len(keys) != count or type(values) is not list or type(keys) is not list:
+    cdef object value, key
+    cdef list value_list, key_list, to_values, to_keys, to_places
+    cdef dict found = {}
+    cdef Py_ssize_t sizes[MAX_SHARDS]
+    cdef Py_ssize_t filled[MAX_SHARDS]
+    cdef PyObject *lists[3 * MAX_SHARDS]
+    cdef uint16_t *shards
+    if not 0 <= bits <= 10 or len(keys) != count or values.__class__ is not list or keys.__class__ is not list:
         return _reference.group(values, keys, bits, indexes, places)
     mask = (1 << bits) - 1
-    cdef list value_list = values, key_list = keys
-    cdef list groups = [None] * (mask + 1)
-    cdef dict found = {}
-    cdef tuple parts
-    cdef object value, key
-    for place in range(count):
-        value = value_list[place]
-        key = key_list[place]
-        if (
-            not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key)
-            or PyBytes_GET_SIZE(key) > MAX_KEY or PyBytes_GET_SIZE(value) > MAX_VALUE
-        ):
-            return _reference.group(values, keys, bits, indexes, places)
-        if indexes is None:
-            index = sej_xxh64(<const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), SEED) & mask
-        else:
-            index = <uint64_t> indexes[place] & mask
-        if groups[index] is None:
-            parts = ([], [], [])
-            groups[index] = parts
-            found[index] = parts
-        else:
-            parts = <tuple> groups[index]
-        (<list> parts[0]).append(value)
-        (<list> parts[1]).append(key)
-        if places:
-            (<list> parts[2]).append(place)
+    value_list = values
+    key_list = keys
+    shards = <uint16_t *> PyMem_Malloc(max(count, 1) * sizeof(uint16_t))
+    if shards == NULL:
+        raise MemoryError
+    try:
+        memset(sizes, 0, sizeof(sizes))
+        for place in range(count):
+            value = value_list[place]
+            key = key_list[place]
+            if (
+                not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key)
+                or PyBytes_GET_SIZE(key) > MAX_KEY or PyBytes_GET_SIZE(value) > MAX_VALUE
+            ):
+                return _reference.group(values, keys, bits, indexes, places)
+            if indexes is None:
+                index = sej_xxh64(<const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), SEED) & mask
+            else:
+                index = <uint64_t> indexes[place] & mask
+            shards[place] = <uint16_t> index
+            sizes[index] += 1
+        # The lists are made at their full length, which costs less than appending to them; the collector, which may run
+        # between, passes over places that are still empty.
+        memset(filled, 0, sizeof(filled))
+        for place in range(count):
+            index = shards[place]
+            if filled[index] == 0:
+                to_values = PyList_New(sizes[index])
+                to_keys = PyList_New(sizes[index])
+                to_places = PyList_New(sizes[index] if places else 0)
+                found[index] = (to_values, to_keys, to_places)
+                lists[3 * index] = <PyObject *> to_values
+                lists[3 * index + 1] = <PyObject *> to_keys
+                lists[3 * index + 2] = <PyObject *> to_places
+            value = value_list[place]
+            key = key_list[place]
+            Py_INCREF(value)
+            PyList_SET_ITEM(<list> lists[3 * index], filled[index], value)
+            Py_INCREF(key)
+            PyList_SET_ITEM(<list> lists[3 * index + 1], filled[index], key)
+            if places:
+                value = place
+                Py_INCREF(value)
+                PyList_SET_ITEM(<list> lists[3 * index + 2], filled[index], value)
+            filled[index] += 1
+    finally:
+        PyMem_Free(shards)
     return found
