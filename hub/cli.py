@@ -1,0 +1,208 @@
+"""``sej hub serve | copy | stats | clean | token``: a hub from the command line.
+
+gRPC is loaded by the subcommands that speak it, and by no other.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import signal
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from hub.retention import clean as clean_root
+from hub.stats import stats as stats_of
+from hub.store import MIN_FREE_BYTES, Store
+from sej.errors import SejError
+
+if TYPE_CHECKING:
+    from hub.wire import ClientTLS, Progress, ServerTLS
+
+__all__ = ["app", "clean", "copy", "serve", "stats", "token"]
+
+_PATH: Final = click.Path(path_type=Path)
+_ROOT: Final = click.argument("root", metavar="ROOT", type=_PATH)
+_PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Beyond this machine without TLS, all the same.")
+
+
+@click.group("hub")
+def app() -> None:
+    """A hub: the journals of many machines in one place."""
+
+
+@app.command()
+@_ROOT
+@click.option("--address", default="127.0.0.1:7890", show_default=True, help="Where to listen.")
+@click.option("--certificate", type=_PATH, help="The server's, PEM.")
+@click.option("--key", type=_PATH, help="Its private key, PEM.")
+@click.option("--client-ca", type=_PATH, help="Mutual TLS: who signs the clients' certificates.")
+@click.option("--tokens", type=_PATH, help="The file of tokens; without it nobody is asked.")
+@_PLAINTEXT
+@click.option("--max-open", default=256, show_default=True, help="Writers that are open at a time.")
+@click.option("--min-free", default=MIN_FREE_BYTES, show_default=True, help="Bytes that stay free on the disk.")
+@click.option("--client-bytes", type=int, help="Bytes that each client may have.")
+@click.option("--metrics", type=int, help="Serve Prometheus on this port of the loopback.")
+def serve(
+    root: Path,
+    address: str,
+    certificate: Path | None,
+    key: Path | None,
+    client_ca: Path | None,
+    tokens: Path | None,
+    plaintext: bool,
+    max_open: int,
+    min_free: int,
+    client_bytes: int | None,
+    metrics: int | None,
+) -> None:
+    """Serve a root until SIGTERM or an interrupt; what was acknowledged is on the disk.
+
+    Example: sej hub serve --certificate hub.pem --key hub.key --tokens tokens --address 0.0.0.0:7890 /srv/hub
+    """
+    from hub.wire import Server, ServerTLS
+
+    tls: ServerTLS | None = None
+    if certificate is not None or key is not None:
+        if certificate is None or key is None:
+            raise click.UsageError("--certificate and --key go together")
+        tls = ServerTLS(certificate, key, client_ca)
+    elif client_ca is not None:
+        raise click.UsageError("--client-ca needs --certificate and --key")
+    stop = _stop_on_signals()
+    with (
+        Store(root, max_open, max_client_bytes=client_bytes, min_free_bytes=min_free) as store,
+        Server(store, address, tls=tls, tokens=tokens, allow_plaintext=plaintext) as server,
+    ):
+        if metrics is not None:
+            from hub.wire.metrics import serve_metrics
+
+            click.echo(f"metrics on 127.0.0.1:{serve_metrics(server, metrics)}", err=True)
+        click.echo(f"serving {root} on {server.address}")
+        stop.wait()
+
+
+@app.command()
+@click.argument("path", metavar="PATH", type=_PATH)
+@click.argument("address", metavar="ADDRESS")
+@click.option("--client", "client_id", required=True, help="Who this is.")
+@click.option("--journal", help="The name on the hub, for one SEJ directory.")
+@click.option("--token-file", type=_PATH, help="A file that holds the token.")
+@click.option("--ca", type=_PATH, help="TLS: who signed the hub's certificate.")
+@click.option("--certificate", type=_PATH, help="Mutual TLS: this client's.")
+@click.option("--key", type=_PATH, help="Its private key.")
+@_PLAINTEXT
+@click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or an interrupt.")
+@click.option("--quiet", is_flag=True, help="No progress line.")
+def copy(
+    path: Path,
+    address: str,
+    client_id: str,
+    journal: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    plaintext: bool,
+    follow: bool,
+    quiet: bool,
+) -> None:
+    """Copy a SEJ directory, or a tree of shards, to a hub; PATH's messages that the hub has are not sent again.
+
+    Example: sej hub copy --follow --client EWR --ca ca.pem --token-file token /var/lib/flights hub.example.com:7890
+    """
+    from hub.wire import Client, ClientTLS, Copier
+
+    tls: ClientTLS | None = None if ca is None and certificate is None else ClientTLS(ca, certificate, key)
+    shown = token_file.read_text().strip() if token_file else None
+    terminal = sys.stderr.isatty() and not quiet
+
+    def show(progress: Progress) -> None:
+        if terminal:
+            click.echo(f"\r{progress}", nl=False, err=True)
+
+    client = Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
+    with client, Copier(path, client, journal_dir=journal, on_progress=show) as copier:
+        copied = copier.run(_stop_on_signals()) if follow else copier.run_once()
+    if terminal:
+        click.echo(err=True)
+    click.echo(copied)
+
+
+@app.command()
+@_ROOT
+@click.option("--json", is_flag=True, help="One JSON object a line.")
+def stats(root: Path, json: bool) -> None:
+    """What a hub holds, and how far its readers are.
+
+    Example: sej hub stats /srv/hub
+    """
+    for journal in stats_of(root):
+        row: dict[str, Any] = journal._asdict() | {"lag": dict(journal.lag), "messages": journal.messages}
+        row |= dict(zip(("client", "journal"), row.pop("source"), strict=True))
+        if json:
+            click.echo(jsonlib.dumps(row))
+            continue
+        came = "never"
+        if journal.last_arrival_ns is not None:
+            came = datetime.fromtimestamp(journal.last_arrival_ns / 1e9, UTC).isoformat(timespec="seconds")
+        behind = "".join(f"  {reader} -{count}" for reader, count in sorted(journal.lag.items()))
+        click.echo(
+            f"{journal.source}  {journal.first_offset}..{journal.end_offset}  {journal.size} bytes  last {came}{behind}"
+            + ("" if journal.error is None else f"  {journal.error}")
+        )
+
+
+@app.command()
+@_ROOT
+@click.option("--max-age", type=float, help="Seconds since a segment's last append.")
+@click.option("--max-bytes", type=int, help="What one journal may take.")
+@click.option("--keep-segments", default=1, show_default=True, help="So many of the newest stay.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segments: int, dry_run: bool) -> None:
+    """Remove old segments that no reader needs, in every client's journals; the paths that went.
+
+    Example: sej hub clean --max-age 604800 /srv/hub
+    """
+    failed: SejError | None = None
+    done = clean_root(root, max_age_s=max_age, max_bytes=max_bytes, keep_segments=keep_segments, dry_run=dry_run)
+    for source, paths in done.items():
+        if isinstance(paths, SejError):
+            click.echo(f"{source}: {paths}", err=True)
+            failed = paths
+            continue
+        for path in paths:
+            click.echo(path)
+    if failed is not None:
+        raise failed
+
+
+@app.command()
+@click.option("--write", "client_id", help="For writing as one client id.")
+@click.option("--read", "patterns", help="For reading client ids that match, as in 'J*,EWR'.")
+@click.option("--until", help="When it ends, as in 2027-01-01T00:00:00Z.")
+def token(client_id: str | None, patterns: str | None, until: str | None) -> None:
+    """Make a token: the token itself on the first line, the line for the server's file on the second.
+
+    Example: sej hub token --write EWR
+    """
+    from hub.wire.access import hash_token, make_token
+
+    if (client_id is None) == (patterns is None):
+        raise click.UsageError("one of --write and --read is due")
+    fresh = make_token()
+    click.echo(fresh)
+    role, clients = ("write", client_id) if client_id is not None else ("read", patterns)
+    click.echo(f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else ""))
+
+
+def _stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and an interrupt set."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

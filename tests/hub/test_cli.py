@@ -1,0 +1,58 @@
+"""The subcommands of the hub, as programs of their own."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sej
+from hub.wire.access import hash_token
+from tests.hub.support import fill, same_bytes
+from tests.sej.support import sample
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = [sys.executable, "-W", "error", "-c", "from hub.cli import app; app(prog_name='sej hub')"]
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [*PROGRAM, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_serve_copy_stats_clean(tmp_path: Path) -> None:
+    token, line = run("token", "--write", "EWR", "--until", "2999-01-01T00:00:00Z").stdout.splitlines()
+    assert line == f"{hash_token(token)}  write  EWR  2999-01-01T00:00:00Z"
+    (tmp_path / "tokens").write_text(line + "\n")
+    (tmp_path / "token").write_text(token + "\n")
+    fill(tmp_path / "tree" / "s.1.000", sample(50), segment_bytes=300)
+    serve = [*PROGRAM, "serve", "--address", "127.0.0.1:0", "--tokens", str(tmp_path / "tokens"), str(tmp_path / "hub")]
+    with subprocess.Popen(serve, cwd=ROOT, text=True, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().rsplit(" ", 1)[1].strip()
+        copy = ("copy", "--client", "EWR", "--token-file", tmp_path / "token", tmp_path / "tree", address)
+        assert run(*copy).stdout == "50\n"
+        assert run(*copy).stdout == "0\n"
+        refused = run("copy", "--client", "EWR", tmp_path / "tree", address)
+        assert refused.returncode == 1
+        assert "wants a token" in refused.stderr
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    same_bytes(tmp_path / "tree" / "s.1.000", tmp_path / "hub" / "EWR.s.1.000")
+    with sej.Offset(tmp_path / "hub" / "EWR.s.1.000", "report") as offset:
+        offset.commit(20)
+    row = json.loads(run("stats", "--json", tmp_path / "hub").stdout)
+    assert (row["client"], row["journal"], row["end_offset"], row["lag"]) == ("EWR", "s.1.000", 50, {"report": 30})
+    assert run("stats", tmp_path / "hub").stdout.startswith("EWR.s.1.000  0..50  ")
+    assert run("clean", "--max-bytes", 1, "--dry-run", tmp_path / "hub").stdout == ""  # one segment, the last
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("token",), ("token", "--write", "a", "--read", "b"), ("serve", "--certificate", "x", "hub"),
+     ("serve", "--client-ca", "x", "hub"), ("copy", "tree", "127.0.0.1:1")],
+)  # fmt: skip
+def test_wrong_usage(words: tuple[str, ...]) -> None:
+    assert run(*words).returncode == 2
