@@ -15,7 +15,7 @@ from shard.trees import Layout, find, journals, look
 
 __all__ = ["Problem", "check"]
 
-Kind = Literal["bit counts", "missing shard", "foreign directory", "foreign file", "bad name"]
+_Kind = Literal["bit counts", "missing shard", "foreign directory", "foreign file", "bad name"]
 
 
 class Problem(NamedTuple):
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
         reason: what was found, what was expected and the way out.
     """
 
-    kind: Kind
+    kind: _Kind
     path: str
     reason: str
 

@@ -23,7 +23,7 @@ from sej.message import FIRST, Message, Start
 from shard.names import Path
 from shard.sources import Sources
 
-__all__ = ["Scanner"]
+__all__ = ["Item", "Scanner"]
 
 _TURN: Final = 256
 _WHOLE: Final = 1 << 14
@@ -35,6 +35,7 @@ _LOOK_EVERY: Final = 4096
 _JUDGE_AFTER_S: Final = 1.0
 
 Item = tuple[int, Message]
+"""A message and the shard it comes from."""
 
 
 class Scanner:

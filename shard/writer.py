@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Final, Self
 
 from sej.errors import ClosedError, InvalidMessageError
@@ -108,8 +107,11 @@ class Writer:
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
             message = Message(_NOT_GIVEN, stamp, type, bytes(key), bytes(value))
             index = routed(self._route, [message], self.path.bits)[0]
-        with self._writer(index) as writer:
+        writer = self._pin(index)
+        try:
             return index, writer.append(value, key, type, timestamp)
+        finally:
+            self._unpin(index)
 
     def append_many(
         self,
@@ -158,8 +160,11 @@ class Writer:
             kind = type if types is None else [types[place] for place in part[2]]
             when = timestamp if times is None else [times[place] for place in part[2]]
             try:
-                with self._writer(index) as writer:
+                writer = self._pin(index)
+                try:
                     appended[index] = writer.append_many(part[0], part[1], kind, when)
+                finally:
+                    self._unpin(index)
             except ClosedError:
                 raise
             except Exception as error:
@@ -187,8 +192,11 @@ class Writer:
         Raises:
             SejError: as :meth:`append`.
         """
-        with self._writer(index) as writer:
+        writer = self._pin(index)
+        try:
             return writer.append_messages(messages)
+        finally:
+            self._unpin(index)
 
     # --- durability
 
@@ -254,9 +262,8 @@ class Writer:
 
     # --- which shards are open
 
-    @contextmanager
-    def _writer(self, index: int) -> Iterator[RestingWriter]:
-        """A shard's writer, which stays open until the block is left."""
+    def _pin(self, index: int) -> RestingWriter:
+        """A shard's writer, which stays open until it is unpinned."""
         with self._guard:
             self._require_open()
             writer = self._open.get(index)
@@ -264,11 +271,11 @@ class Writer:
                 writer = self._wake(index)
             self._open.move_to_end(index)
             self._using[index] = self._using.get(index, 0) + 1
-        try:
-            yield writer
-        finally:
-            with self._guard:
-                self._using[index] -= 1
+            return writer
+
+    def _unpin(self, index: int) -> None:
+        with self._guard:
+            self._using[index] -= 1
 
     def _wake(self, index: int) -> RestingWriter:
         """Open a shard, or take it up again; let others rest first."""

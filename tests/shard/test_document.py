@@ -1,0 +1,51 @@
+"""docs/formats/shard.md says what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+import xxhash
+
+import shard
+from shard import name_format
+from shard.names import split_name
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "formats" / "shard.md").read_text()
+KEYS = re.findall(r"^\| (\S+) \| `([0-9a-f]{16})` \| (-?\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
+NAMES = re.findall(r"^(\S+) +(?:prefix (\w+)|no prefix), ([\d,]+|one) shards?(?:, shard (\d+))?", PAGE, re.MULTILINE)
+
+
+def test_there_are_rows() -> None:
+    assert len(KEYS) == 4
+    assert len(NAMES) == 4
+
+
+@pytest.mark.parametrize("row", KEYS)
+def test_keys_are_routed_as_the_table_says(row: tuple[str, str, str, str, str]) -> None:
+    shown, digest, signed, of_8, of_1024 = row
+    key = b"" if shown == "(empty)" else shown.strip("`").encode()
+    assert xxhash.xxh64_hexdigest(key, name_format.HASH_SEED) == digest
+    assert int(digest, 16) - (int(signed) % 2**64) == 0
+    assert (shard.index_of(key, 3), shard.index_of(key, 10)) == (int(of_8), int(of_1024))
+
+
+@pytest.mark.parametrize("row", NAMES)
+def test_names_mean_what_the_page_says(row: tuple[str, str, str, str]) -> None:
+    name, prefix, shards, index = row
+    parts = split_name(name)
+    assert parts is not None
+    count = 1 if shards == "one" else int(shards.replace(",", ""))
+    assert (parts[0], 1 << parts[1]) == (prefix, count)
+    if index:
+        assert parts[2] == int(index)
+
+
+def test_everything_beside_the_shards_is_named() -> None:
+    for directory in (
+        name_format.HUB_MARKER,
+        name_format.WORKERS_DIR,
+        name_format.RESHARD_DIR,
+        name_format.RECORDS_DIR,
+    ):
+        assert f"`{directory}" in PAGE
+    assert f"seed {name_format.HASH_SEED}" in PAGE
