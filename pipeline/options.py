@@ -16,7 +16,20 @@ from typing import Any, Final, NamedTuple
 from sej.errors import SejError
 from shard.name_format import MAX_BITS
 
-__all__ = ["READ", "SEJ", "SPARKS_OWN", "STREAM", "WRITE", "Option", "OptionError", "Options", "parse"]
+__all__ = [
+    "KESTREL_READ",
+    "READ",
+    "SEJ",
+    "SPARKS_OWN",
+    "STREAM",
+    "TEXTQUEUE_READ",
+    "TEXTQUEUE_WRITE",
+    "WRITE",
+    "Option",
+    "OptionError",
+    "Options",
+    "parse",
+]
 
 
 class OptionError(SejError, ValueError):
@@ -315,3 +328,30 @@ WRITE: Final = (
     ),
 )
 """The options for writing ``sej``."""
+
+_TXN: Final = tuple(option for option in WRITE if option.name in ("txnAppId", "txnVersion"))
+TEXTQUEUE_READ: Final[tuple[Option, ...]] = ()
+"""The options for reading ``textqueue``: there are none."""
+TEXTQUEUE_WRITE: Final = _TXN
+"""The options for writing ``textqueue``."""
+KESTREL_READ: Final = (
+    Option("queue", str, None, "a queue's name", "subscribe", "which queue of the directory"),
+    Option(
+        "kind",
+        _one_of("kestrel", "libkestrel"),
+        None,
+        "kestrel or libkestrel",
+        "",
+        "who wrote it; by default as its files say",
+    ),
+    Option("reader", str, None, "a reader's name", "", "of libkestrel: only what this reader has not confirmed"),
+    Option(
+        "onCorruption",
+        _one_of("raise", "skip"),
+        "raise",
+        "raise or skip",
+        "",
+        "damaged files: raise, or take each up to its damage and log it",
+    ),
+)
+"""The options for reading ``kestrel``."""

@@ -69,10 +69,13 @@ def register(spark: SparkSession) -> None:
     Filters are pushed into the index where the session's ``spark.sql.python.filterPushdown.enabled`` says true now;
     where it is switched off later, give the option ``pushFilters=false``.
     """
+    from pipeline.kestrel_source import KestrelSource
     from pipeline.source import SejSource, UnfilteredSejSource
+    from pipeline.textqueue_source import TextQueueSource
 
     pushdown = str(spark.conf.get(_PUSHDOWN, "false")).lower() == "true"
-    spark.dataSource.register(SejSource if pushdown else UnfilteredSejSource)
+    for source in (SejSource if pushdown else UnfilteredSejSource, TextQueueSource, KestrelSource):
+        spark.dataSource.register(source)
 
 
 def find_java() -> None:

@@ -1,0 +1,220 @@
+"""The source and sink ``textqueue``: ``.tq`` files, which people edit, as a table.
+
+Every entry is a row, whatever became of it; ``status`` says so. Reading marks nothing. A batch is appended as one write
+under the file's lock; which ones are in the file stands beside it in ``NAME.tq.spark``: who counts, the last number,
+and while an append is under way what it is about, so that the next job can tell whether it happened.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
+
+from pipeline.discovery import paths_of
+from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
+from pipeline.rows import RowReader
+from pipeline.schema import check_projection
+from sej.disk import OS, replace_file
+from sej.locks import Lock
+from textqueue import MessageStatus, TextQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TextQueueSource", "TextQueueStreamWriter", "TextQueueWriter", "TextRows"]
+
+_COLUMNS: Final[dict[str, DataType]] = {
+    "path": StringType(),
+    "position": LongType(),
+    "status": StringType(),
+    "value": StringType(),
+    "variables": ArrayType(StringType()),
+}
+_SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
+_LOCK_S: Final = 60.0
+
+
+class TextQueueSource(DataSource):
+    """``.tq`` files."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format(...)``."""
+        return "textqueue"
+
+    def schema(self) -> StructType:
+        """All columns."""
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        parse(TEXTQUEUE_READ, self.options, "textqueue")
+        return RowReader(_files(paths_of(self.options)), check_projection(schema, _COLUMNS), _rows)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch sink."""
+        options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
+        if (options["txnAppId"] is None) != (options["txnVersion"] is None):
+            raise OptionError("txnAppId and txnVersion belong together: the job's name, and a number that rises")
+        path = _one_file(self.options, overwrite)
+        return TextQueueWriter(path, schema, options["txnAppId"] or f"job-{uuid.uuid4().hex}", options["txnVersion"])
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream's sink."""
+        options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
+        name = options["txnAppId"]
+        checkpoint = self.options.get("checkpointLocation")
+        if name is None and checkpoint:
+            name = f"spark-{hashlib.sha256(checkpoint.rstrip('/').encode()).hexdigest()[:20]}"
+        if name is None:
+            raise OptionError("give the option checkpointLocation at the stream itself, or txnAppId")
+        return TextQueueStreamWriter(_one_file(self.options, overwrite), schema, name, None)
+
+
+@dataclass
+class TextRows(WriterCommitMessage):
+    """What one task has for the file. Such files are for people, so it is not much."""
+
+    rows: list[str]
+
+
+class _Writer:
+    def __init__(self, path: str, schema: StructType, name: str, number: int | None) -> None:
+        foreign = [field.name for field in schema.fields if field.name not in _COLUMNS]
+        if foreign:
+            raise OptionError(f"a .tq file has no place for column {foreign[0]!r}: select value, the text")
+        if "value" not in schema.names:
+            raise OptionError("there is no column 'value': a message is its text")
+        if not isinstance(schema["value"].dataType, StringType):
+            raise OptionError(f"column 'value' is {schema['value'].dataType.simpleString()}; string is due: cast it")
+        self._path = path
+        self._name = name
+        self._number = number
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        rows: list[str] = []
+        for batch in iterator:
+            rows += [text or "" for text in batch.column("value").to_pylist()]
+        return TextRows(rows)
+
+    def _commit(self, messages: list[WriterCommitMessage | None], number: int | None) -> None:
+        rows = [row for message in messages if isinstance(message, TextRows) for row in message.rows]
+        _append_once(self._path, self._name, 0 if number is None else number, rows, keep=number is not None)
+
+
+class TextQueueWriter(_Writer, DataSourceArrowWriter):
+    """A batch job."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append the rows of all tasks, in one write."""
+        self._commit(messages, self._number)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was written."""
+
+
+class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """A stream."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Append a micro-batch, in one write; one that is there already is dropped."""
+        self._commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing was written."""
+
+
+def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bool) -> None:
+    """Append a batch unless it is in the file. keep: note its number for good."""
+    ledger = f"{path}.spark"
+    lock = Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S)
+    with lock, TextQueue(path, settle_s=0.0) as queue:
+        known: dict[str, Any] = {"done": {}, "intent": None}
+        with suppress(FileNotFoundError), open(ledger, encoding="utf-8") as file:
+            known = json.load(file)
+        intent = known["intent"]
+        if intent is not None:  # a job died in here
+            if _occurrences(queue, intent["rows"]) == intent["before"]:
+                _append(queue, intent["rows"])
+            _note(known, intent["name"], intent["number"], keep=intent["keep"])
+        if not (keep and number <= known["done"].get(name, -1)):
+            if rows:
+                before = _occurrences(queue, rows)
+                mark = {"name": name, "number": number, "keep": keep, "rows": rows, "before": before}
+                _save(ledger, {**known, "intent": mark})
+                _append(queue, rows)
+            _note(known, name, number, keep=keep)
+        _save(ledger, known)
+
+
+def _append(queue: TextQueue, rows: list[str]) -> None:
+    queue.append_many(rows)
+    queue.sync()
+
+
+def _occurrences(queue: TextQueue, texts: list[str]) -> int:
+    """How often these texts stand in the file in this order, one after the other, whatever their status."""
+    there = [message.value for message in queue.messages(set(MessageStatus))]
+    return sum(there[at : at + len(texts)] == texts for at in range(len(there) - len(texts) + 1))
+
+
+def _note(known: dict[str, Any], name: str, number: int, *, keep: bool) -> None:
+    known["intent"] = None
+    if keep:
+        known["done"][name] = max(number, known["done"].get(name, -1))
+
+
+def _save(ledger: str, content: dict[str, Any]) -> None:
+    replace_file(OS, f"{ledger}.new", ledger, json.dumps(content).encode())
+
+
+def _rows(path: str) -> Iterator[dict[str, Any]]:
+    with TextQueue(path, settle_s=0.0) as queue:
+        for message in queue.messages(set(MessageStatus)):
+            text = message.value_bytes.decode("utf-8", "replace")
+            variables = list(message.get_variables())
+            yield {
+                "path": path,
+                "position": message.position,
+                "status": message.status.name,
+                "value": text,
+                "variables": variables,
+            }
+
+
+def _files(paths: list[str]) -> list[str]:
+    """Files as they are; of a directory its ``.tq`` files."""
+    found = []
+    for path in paths:
+        there = OS.status(path)
+        if there is None:
+            raise FileNotFoundError(2, "there is no .tq file, and no directory of them", path)
+        found += sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
+    return found
+
+
+def _one_file(options: Mapping[str, str], overwrite: bool) -> str:
+    paths = paths_of(options)
+    if len(paths) != 1:
+        raise OptionError(f"one .tq file is due for writing, not {len(paths)}")
+    if overwrite:
+        raise OptionError("a .tq file is never overwritten, people work in it: append, or write to another file")
+    return os.path.abspath(paths[0])

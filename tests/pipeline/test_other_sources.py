@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import kestrel
+from kestrel import segmented
+from pipeline import Behind, Lag
+from pipeline.textqueue_source import _append_once
+from tests.pipeline.conftest import fill
+from textqueue import MessageStatus, TextQueue
+
+pytestmark = pytest.mark.spark
+
+
+def test_text_queue_is_a_table_of_all_its_entries(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_text("#hello\n-ship 17\n and 18\n\\retries=3 \n=done\n!broken\n")
+    rows = spark.read.format("textqueue").load(str(path)).collect()
+    assert [(row.status, row.value, row.variables) for row in rows] == [
+        ("comment", "hello", []),
+        ("queued", "ship 17\nand 18", ["retries=3 "]),
+        ("cleared", "done", []),
+        ("critical", "broken", []),
+    ]
+    assert rows[1].position == 7
+    chosen = spark.read.format("textqueue").schema("value STRING").load(str(tmp_path))
+    assert [row.value for row in chosen.collect()][-1] == "broken"
+
+
+def test_rows_are_appended_to_a_text_queue_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "review.tq"
+    path.write_text("-first\n")
+    rows = spark.sql("SELECT concat('flight ', id) AS value FROM range(3)")
+    for version in (1, 1, 2):
+        writer = rows.write.format("textqueue").mode("append").option("txnAppId", "late").option("txnVersion", version)
+        writer.save(str(path))
+    rows.write.format("textqueue").mode("append").save(str(path))
+    assert path.read_text().splitlines() == ["-first", *(["-flight 0", "-flight 1", "-flight 2"] * 3)]
+    with pytest.raises(Exception, match="never overwritten"):
+        rows.write.format("textqueue").mode("overwrite").save(str(path))
+
+
+def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None:
+    path = tmp_path / "review.tq"
+    ledger = Path(f"{path}.spark")
+    intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0}
+    for there in ("", "=a\n-b\n"):  # before the append; after it, when a person has marked a line already
+        path.write_text(there)
+        ledger.write_text(json.dumps({"done": {}, "intent": intent}))
+        _append_once(str(path), "late", 0, ["a", "b"], keep=True)
+        with TextQueue(path, settle_s=0.0) as queue:
+            assert [message.value for message in queue.messages(set(MessageStatus))] == ["a", "b"]
+
+
+def test_stream_into_a_text_queue(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    frame = spark.readStream.format("sej").option("maxMessagesPerTrigger", 60).load(str(journal))
+    texts = frame.selectExpr("CAST(value AS STRING) AS value")
+    for _ in range(2):
+        writer = texts.writeStream.format("textqueue").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start(str(tmp_path / "out.tq")).awaitTermination()
+    assert (tmp_path / "out.tq").read_text().splitlines() == [f"-v-{number}" for number in range(100)]
+
+
+def test_kestrel_queue_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path, "cars") as queue:
+        for number in range(5):
+            queue.put(b"car %d" % number)
+        queue.get()
+        queue.reserve()
+        rows = spark.read.format("kestrel").option("queue", "cars").load(str(tmp_path)).collect()
+    assert [(row.state, bytes(row.data)) for row in rows] == [
+        ("reserved", b"car 1"),
+        ("ready", b"car 2"),
+        ("ready", b"car 3"),
+        ("ready", b"car 4"),
+    ]
+    assert {row.queue for row in rows} == {"cars"}
+
+
+def test_libkestrel_queue_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    with segmented.Queue(tmp_path, "jobs") as queue:
+        queue.put_many([b"a", b"b", b"c"])
+    reader = spark.read.format("kestrel").option("queue", "jobs")
+    rows = reader.schema("id BIGINT, data BINARY").load(str(tmp_path)).collect()
+    assert [(row.id, bytes(row.data)) for row in rows] == [(1, b"a"), (2, b"b"), (3, b"c")]
+
+
+def test_lag_is_reported_and_exported(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    seen: list[Behind] = []
+    lag = Lag(seen.append, metrics=str(tmp_path / "lag.prom"))
+    spark.streams.addListener(lag)
+    try:
+        fill(journal, 20, first=100)
+        frame = spark.readStream.format("sej").option("maxMessagesPerTrigger", 100).load(str(journal))
+        writer = frame.writeStream.format("noop").queryName("lagging")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    finally:
+        spark.streams.removeListener(lag)
+    assert [(behind.messages, behind.lag) for behind in seen if behind.messages] == [
+        (100, {"journal": 20}),
+        (20, {"journal": 0}),
+    ]
+    assert 'directory="journal"} 0' in (tmp_path / "lag.prom").read_text()
