@@ -17,7 +17,7 @@ from sej.writer import Writer
 
 __all__ = ["Batch", "Encoded", "Messages"]
 
-BytesLike = bytes | bytearray | memoryview
+_BytesLike = bytes | bytearray | memoryview
 
 
 class Batch(Protocol):
@@ -87,7 +87,7 @@ class Messages:
 class Encoded:
     """A batch of bytes, not taken apart."""
 
-    def __init__(self, data: BytesLike) -> None:
+    def __init__(self, data: _BytesLike) -> None:
         """Whole messages.
 
         Raises:

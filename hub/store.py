@@ -37,7 +37,7 @@ from sej.writer import Writer
 
 __all__ = ["MIN_FREE_BYTES", "Store"]
 
-BytesLike = bytes | bytearray | memoryview
+_BytesLike = bytes | bytearray | memoryview
 MIN_FREE_BYTES: Final = 1 << 24
 """What stays free on the disk unless the caller says otherwise: room for recovery, kept offsets and lock files."""
 
@@ -123,7 +123,7 @@ class Store:
             return self.end_offset(client_id, journal_dir)
         return self._take(check_journal(client_id, journal_dir), Messages(batch), sync=True)
 
-    def put_encoded(self, client_id: str, journal_dir: str, data: BytesLike, *, sync: bool = True) -> int:
+    def put_encoded(self, client_id: str, journal_dir: str, data: _BytesLike, *, sync: bool = True) -> int:
         """Take messages as they stand in a journal, without taking them apart; otherwise as :meth:`put`.
 
         Args:

@@ -15,7 +15,7 @@ import grpc
 
 __all__ = ["ClientTLS", "ServerTLS", "is_loopback"]
 
-PathLike = str | os.PathLike[str]
+_PathLike = str | os.PathLike[str]
 
 
 class ServerTLS(NamedTuple):
@@ -27,9 +27,9 @@ class ServerTLS(NamedTuple):
         client_ca: mutual TLS: clients must show a certificate signed by one of these; its common name is the client id.
     """
 
-    certificate: PathLike
-    key: PathLike
-    client_ca: PathLike | None = None
+    certificate: _PathLike
+    key: _PathLike
+    client_ca: _PathLike | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
         """As gRPC wants them."""
@@ -51,9 +51,9 @@ class ClientTLS(NamedTuple):
         server_name: the name in the server's certificate, where it is not the address.
     """
 
-    ca: PathLike | None = None
-    certificate: PathLike | None = None
-    key: PathLike | None = None
+    ca: _PathLike | None = None
+    certificate: _PathLike | None = None
+    key: _PathLike | None = None
     server_name: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
