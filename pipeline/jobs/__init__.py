@@ -1,0 +1,14 @@
+"""Jobs that users of journals need, each a function here and a command of ``sej spark``.
+
+Each shows how far it is through ``progress``, and goes on where it stopped when it is run again.
+"""
+
+from __future__ import annotations
+
+from pipeline.jobs.archiving import archive, restore
+from pipeline.jobs.importing import import_kestrel
+from pipeline.jobs.moving import reshard
+from pipeline.jobs.rewriting import compact, dedupe
+from pipeline.jobs.statistics import DirectoryStats, draw, stats
+
+__all__ = ["DirectoryStats", "archive", "compact", "dedupe", "draw", "import_kestrel", "reshard", "restore", "stats"]

@@ -1,0 +1,87 @@
+"""Journals to Parquet, partitioned by day and shard, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["archive", "restore"]
+
+
+def archive(
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    reader: str | None = None,
+    messages_per_batch: int = PER_TRIGGER,
+    progress: Progress | None = None,
+) -> int:
+    """Add to an archive what is not in it yet; each message once, whatever crashes.
+
+    Args:
+        spark: the session.
+        root: a SEJ directory, a tree of shards or a hub's root.
+        target: a folder of Parquet files, by ``day`` (of the timestamp, UTC) and ``shard``; its own state is in it.
+        reader: keep the progress under this name in ``ofs/``, so that retention deletes only what is archived.
+        messages_per_batch: how much one step takes.
+        progress: called with the messages so far.
+
+    Returns:
+        How many messages this run added.
+    """
+    from pyspark.sql import functions as f
+
+    options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
+    if reader is not None:
+        options["reader"] = reader
+    journals = spark.readStream.format("sej").options(**options).load(os.fspath(root))
+    day = f.to_date(f.timestamp_seconds(f.floor(f.col("timestamp_ns") / 10**9)))
+    writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
+    folder = os.path.abspath(target)
+    return run_to_end(
+        writer.partitionBy("day", "shard")
+        .option("path", folder)
+        .option("checkpointLocation", os.path.join(folder, "_checkpoint")),
+        progress,
+    )
+
+
+def restore(
+    spark: SparkSession,
+    source: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    *,
+    prefix: str | None = None,
+    bits: int | None = None,
+    where: str | None = None,
+) -> None:
+    """Write an archive, or the part of it that ``where`` chooses, into journals; a second time does nothing.
+
+    The order of each shard is kept; key, value, type and time are those that were archived, offsets are new.
+
+    Args:
+        spark: the session.
+        source: the archive.
+        root: where to; a SEJ directory, or with prefix and bits a tree of shards.
+        prefix: of the shards.
+        bits: of the shards.
+        where: a condition on the columns, ``"client = 'berlin' AND day >= '2013-07-01'"``.
+    """
+    archived = spark.read.parquet(os.fspath(source))
+    chosen = archived if where is None else archived.where(where)
+    ordered = chosen.repartition("client", "prefix", "shard").sortWithinPartitions(
+        "client", "prefix", "shard", "offset"
+    )
+    about = "|".join([os.path.abspath(source), os.path.abspath(root), where or ""])
+    options = {"txnAppId": f"restore-{hashlib.sha256(about.encode()).hexdigest()[:20]}", "txnVersion": "0"}
+    options |= {} if prefix is None else {"prefix": prefix}
+    options |= {} if bits is None else {"bits": str(bits)}
+    rows = ordered.select("key", "value", "type", "timestamp_ns")
+    rows.write.format("sej").options(**options).mode("append").save(os.fspath(root))

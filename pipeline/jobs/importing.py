@@ -1,0 +1,70 @@
+"""Kestrel's queues into a journal, without Spark: they fit one machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+import sej
+from pipeline.jobs.running import Progress
+from pipeline.kestrel_source import Kind, rows_of
+
+__all__ = ["import_kestrel"]
+
+_BATCH: Final = 10_000
+
+
+def import_kestrel(
+    directory: str | os.PathLike[str],
+    queue: str,
+    target: str | os.PathLike[str],
+    *,
+    kind: Kind | None = None,
+    reader: str | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Append a queue's items to a journal, head first; their time is the message's, and there is no key.
+
+    Each batch is appended once, so an import that was interrupted goes on when it is run again. Nobody may change the
+    queue meanwhile.
+
+    Args:
+        directory: of the queue's files.
+        queue: its name.
+        target: a SEJ directory; made if missing.
+        kind: ``"kestrel"`` or ``"libkestrel"``; None: as its files say.
+        reader: of libkestrel: only what this reader has not confirmed.
+        progress: called with the items so far.
+
+    Returns:
+        How many items this run appended.
+
+    Raises:
+        CorruptionError: a file of the queue is damaged.
+    """
+    name = f"kestrel-{queue}"
+    done = added = 0
+    with sej.Writer(target) as writer:
+        last = writer.last_batch(name)
+        rows = rows_of(os.fspath(directory), queue=queue, kind=kind, reader=reader)
+        for number, batch in enumerate(_batches(rows)):
+            done += len(batch)
+            if last is None or number > last:
+                times = [_ns(row["add_time"]) for row in batch]
+                writer.append_once(name, number, [row["data"] for row in batch], timestamp=times)
+                added += len(batch)
+            if progress is not None:
+                progress(done)
+    return added
+
+
+def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    while batch := list(islice(rows, _BATCH)):
+        yield batch
+
+
+def _ns(moment: datetime | None) -> int:
+    return sej.NO_TIMESTAMP if moment is None else round(moment.timestamp() * 1000) * 10**6

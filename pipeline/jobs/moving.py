@@ -1,0 +1,58 @@
+"""A tree of shards, a journal or a hub's root into a tree with another number of shards."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["reshard"]
+
+
+def reshard(
+    spark: SparkSession,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    prefix: str | None = None,
+    bits: int,
+    pattern: str | None = None,
+    messages_per_batch: int = PER_TRIGGER,
+    progress: Progress | None = None,
+) -> int:
+    """Copy journals into a tree of shards; run again, it adds what came since.
+
+    Messages of one key keep their order, where one source directory has them all. For one machine
+    :func:`shard.reshard` needs no Spark.
+
+    Args:
+        spark: the session.
+        source: where from.
+        target: the new tree's root.
+        prefix: of the new shards.
+        bits: of the new shards.
+        pattern: only source directories whose name matches.
+        messages_per_batch: how much one step takes.
+        progress: called with the messages so far.
+
+    Returns:
+        How many messages this run copied.
+    """
+    options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
+    if pattern is not None:
+        options["pattern"] = pattern
+    journals = spark.readStream.format("sej").options(**options).load(os.fspath(source))
+    folder = os.path.abspath(target)
+    name = f"{prefix or ''}.{bits:x}".lstrip(".")
+    writer = (
+        journals.select("key", "value", "type", "timestamp_ns")
+        .writeStream.format("sej")
+        .option("path", folder)
+        .option("bits", bits)
+        .option("checkpointLocation", os.path.join(folder, ".staging", f"reshard-{name}"))
+    )
+    return run_to_end(writer if prefix is None else writer.option("prefix", prefix), progress)

@@ -1,0 +1,107 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+import kestrel
+import pipeline
+import sej
+import shard
+from pipeline import jobs
+from pipeline.cli import app
+from tests.pipeline.conftest import BASE_NS, fill
+
+pytestmark = pytest.mark.spark
+
+
+def contents(root: Path) -> list[tuple[int, int, bytes, bytes]]:
+    """Everything but the offsets, sorted."""
+    found = []
+    for directory in shard.find(root):
+        with sej.Scanner(directory.path) as scanner:
+            found += [message[1:] for message in scanner]
+    return sorted(found)
+
+
+def test_archive_is_incremental_and_comes_back(spark: SparkSession, shards: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    assert jobs.archive(spark, shards, tmp_path / "archive", messages_per_batch=40, progress=seen.append) == 100
+    assert seen[-1] == 100
+    assert jobs.archive(spark, shards, tmp_path / "archive") == 0
+    fill(shards / "orders.2.001", 7, first=20)
+    assert jobs.archive(spark, shards, tmp_path / "archive", reader="archive") == 7
+    assert sej.read_offset(shards / "orders.2.001", "archive") == 27
+    days = {path.name for path in (tmp_path / "archive").glob("day=*")}
+    assert days == {"day=2023-11-14"}
+    for _ in range(2):
+        jobs.restore(spark, tmp_path / "archive", tmp_path / "back", prefix="orders", bits=1)
+    assert contents(tmp_path / "back") == contents(shards)
+
+
+def test_reshard_keeps_the_order_of_a_key_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    keys = [b"k%d" % (number % 13) for number in range(500)]
+    values = [b"%d" % number for number in range(500)]
+    source = shard.Path(tmp_path / "old", "orders", 1)
+    with shard.Writer(source) as writer:
+        writer.append_many(values[:300], keys[:300])
+    assert (
+        jobs.reshard(spark, tmp_path / "old", tmp_path / "new", prefix="orders", bits=3, messages_per_batch=97) == 300
+    )
+    with shard.Writer(source) as writer:
+        writer.append_many(values[300:], keys[300:])
+    assert jobs.reshard(spark, tmp_path / "old", tmp_path / "new", prefix="orders", bits=3) == 200
+    by_key: dict[bytes, list[int]] = {}
+    for directory in shard.find(tmp_path / "new"):
+        with sej.Scanner(directory.path) as scanner:
+            for message in scanner:
+                assert shard.index_of(message.key, 3) == directory.index
+                by_key.setdefault(message.key, []).append(int(message.value))
+    assert by_key == {b"k%d" % key: list(range(key, 500, 13)) for key in range(13)}
+
+
+def test_compact_keeps_the_latest_and_deletes_by_empty_value(spark: SparkSession, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"1", b"2", b"3", b"", b"5"], [b"a", b"b", b"a", b"b", b"c"], timestamp=BASE_NS)
+    jobs.compact(spark, tmp_path / "j", tmp_path / "small")
+    assert [(key, value) for _, _, key, value in contents(tmp_path / "small")] == [(b"a", b"3"), (b"c", b"5")]
+    jobs.compact(spark, tmp_path / "j", tmp_path / "j", keep_deleted=True)
+    assert [(key, value) for _, _, key, value in contents(tmp_path / "j")] == [(b"a", b"3"), (b"b", b""), (b"c", b"5")]
+    assert sej.Journal(tmp_path / "j").first_offset == 5
+
+
+def test_dedupe_keeps_the_first(spark: SparkSession, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x", b"x", b"y", b"x"], [b"a", b"a", b"a", b"b"], timestamp=[4, 3, 2, 1])
+    jobs.dedupe(spark, tmp_path / "j", tmp_path / "once")
+    assert contents(tmp_path / "once") == [(1, 0, b"b", b"x"), (2, 0, b"a", b"y"), (4, 0, b"a", b"x")]
+
+
+def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j", first_offset=10) as writer:
+        times = [BASE_NS, BASE_NS + 4 * 10**9, BASE_NS + 2 * 10**9, BASE_NS + 3 * 10**9]
+        writer.append_many([b"12345", b"1", b"", b"12"], [b"a", b"a", b"b", b"a"], timestamp=times)
+    (found,) = jobs.stats(spark, tmp_path / "j")
+    assert (found.messages, found.missing, found.size, found.max_value_bytes) == (4, 0, 12, 5)
+    assert (found.rate, found.keys, found.top_key, found.top_key_share, found.disordered) == (1.0, 2, b"a", 0.75, 1)
+    jobs.draw([found], tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_kestrel_queue_is_imported_once(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
+        queue.put_many([b"car %d" % number for number in range(25)])
+    for expected in (25, 0):
+        assert jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j") == expected
+    with sej.Scanner(tmp_path / "j") as scanner:
+        assert [message.value for message in scanner] == [b"car %d" % number for number in range(25)]
+
+
+def test_commands_count_and_import(journal: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["count", str(journal)])
+    assert done.output == "100\n"
+    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
+        queue.put(b"one")
+    done = CliRunner().invoke(app, ["import-kestrel", str(tmp_path / "kestrel"), "cars", str(tmp_path / "j")])
+    assert "1 messages appended" in done.output
+    assert pipeline.count(tmp_path / "j") == 1
