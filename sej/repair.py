@@ -172,9 +172,9 @@ def _write_anew(
     if dry_run:
         return
     names = []
+    directory.disk.mkdir(directory.at("tmp"))
     for run in plan.runs:
         name = f"repair.{run.first:016x}"
-        directory.disk.mkdir(directory.at("tmp"))
         directory.disk.unlink(directory.at("tmp", name))
         copy = directory.disk.open(directory.at("tmp", name), "new")
         try:

@@ -27,6 +27,7 @@ from sej.disk import Disk, File, Mode, Status
 __all__ = ["Crash", "CrashDisk", "Fault", "FaultyDisk"]
 
 _STATES_MAX = 4000
+_ALONE_MAX = 4
 SECTOR = 512
 
 
@@ -223,13 +224,20 @@ class CrashDisk:
         """Say something that is true from here on: an acknowledgement. Crash states carry what was said before."""
         self.trace.append(("mark", (what,)))
 
-    def crash_states(self) -> Iterator[Crash]:
-        """Every disk that a crash at any moment may leave, without repeats."""
+    def settle(self) -> int:
+        """Let everything that was written become durable, as time does; the step of the trace from here on."""
+        for number, node in self.nodes.items():
+            if node.writes:
+                self._do("sync", number)
+        return len(self.trace)
+
+    def crash_states(self, *, since: int = 0) -> Iterator[Crash]:
+        """Every disk that a crash at any moment from a step of the trace on may leave, without repeats."""
         seen: set[object] = set()
         replay = CrashDisk()
         marks: list[Any] = []
         for step, (what, arguments) in enumerate([*self.trace, ("end", ())]):
-            for state in replay._states():
+            for state in replay._states() if step >= since else ():
                 key = (tuple(sorted(state.files().items())), len(marks))
                 if key not in seen:
                     seen.add(key)
@@ -325,9 +333,17 @@ class CrashDisk:
 
 
 def _combined(choices: list[list[bytes]]) -> Iterator[tuple[bytes, ...]]:
-    """One file after the other with everything it may hold, while the others hold all or nothing of what is new."""
+    """One file after the other with everything it may hold, while the others hold all or nothing of what is new.
+
+    Where many files are dirty the others go together: each for itself would be more states than anybody looks at.
+    """
     for at in range(max(len(choices), 1)):
-        yield from itertools.product(*(found if other == at else found[:2] for other, found in enumerate(choices)))
+        if len(choices) <= _ALONE_MAX:
+            yield from itertools.product(*(found if other == at else found[:2] for other, found in enumerate(choices)))
+            continue
+        for content in choices[at]:
+            for new in (0, 1):
+                yield tuple(content if other == at else found[new] for other, found in enumerate(choices))
 
 
 _OPERATIONS: dict[str, Callable[..., None]] = {

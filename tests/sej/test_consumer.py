@@ -1,0 +1,186 @@
+"""Consumers: at least once, in order, nothing skipped; what cannot be handled goes where it can be found."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with sej.Writer(tmp_path / "journal") as w:
+        w.append_many([b"%d" % n for n in range(300)], keys=[b"k"] * 300, type=7)
+    return tmp_path / "journal"
+
+
+def consumer(path: Path, name: str = "worker", **options: Any) -> sej.Consumer:
+    return sej.Consumer(path, name, **{"timeout": 0.0, "backoff_s": 0.0001, **options})
+
+
+def test_every_message_is_handled_in_order_and_the_place_is_kept(path: Path) -> None:
+    seen: list[int] = []
+    assert consumer(path).run(lambda message: seen.append(message.offset)) == 300
+    assert seen == list(range(300))
+    assert sej.read_offset(path, "worker") == 300
+    assert consumer(path).run(lambda message: seen.append(message.offset)) == 0
+
+
+def test_a_failing_message_is_tried_again_and_then_handled(path: Path) -> None:
+    tries: list[int] = []
+
+    def handle(message: sej.Message) -> None:
+        if message.offset == 5:
+            tries.append(message.offset)
+            if len(tries) < 3:
+                raise ValueError("not yet")
+
+    assert consumer(path).run(handle) == 300
+    assert tries == [5, 5, 5]
+
+
+def test_without_dead_letters_it_stops_at_the_message_and_does_not_skip_it(path: Path) -> None:
+    def handle(message: sej.Message) -> None:
+        if message.offset == 9:
+            raise ValueError("never")
+
+    with pytest.raises(sej.RetriesExhaustedError, match="ValueError: never") as caught:
+        consumer(path, max_attempts=2).run(handle)
+    assert caught.value.offset == 9
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert sej.read_offset(path, "worker") == 9
+    seen: list[int] = []
+    consumer(path).run(lambda message: seen.append(message.offset))
+    assert seen[0] == 9
+
+
+def test_a_dead_letter_keeps_the_original_and_says_why(path: Path, tmp_path: Path) -> None:
+    def handle(message: sej.Message) -> None:
+        if message.offset in (3, 299):
+            raise KeyError("broken")
+
+    assert consumer(path, max_attempts=2, dead_letter=tmp_path / "dead").run(handle) == 300
+    letters = list(sej.dead_letters(tmp_path / "dead"))
+    with sej.Scanner(path) as s:
+        originals = {message.offset: message for message in s}
+    assert [letter.message for letter in letters] == [originals[3], originals[299]]
+    identity = sej.Journal(path).id
+    assert identity is not None
+    assert {(letter.source, letter.reader, letter.attempts, letter.reason) for letter in letters} == {
+        (identity.hex(), "worker", 2, "KeyError: 'broken'")
+    }
+
+
+def test_a_dead_letter_that_was_written_before_a_crash_is_not_written_again(path: Path, tmp_path: Path) -> None:
+    def handle(message: sej.Message) -> None:
+        if message.offset == 3:
+            raise ValueError("broken")
+
+    def once() -> None:
+        consumer(path, max_attempts=1, dead_letter=tmp_path / "dead").run(handle)
+
+    once()
+    with sej.Offset(path, "worker") as kept:
+        kept.reset(3)  # as a crash between the letter and the commit leaves it
+    once()
+    assert [letter.message.offset for letter in sej.dead_letters(tmp_path / "dead")] == [3]
+
+
+def test_a_batch_that_fails_is_taken_apart(path: Path, tmp_path: Path) -> None:
+    good: set[int] = set()
+
+    def handle(batch: list[sej.Message]) -> None:
+        if any(message.offset == 100 for message in batch):
+            raise ValueError("poison")
+        good.update(message.offset for message in batch)
+
+    found = consumer(path, max_attempts=2, dead_letter=tmp_path / "dead").run_batches(handle, batch_messages=64)
+    assert found == 300
+    assert good == set(range(300)) - {100}
+    assert [letter.message.offset for letter in sej.dead_letters(tmp_path / "dead")] == [100]
+
+
+def test_stop_returns_while_messages_keep_coming(path: Path) -> None:
+    worker = consumer(path, timeout=None)
+    with sej.Writer(path) as w:
+
+        def handle(message: sej.Message) -> None:
+            w.append(b"one more")
+            if message.offset == 500:
+                worker.stop()
+
+        assert worker.run(handle) == 501
+    assert sej.read_offset(path, "worker") == 501
+
+
+def test_stop_returns_while_none_come(path: Path) -> None:
+    worker = consumer(path, timeout=None)
+    idle = threading.Event()
+
+    def handle(message: sej.Message) -> None:
+        if message.offset == 299:
+            idle.set()
+
+    running = threading.Thread(target=worker.run, args=(handle,))
+    running.start()
+    assert idle.wait(30)
+    worker.stop()
+    running.join(30)
+    assert not running.is_alive()
+
+
+def test_progress_is_committed_by_count(path: Path) -> None:
+    kept: list[int] = []
+
+    def handle(message: sej.Message) -> None:
+        kept.append(sej.read_offset(path, "worker") or 0)
+
+    consumer(path, commit_messages=50, commit_interval_s=3600.0).run(handle)
+    assert max(message - offset for message, offset in enumerate(kept)) <= 50
+    assert len(set(kept)) == 6
+
+
+def test_one_process_at_a_time_is_the_reader(path: Path) -> None:
+    with sej.Offset(path, "worker"), pytest.raises(sej.LockedError, match="worker"):
+        consumer(path).run(print)
+
+
+_KILLER = """
+import os, sys, sej
+def handle(message):
+    if message.offset == 120:
+        os.kill(os.getpid(), 9)
+sej.Consumer(sys.argv[1], "worker", max_attempts=3, timeout=0.0, dead_letter=sys.argv[2]).run(handle)
+"""
+
+
+def test_a_message_that_ends_its_process_is_found_and_put_aside(path: Path, tmp_path: Path) -> None:
+    runs = 0
+    while True:
+        runs += 1
+        assert runs < 10
+        process = subprocess.run([sys.executable, "-c", _KILLER, path, tmp_path / "dead"], env=os.environ, check=False)
+        if process.returncode == 0:
+            break
+        assert process.returncode == -9
+    assert sej.read_offset(path, "worker") == 300
+    (letter,) = sej.dead_letters(tmp_path / "dead")
+    assert letter.message.offset == 120
+    assert "ended the process" in letter.reason
+    assert runs == 5, "one that only showed that something kills, three that were counted, one that went on"
+
+
+def test_a_foreign_journal_is_no_place_for_dead_letters(path: Path) -> None:
+    with pytest.raises(sej.CorruptionError, match="no dead letter"):
+        list(sej.dead_letters(path))
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"commit_messages": 0}])
+def test_senseless_options_are_refused(path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        consumer(path, **options)

@@ -1,0 +1,189 @@
+"""Repair: whatever was damaged, what is left opens, nothing undamaged is lost, and every gap is told."""
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import sej
+from tests.crash.disk import CrashDisk
+from tests.sej.support import by_hand, encoded, packed, sample, segment
+
+MESSAGES = sample(30)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return by_hand(tmp_path / "j", *((n, packed(MESSAGES[n : n + 10])) for n in (0, 10, 20)))
+
+
+def at(number: int) -> int:
+    """Where a message starts in its segment."""
+    return len(packed(MESSAGES[number // 10 * 10 : number]))
+
+
+def overwrite(path: Path, number: int, data: bytes, into: int = 17) -> None:
+    with segment(path, number // 10 * 10).open("r+b") as file:
+        file.seek(at(number) + into)
+        file.write(data)
+
+
+def read(path: Path) -> tuple[list[int], list[tuple[int, int]]]:
+    with sej.Scanner(path) as s:
+        found = list(s)
+        assert all(message == MESSAGES[message.offset] for message in found)
+        return [message.offset for message in found], [(gap.start, gap.stop) for gap in s.gaps]
+
+
+def test_a_sound_journal_is_left_as_it_is(path: Path) -> None:
+    assert sej.Journal(path).repair() == ([], [], [], [])
+    assert read(path) == (list(range(30)), [])
+
+
+@pytest.mark.parametrize("number", [0, 5, 9, 10, 15, 19, 20, 25])
+def test_one_damaged_message_is_one_gap(path: Path, number: int) -> None:
+    original = packed(MESSAGES[number : number + 1])
+    overwrite(path, number, b"\xff")
+    done = sej.Journal(path).repair()
+    kept = b"".join(Path(file).read_bytes() for file in done.kept)
+    assert kept == original[:17] + b"\xff" + original[18:], "the damaged bytes, all of them and nothing else"
+    assert [(gap.start, gap.stop) for gap in done.gaps] == [(number, number + 1)]
+    offsets, gaps = read(path)
+    assert offsets == [n for n in range(30) if n != number]
+    assert gaps == ([(number, number + 1)] if number else [])
+    assert sej.Journal(path).verify() == []
+    with sej.Writer(path) as w:
+        assert w.recovery is None
+        assert w.append(b"on") == 30
+
+
+def test_a_dry_run_changes_nothing_and_says_the_same(path: Path) -> None:
+    overwrite(path, 4, b"\xff")
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "jnl.lck"}
+    planned = sej.Journal(path).repair(dry_run=True)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "jnl.lck"} == before
+    done = sej.Journal(path).repair()
+    assert [gap[:2] for gap in planned.gaps] == [gap[:2] for gap in done.gaps]
+    assert planned.notes == done.notes
+
+
+def test_a_missing_segment_is_a_recorded_gap(path: Path) -> None:
+    segment(path, 10).unlink()
+    with sej.Scanner(path) as s, pytest.raises(sej.OffsetGapError):
+        list(s)
+    sej.Journal(path).repair()
+    assert read(path) == ([*range(10), *range(20, 30)], [(10, 20)])
+
+
+def test_a_torn_tail_in_the_middle_of_the_journal(path: Path) -> None:
+    data = segment(path, 10).read_bytes()
+    segment(path, 10).write_bytes(data[: at(17) + 9])
+    sej.Journal(path).repair()
+    assert read(path) == ([*range(17), *range(20, 30)], [(17, 20)])
+
+
+def test_a_segment_without_a_good_message(path: Path) -> None:
+    segment(path, 10).write_bytes(b"\xee" * 300)
+    done = sej.Journal(path).repair()
+    assert Path(done.kept[0]).read_bytes() == b"\xee" * 300
+    assert read(path) == ([*range(10), *range(20, 30)], [(10, 20)])
+
+
+def test_bytes_that_came_between_cost_no_message(path: Path) -> None:
+    data = segment(path, 10).read_bytes()
+    segment(path, 10).write_bytes(data[: at(13)] + b"between" + data[at(13) :])
+    done = sej.Journal(path).repair()
+    assert read(path) == (list(range(30)), [])
+    assert Path(done.kept[0]).read_bytes() == b"between"
+
+
+def test_a_damaged_offset_does_not_take_the_messages_behind_it(path: Path) -> None:
+    overwrite(path, 12, (1 << 40).to_bytes(8, "big"), into=0)
+    sej.Journal(path).repair()
+    assert read(path) == ([n for n in range(30) if n != 12], [(12, 13)])
+
+
+def test_a_flipped_bit_in_a_value_is_kept_named_and_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with sej.Writer(path) as w:
+        w.append_many([b"v" * 1000] * 600)
+    file = segment(path, 0)
+    data = bytearray(file.read_bytes())
+    data[1000] ^= 1
+    file.write_bytes(data)
+    (problem,) = sej.Journal(path).verify()
+    assert problem.kind == "checksum"
+    done = sej.Journal(path).repair()
+    assert "CRC32C" in done.notes[0]
+    assert Path(done.kept[0]).read_bytes() == data[: len(Path(done.kept[0]).read_bytes())]
+    assert sej.Journal(path).verify() == []
+    with sej.Scanner(path, verify=True) as s:
+        assert sum(1 for _ in s) == 600
+
+
+def test_it_is_refused_while_a_writer_is_at_work(path: Path) -> None:
+    with sej.Writer(path), pytest.raises(sej.LockedError):
+        sej.Journal(path).repair()
+
+
+def test_reindexing_makes_every_index_anew(path: Path) -> None:
+    assert sej.Journal(path).reindex() == 3
+    assert sorted(file.name for file in (path / "idx").iterdir()) == [f"{n:016x}.idx" for n in (0, 10, 20)]
+
+
+def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:
+    for seed in range(150):
+        chance = random.Random(seed)
+        path = by_hand(tmp_path / str(seed), (0, packed(MESSAGES[:18])), (18, packed(MESSAGES[18:])))
+        for _ in range(chance.randrange(1, 4)):
+            file = chance.choice(sorted((path / "jnl").iterdir()))
+            data = bytearray(file.read_bytes())
+            where, size = chance.randrange(len(data)), chance.randrange(1, 60)
+            match chance.randrange(4):
+                case 0:
+                    data[where] ^= 1 << chance.randrange(8)
+                case 1:
+                    del data[where : where + size]
+                case 2:
+                    data[where:where] = chance.randbytes(size)
+                case 3:
+                    data[where : where + size] = bytes(min(size, len(data) - where))
+            file.write_bytes(data)
+        left = b"".join(file.read_bytes() for file in sorted((path / "jnl").iterdir()))
+        sej.Journal(path).repair()
+        with sej.Scanner(path) as s:
+            found = list(s)
+            gaps = [(gap.start, gap.stop) for gap in s.gaps]
+        holes = [(a.offset + 1, b.offset) for a, b in pairwise(found) if b.offset != a.offset + 1]
+        assert gaps == holes, seed
+        whole = [message.offset for message in MESSAGES if encoded(*message) in left]
+        offsets = {message.offset for message in found if message.offset < 30 and message == MESSAGES[message.offset]}
+        assert len(set(whole) - offsets) <= 1, seed
+        assert sej.Journal(path).verify() == [], seed
+        with sej.Writer(path) as w:
+            w.append(b"on")
+
+
+def test_a_crash_at_any_moment_of_a_repair_is_finished_by_the_next_one() -> None:
+    disk = CrashDisk()
+    with sej.Writer("/j", disk=disk, segment_bytes=400, durability="disk") as w:
+        for message in MESSAGES:
+            w.append(message.value, message.key, message.type, message.timestamp)
+    first, *_ = disk.list("/j/jnl")
+    file = disk.open(f"/j/jnl/{first}", "edit")
+    file.write_at(b"\xff", len(encoded(*MESSAGES[0])) + 17)
+    file.write_at(b"\xff", len(packed(MESSAGES[:4])) + 17)
+    file.sync()
+    file.close()
+    start = disk.settle()
+    sej.Journal("/j", disk=disk).repair()
+    states = list(disk.crash_states(since=start))
+    assert len(states) > 10
+    for crash in states:
+        sej.Journal("/j", disk=crash.disk).repair()
+        with sej.Scanner("/j", disk=crash.disk) as s:
+            assert [message.offset for message in s] == [n for n in range(30) if n not in (1, 4)]
+            assert [(gap.start, gap.stop) for gap in s.gaps] == [(1, 2), (4, 5)]
+        with sej.Writer("/j", disk=crash.disk) as w:
+            assert w.offset == 30

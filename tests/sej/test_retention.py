@@ -1,0 +1,193 @@
+"""Retention and merging: what goes, what stays, and who may be reading meanwhile."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import sej
+from tests.crash.disk import CrashDisk
+from tests.sej.support import segments
+
+COUNT = 60
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    fill(tmp_path)
+    return tmp_path
+
+
+def fill(path: Path | str, **options: object) -> None:
+    with sej.Writer(path, segment_bytes=300, **options) as w:  # type: ignore[arg-type]
+        for n in range(COUNT):
+            w.append(b"%040d" % n)
+
+
+def values(path: Path | str, offset: int | None = None) -> list[int]:
+    with sej.Scanner(path, sej.FIRST if offset is None else offset) as s:
+        return [int(message.value) for message in s]
+
+
+def test_nothing_goes_without_a_limit(path: Path) -> None:
+    assert sej.Journal(path).clean() == []
+
+
+def test_the_oldest_segments_go_until_the_size_fits(path: Path) -> None:
+    before = segments(path)
+    removed = sej.Journal(path).clean(max_bytes=1000)
+    left = segments(path)
+    assert [Path(name).name for name in removed] == list(before)[: len(removed)]
+    assert sum(map(len, left.values())) <= 1000 < sum(map(len, left.values())) + 330
+    first = sej.Journal(path).first_offset
+    assert values(path) == list(range(first, COUNT))
+    assert {name[:16] for name in os.listdir(path / "idx")} <= {name[:16] for name in left}
+
+
+def test_age_is_that_of_the_last_append(path: Path) -> None:
+    for name in list(segments(path))[:3]:
+        os.utime(path / "jnl" / name, (1, 1))
+    assert len(sej.Journal(path).clean(max_age_s=3600.0)) == 3
+
+
+def test_a_dry_run_says_what_would_go_and_takes_nothing(path: Path) -> None:
+    before = segments(path)
+    would = sej.Journal(path).clean(max_bytes=0, dry_run=True)
+    assert segments(path) == before
+    assert sej.Journal(path).clean(max_bytes=0) == would
+
+
+def test_the_last_segment_always_stays(path: Path) -> None:
+    last = list(segments(path))[-1]
+    sej.Journal(path).clean(max_bytes=0, max_age_s=0.0)
+    assert list(segments(path)) == [last]
+    with pytest.raises(ValueError, match="keep_segments"):
+        sej.Journal(path).clean(max_bytes=0, keep_segments=0)
+
+
+def test_what_a_reader_needs_stays_unless_the_reader_is_named(path: Path) -> None:
+    with sej.Offset(path, "slow", default=20), sej.Offset(path, "fast") as fast:
+        fast.commit(50)
+    with sej.Offset(path, "slow") as slow:
+        slow.reset(20)
+    sej.Journal(path).clean(max_bytes=0)
+    assert sej.Journal(path).first_offset <= 20
+    assert values(path, 20) == list(range(20, COUNT))
+    with pytest.raises(sej.InvalidNameError, match="nobody"):
+        sej.Journal(path).clean(max_bytes=0, ignore_readers=["nobody"])
+    sej.Journal(path).clean(max_bytes=0, ignore_readers=["slow"])
+    assert 20 < sej.Journal(path).first_offset <= 50
+
+
+def test_a_reader_that_never_committed_keeps_everything(path: Path) -> None:
+    sej.Offset(path, "new").close()
+    assert (path / "ofs" / "new.ofs").read_bytes() == b""
+    assert sej.Journal(path).clean(max_bytes=0) == []
+
+
+def test_a_damaged_offset_keeps_everything(path: Path) -> None:
+    (path / "ofs").mkdir(exist_ok=True)
+    (path / "ofs" / "odd.ofs").write_bytes(b"\0\0\1")
+    assert sej.Journal(path).clean(max_bytes=0) == []
+
+
+def test_a_reader_cannot_go_back_to_what_is_gone(path: Path) -> None:
+    with sej.Offset(path, "reader") as kept:
+        kept.commit(COUNT)
+        sej.Journal(path).clean(max_bytes=0)
+        first = sej.Journal(path).first_offset
+        with pytest.raises(sej.OffsetTooSmallError) as caught:
+            kept.reset(0)
+        assert caught.value.first_available == first
+        assert kept.value == COUNT
+
+
+def test_a_writer_with_a_policy_keeps_to_it(tmp_path: Path) -> None:
+    fill(tmp_path, retention=sej.Retention(max_bytes=900))
+    assert sum(map(len, segments(tmp_path).values())) <= 900 + 330
+    assert values(tmp_path)[-1] == COUNT - 1
+
+
+def test_small_segments_are_joined_and_nothing_else_changes(path: Path) -> None:
+    before = segments(path)
+    gone = sej.Journal(path).merge(1000)
+    after = segments(path)
+    assert gone == len(before) - len(after) > 0
+    assert list(after)[-1] == list(before)[-1], "the last segment is the writer's"
+    assert b"".join(after.values()) == b"".join(before.values())
+    assert all(len(data) >= 1000 for data in list(after.values())[:-2])
+    assert values(path) == list(range(COUNT))
+    assert sej.Journal(path).verify() == []
+    assert [message.offset for message in sej.Journal(path).reversed()] == list(range(COUNT))[::-1]
+    with sej.Writer(path) as w:
+        assert w.append(b"next") == COUNT
+
+
+def test_a_scanner_goes_on_while_segments_are_joined_and_deleted(path: Path) -> None:
+    with sej.Scanner(path, timeout=30.0) as s:
+        seen = [int(message.value) for message in s.read(7)]
+        sej.Journal(path).merge(800)
+        seen += [int(message.value) for message in s.read(9)]
+        sej.Journal(path).merge(100_000)
+        with sej.Writer(path, segment_bytes=300) as w:
+            w.append(b"%040d" % COUNT)
+        while len(seen) <= COUNT:
+            seen += [int(message.value) for message in s.read(9)]
+    assert seen == list(range(COUNT + 1))
+
+
+def test_a_damaged_segment_is_left_alone(path: Path) -> None:
+    damaged = path / "jnl" / list(segments(path))[2]
+    data = bytearray(damaged.read_bytes())
+    data[17] = 0xFF
+    damaged.write_bytes(data)
+    sej.Journal(path).merge(100_000)
+    assert damaged.read_bytes() == data
+    with sej.Scanner(path) as s, pytest.raises(sej.CorruptionError):
+        list(s)
+
+
+def test_readers_made_and_segments_deleted_at_once_never_lose_a_message(path: Path) -> None:
+    failed: list[BaseException] = []
+    start = threading.Barrier(3)
+
+    def read(number: int) -> None:
+        start.wait(30)
+        try:
+            for turn in range(20):
+                with sej.Offset(path, f"reader{number}.{turn}") as kept, sej.Scanner(path, kept.value) as s:
+                    assert [m.offset for m in s] == list(range(kept.value, COUNT))
+        except BaseException as error:  # handed to the test
+            failed.append(error)
+
+    readers = [threading.Thread(target=read, args=(n,)) for n in range(2)]
+    for reader in readers:
+        reader.start()
+    start.wait(30)
+    sej.Journal(path).clean(max_bytes=0)
+    for reader in readers:
+        reader.join(60)
+    assert failed == []
+
+
+@pytest.mark.parametrize("what", ["clean", "merge"])
+def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on(what: str) -> None:
+    disk = CrashDisk()
+    fill("/j", disk=disk)
+    start = disk.settle()
+    journal = sej.Journal("/j", disk=disk)
+    if what == "clean":
+        journal.clean(max_bytes=1500)
+    else:
+        journal.merge(900)
+    states = list(disk.crash_states(since=start))
+    assert len(states) > 3
+    for crash in states:
+        with sej.Writer("/j", disk=crash.disk) as w:
+            assert w.offset == COUNT
+        with sej.Scanner("/j", disk=crash.disk) as s:
+            found = [int(message.value) for message in s]
+        assert found == list(range(found[0], COUNT))
+        assert what == "clean" or found[0] == 0
+        assert sej.Journal("/j", disk=crash.disk).verify() == []
