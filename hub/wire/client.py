@@ -97,6 +97,7 @@ class Client:
             ("grpc.max_send_message_length", -1),
             ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", int(min(keepalive_s, 10.0) * 1000)),
+            ("grpc.http2.ping_timeout_ms", int(min(keepalive_s, 10.0) * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100),

@@ -29,7 +29,6 @@ __all__ = ["Copier", "Progress"]
 
 _log = logging.getLogger(__name__)
 _LOOK_AT_STOP_S: Final = 0.25
-_STEADY_FAILURES: Final = 10
 
 
 @dataclass
@@ -119,7 +118,7 @@ class Copier:
             SejError: the first directory's error, where some could not be copied; the others were.
             JournalNotFoundError: there is nothing at the path.
         """
-        copied = self._pass()
+        copied = self._pass(patient=False)
         for error in self.progress.failures.values():
             raise error
         return copied
@@ -147,12 +146,12 @@ class Copier:
             while not stop.is_set() and (deadline is None or time.monotonic() < deadline):
                 try:
                     self._pass()
-                    failures = _STEADY_FAILURES if self.progress.failures else 0
+                    failures = 0
                 except (UnavailableError, JournalNotFoundError, OSError) as error:
                     failures += 1
                     _log.warning("%s: %s", self.path, error)
                 if failures:
-                    delay = self._rng.uniform(0, min(self._max_backoff_s, self._backoff_s * 2.0 ** min(failures, 30)))
+                    delay = self._backoff(failures)
                     stop.wait(delay if deadline is None else max(0.0, min(delay, deadline - time.monotonic())))
                 else:
                     self._wait(root, stop, deadline)
@@ -181,20 +180,33 @@ class Copier:
 
     # --- below
 
-    def _pass(self) -> int:
-        """Once over all directories; errors of one directory are kept in the progress."""
+    def _backoff(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return self._rng.uniform(0, min(self._max_backoff_s, self._backoff_s * 2.0 ** min(failures, 30)))
+
+    def _pass(self, *, patient: bool = True) -> int:
+        """Once over all directories; errors of one directory are kept in the progress.
+
+        patient: leave those alone that failed a short while ago.
+        """
         self._find()
         copied = 0
         for feed in self._feeds.values():
+            if patient and feed.retry_at > time.monotonic():
+                continue
             try:
                 copied += feed.copy(self._client, self._acknowledged)
             except (UnavailableError, AccessError, ClosedError):
                 raise
             except SejError as error:
-                _log.error("%s cannot be copied: %s", feed.name, error)
+                if feed.name not in self.progress.failures:
+                    _log.error("%s cannot be copied: %s", feed.name, error)
                 self.progress.failures[feed.name] = error
+                feed.failures += 1
+                feed.retry_at = time.monotonic() + self._backoff(feed.failures)
             else:
                 self.progress.failures.pop(feed.name, None)
+                feed.failures, feed.retry_at = 0, 0.0
         return copied
 
     def _find(self) -> None:
@@ -239,7 +251,8 @@ class Copier:
         """Wait until something changes here; a watch that is new says at once that it wants a look."""
         watches = [root, *(feed.watch for feed in self._feeds.values())]
         while not stop.is_set():
-            if any(feed.acknowledged != feed.end_offset() for feed in self._feeds.values()):
+            now = time.monotonic()
+            if any(feed.retry_at <= now and feed.has_news() for feed in self._feeds.values()):
                 return
             left = _LOOK_AT_STOP_S
             if deadline is not None:

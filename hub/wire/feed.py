@@ -18,6 +18,7 @@ from hub.wire.client import Standing
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import Disk
+from sej.errors import SejError
 from sej.journal import Journal, Tail
 from sej.offset import Offset, sync_up_to
 from sej.watch import Watch
@@ -44,6 +45,8 @@ class Feed:
     Attributes:
         name: the journal's name on the hub.
         acknowledged: everything below it is durable on the hub; None: the hub has not been asked yet.
+        failures: passes in a row that failed.
+        retry_at: when the next one may be tried, by the monotonic clock.
     """
 
     def __init__(self, path: str, name: str, reader: str, disk: Disk) -> None:
@@ -51,6 +54,8 @@ class Feed:
         self.path = path
         self.name = name
         self.acknowledged: int | None = None
+        self.failures = 0
+        self.retry_at = 0.0
         self.sent_bytes = 0
         self._reader = reader
         self._disk = disk
@@ -66,9 +71,12 @@ class Feed:
             self._watch = Watch(self._directory.jnl)
         return self._watch
 
-    def end_offset(self) -> int:
-        """Where the directory ends now."""
-        return self._tail.end_offset()
+    def has_news(self) -> bool:
+        """Whether there is something that the hub has not acknowledged, or a reason to look why nobody can tell."""
+        try:
+            return self.acknowledged != self._tail.end_offset()
+        except SejError:
+            return True
 
     def copy(self, hub: Hub, acknowledged: Callable[[int, int], None]) -> int:
         """Bring over what is there now.
@@ -86,7 +94,7 @@ class Feed:
             LockedError: another copier is at work on this directory.
             UnavailableError: the hub cannot be reached, or wants to be left alone for a while.
         """
-        end = self.end_offset()
+        end = self._tail.end_offset()
         if self.acknowledged == end:
             return 0
         with Offset(self.path, self._reader, disk=self._disk) as kept:

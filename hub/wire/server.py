@@ -109,6 +109,7 @@ class Server:
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its callers
                 ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.http2.ping_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.http2.max_ping_strikes", 0),
