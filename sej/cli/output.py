@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
 import time
 from collections.abc import Iterable
@@ -54,6 +52,9 @@ def as_json(message: Message) -> str:
         >>> as_json(Message(7, NO_TIMESTAMP, 0, b"k", bytes([255])))
         '{"offset": 7, "timestamp_ns": null, "time": null, "type": 0, "key": "k", "value_b64": "/w=="}'
     """
+    import base64
+    import json
+
     stamp = None if message.timestamp == NO_TIMESTAMP else message.timestamp
     row: dict[str, Any] = {
         "offset": message.offset,

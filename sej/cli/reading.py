@@ -18,7 +18,6 @@ from sej.format import OFFSET, OFFSET_SIZE
 from sej.journal import Journal
 from sej.message import Message
 from sej.recovery import find_damage, good_end
-from sej.scanner import Scanner
 from sej.segment import SegmentReader
 
 __all__ = ["count", "dump", "scan", "tail"]
@@ -50,6 +49,8 @@ def scan(directory: Path, json: bool, start: int | None, end: int | None) -> Non
 
     Example: sej scan --json orders | head
     """
+    from sej.scanner import Scanner  # with what waits for changes: a tenth of a short command
+
     with Scanner(directory) if start is None else Scanner(directory, start) as scanner:
         stop = sys.maxsize if end is None else end
         while scanner.offset < stop and (batch := scanner.read(min(_BATCH, stop - scanner.offset))):
@@ -70,6 +71,8 @@ def tail(directory: Path, json: bool, count: int, follow: bool) -> None:
     messages = journal.tail(count)
     print_messages(messages, json=json)
     if follow:
+        from sej.scanner import Scanner
+
         start = messages[-1].offset + 1 if messages else journal.end_offset
         with Scanner(directory, start, timeout=None) as scanner:
             while True:
@@ -111,6 +114,8 @@ def _count(path: Path) -> int:
 
 
 def _count_slowly(path: Path) -> int:
+    from sej.scanner import Scanner
+
     with Scanner(path) as scanner:
         total = 0
         while batch := scanner.read(_BATCH):
