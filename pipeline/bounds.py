@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pipeline.extents import Extent
 from pipeline.options import OptionError, Options
 from pipeline.places import Origin, Slice
+from pipeline.remote import RemoteExtent
 from sej.errors import OffsetBeyondEndError, OffsetTooSmallError
 
 __all__ = ["EARLIEST", "LATEST", "by_directory", "slices"]
@@ -41,7 +42,9 @@ def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option:
     return found
 
 
-def slices(extents: Iterable[Extent], options: Options, low: int = 0, high: int | None = None) -> list[Slice]:
+def slices(
+    extents: Iterable[Extent | RemoteExtent], options: Options, low: int = 0, high: int | None = None
+) -> list[Slice]:
     """The messages that are meant, one slice an origin; empty ones are left out.
 
     Args:
@@ -73,7 +76,7 @@ def slices(extents: Iterable[Extent], options: Options, low: int = 0, high: int 
     return found
 
 
-def _resolve(extent: Extent, offset: int, option: str, *, fail: bool) -> int:
+def _resolve(extent: Extent | RemoteExtent, offset: int, option: str, *, fail: bool) -> int:
     if offset == EARLIEST:
         return extent.first
     if offset == LATEST:

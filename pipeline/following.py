@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from pipeline.extents import Extent
 from pipeline.places import Origin
+from pipeline.remote import RemoteFollower
 from sej.directory import Directory
 from sej.disk import OS, Status
 from sej.journal import Tail
@@ -129,29 +130,26 @@ class Root:
         self,
         paths: list[str],
         discover: Callable[[], list[Origin]],
-        on_corruption: Literal["raise", "skip"],
+        make: Callable[[Origin], Follower | RemoteFollower],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is looked at yet."""
-        self.followers: dict[str, Follower] = {}
+        self.followers: dict[str, Follower | RemoteFollower] = {}
         self._paths = paths
         self._discover = discover
-        self._on_corruption = on_corruption
+        self._make = make
         self._clock = clock
         self._marks: list[tuple[int, int, int] | None] = []
         self._scanned_at = float("-inf")
 
-    def look(self) -> dict[str, Follower]:
+    def look(self) -> dict[str, Follower | RemoteFollower]:
         """The journals that are there now, each looked at; the names of vanished ones are gone."""
         marks = [None if (there := OS.status(path)) is None else _mark(there) for path in self._paths]
         now = self._clock()
         if marks != self._marks or now - self._scanned_at >= _RESCAN_S:
             found = {origin.name: origin for origin in self._discover()}
-            self.followers = {
-                name: self.followers.get(name) or Follower(origin, self._on_corruption)
-                for name, origin in found.items()
-            }
+            self.followers = {name: self.followers.get(name) or self._make(origin) for name, origin in found.items()}
             self._marks, self._scanned_at = marks, now
         for follower in self.followers.values():
             follower.look()

@@ -12,6 +12,7 @@ from typing import Final
 
 from pipeline.extents import Extent
 from pipeline.places import Slice
+from pipeline.remote import RemoteExtent
 
 __all__ = ["PARTITION_BYTES_MAX", "PARTITION_BYTES_MIN", "cores", "pack", "partition_count"]
 
@@ -36,7 +37,7 @@ def partition_count(size: int, at_least: int | None, at_most: int | None, at_onc
 
 def pack(
     slices: list[Slice],
-    extents: Mapping[str, Extent],
+    extents: Mapping[str, Extent] | Mapping[str, RemoteExtent] | Mapping[str, Extent | RemoteExtent],
     *,
     at_least: int | None = None,
     at_most: int | None = None,

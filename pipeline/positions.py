@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.following import Follower
+from pipeline.remote import RemoteFollower
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError, OffsetTooSmallError, SejError
 
 __all__ = ["Offsets", "advance", "entry", "start_in"]
@@ -24,12 +25,12 @@ Offsets = dict[str, dict[str, Any]]
 _log = logging.getLogger("pipeline")
 
 
-def entry(follower: Follower, offset: int) -> dict[str, Any]:
+def entry(follower: Follower | RemoteFollower, offset: int) -> dict[str, Any]:
     """One directory's part of an offset."""
     return {"id": follower.id, "offset": offset}
 
 
-def start_in(follower: Follower, start: Offsets, *, fail: bool) -> int:
+def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool) -> int:
     """Where a stream goes on in a journal. A journal that is new to it is read from its first message on.
 
     Raises:
@@ -78,7 +79,9 @@ def start_in(follower: Follower, start: Offsets, *, fail: bool) -> int:
     return offset
 
 
-def advance(followers: Mapping[str, Follower], start: Offsets, ends: Mapping[str, int], *, fail: bool) -> Offsets:
+def advance(
+    followers: Mapping[str, Follower | RemoteFollower], start: Offsets, ends: Mapping[str, int], *, fail: bool
+) -> Offsets:
     """The offset with these ends; directories that vanished keep their place in it.
 
     Raises:

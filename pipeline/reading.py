@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipeline.arrow import Batches
 from pipeline.options import Options
 from pipeline.places import Slice
+from pipeline.remote import Remote
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS
@@ -40,12 +41,14 @@ class How(NamedTuple):
         fail_on_data_loss: raise where messages were deleted since the plan was made, or log it.
         verify: compare blocks with their checksums.
         report: a directory for reports of what was skipped, or None.
+        remote: the hub to read through, or None.
     """
 
     on_corruption: Literal["raise", "skip"] = "raise"
     fail_on_data_loss: bool = True
     verify: bool = False
     report: str | None = None
+    remote: Remote | None = None
 
 
 def read(slices: Iterable[Slice], schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
@@ -59,7 +62,7 @@ def read(slices: Iterable[Slice], schema: pa.Schema, how: How) -> Iterator[pa.Re
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for part in slices:
-        for batch in _read_one(part, schema, how):
+        for batch in _read_one(part, schema, how) if how.remote is None else _read_remote(part, schema, how):
             gathered.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
@@ -98,6 +101,17 @@ def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBat
         _report(part, cursor, how)
     finally:
         cursor.close()
+
+
+def _read_remote(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
+    assert how.remote is not None
+    batches = Batches(schema, part.origin)
+    due = part.start
+    for first, found in how.remote.read(part):
+        yield batches.batch(found, first)
+        due = first + found.messages
+    if due < part.stop:
+        _missing(part, due, how)
 
 
 def _cursor(part: Slice, start: int, how: How) -> Cursor:
@@ -145,5 +159,6 @@ def how(options: Options) -> How:
         "fail_on_data_loss": options["failOnDataLoss"],
         "verify": options["verify"],
         "report": options["damageReport"],
+        "remote": Remote.of(options),
     }
     return How(**chosen)

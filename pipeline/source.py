@@ -25,8 +25,10 @@ from pipeline.discovery import discover, paths_of
 from pipeline.extents import Extent
 from pipeline.filters import Chosen, choose
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
+from pipeline.places import Origin
 from pipeline.planning import pack
 from pipeline.reading import how, read
+from pipeline.remote import Remote, RemoteExtent, origins
 from pipeline.schema import SCHEMA, arrow_schema, check_projection
 from pipeline.sink import SejStreamWriter, SejWriter
 from pipeline.stream import SejStreamReader
@@ -50,10 +52,7 @@ class UnfilteredSejReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The slices of each task; empty where there is nothing to read."""
         options = self._options
-        origins = discover(self._paths, layout=options["layout"], pattern=options["pattern"])
-        extents = [
-            Extent(origin, on_corruption=options["onCorruption"]) for origin in origins if self._chosen.takes(origin)
-        ]
+        extents = [self._extent(origin) for origin in self._origins() if self._chosen.takes(origin)]
         parts = slices(extents, options, self._chosen.low, self._chosen.high)
         by_name = {extent.origin.name: extent for extent in extents}
         if self._chosen.newest_from is not None:
@@ -69,6 +68,18 @@ class UnfilteredSejReader(DataSourceReader):
             at_most=options["maxPartitions"],
         )
         return [InputPartition(part) for part in packed]
+
+    def _origins(self) -> list[Origin]:
+        remote = Remote.of(self._options)
+        if remote is not None:
+            return origins(self._paths, remote)
+        return discover(self._paths, layout=self._options["layout"], pattern=self._options["pattern"])
+
+    def _extent(self, origin: Origin) -> Extent | RemoteExtent:
+        remote = Remote.of(self._options)
+        if remote is not None:
+            return RemoteExtent(origin, remote)
+        return Extent(origin, on_corruption=self._options["onCorruption"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task. Spark makes a partition of None out of no partitions."""

@@ -26,12 +26,13 @@ from pipeline.discovery import discover
 from pipeline.extents import Extent
 from pipeline.following import Follower, Root
 from pipeline.limits import by_bytes, by_messages
-from pipeline.options import Options
-from pipeline.places import Slice
+from pipeline.options import OptionError, Options
+from pipeline.places import Origin, Slice
 from pipeline.planning import PARTITION_BYTES_MIN, pack
 from pipeline.positions import Offsets, advance, entry, start_in
 from pipeline.progress import Progress
 from pipeline.reading import how, read
+from pipeline.remote import Remote, RemoteExtent, RemoteFollower, origins
 from pipeline.schema import arrow_schema, check_projection
 
 if TYPE_CHECKING:
@@ -53,10 +54,13 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _root(self) -> Root:
         options = self._options
+        remote = Remote.of(options)
+        if remote is not None:
+            return Root([], lambda: origins(self._paths, remote), lambda origin: RemoteFollower(origin, remote))
         return Root(
             self._paths,
             lambda: discover(self._paths, layout=options["layout"], pattern=options["pattern"], may_be_empty=True),
-            options["onCorruption"],
+            lambda origin: Follower(origin, options["onCorruption"]),
         )
 
     @cached_property
@@ -73,13 +77,13 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts."""
         options = self._options
         followers = self._root.look()
-        origins = [follower.origin for follower in followers.values()]
-        given = by_directory(options["startingOffsets"] or "earliest", origins, "startingOffsets", EARLIEST)
+        there = [follower.origin for follower in followers.values()]
+        given = by_directory(options["startingOffsets"] or "earliest", there, "startingOffsets", EARLIEST)
         found = {}
         for name, follower in followers.items():
             offset = given[name]
             if options["startingTimestamp"] is not None:
-                offset = Extent(follower.origin, judge=False).find_time(options["startingTimestamp"])
+                offset = self._extent(follower.origin).find_time(options["startingTimestamp"])
             elif offset == EARLIEST:
                 offset = follower.first
             elif offset == LATEST:
@@ -123,7 +127,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The slices between two offsets, packed."""
         followers = self._root.look()
         fail = self._options["failOnDataLoss"]
-        parts, extents = [], {}
+        parts: list[Slice] = []
+        extents: dict[str, Extent | RemoteExtent] = {}
         for name, until in end.items():
             follower = followers.get(name)
             if follower is None or _same(start.get(name), until):
@@ -135,7 +140,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size = follower.size_of(first, stop)
             parts.append(Slice(follower.origin, first, stop, size, follower.place(first)))
             if size > PARTITION_BYTES_MIN:
-                extents[name] = Extent(follower.origin, judge=False)
+                extents[name] = self._extent(follower.origin)
         packed = pack(parts, extents, at_least=self._options["minPartitions"], at_most=self._options["maxPartitions"])
         return [InputPartition(part) for part in packed]
 
@@ -148,7 +153,13 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if "_progress" in self.__dict__ and self._progress is not None:
             self._progress.close()
 
-    def _limited(self, starts: dict[str, int], ends: dict[str, int], followers: dict[str, Follower]) -> dict[str, int]:
+    def _extent(self, origin: Origin) -> Extent | RemoteExtent:
+        remote = Remote.of(self._options)
+        return Extent(origin, judge=False) if remote is None else RemoteExtent(origin, remote)
+
+    def _limited(
+        self, starts: dict[str, int], ends: dict[str, int], followers: dict[str, Follower | RemoteFollower]
+    ) -> dict[str, int]:
         if self._options["maxMessagesPerTrigger"] is not None:
             ends = by_messages(starts, ends, self._options["maxMessagesPerTrigger"])
         if self._options["maxBytesPerTrigger"] is not None:
@@ -156,10 +167,12 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = by_bytes(starts, ends, limit, lambda name, left, right: followers[name].size_of(left, right))
         return ends
 
-    def _keep_progress(self, done: Offsets, followers: dict[str, Follower]) -> None:
+    def _keep_progress(self, done: Offsets, followers: dict[str, Follower | RemoteFollower]) -> None:
         progress = self._progress
         if progress is None:
             return
+        if self._options["hub"]:
+            raise OptionError("reader keeps progress in a directory's ofs/, which a hub's reader does not have")
         kept = {}
         for name, follower in followers.items():
             known = done.get(name)
