@@ -7,6 +7,7 @@ Stop a worker with Ctrl-C, or kill it: the other one takes up its shards within 
 three run for a moment.
 """
 
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -39,7 +40,8 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["produce"]:
         produce()
     elif sys.argv[1:] == ["work"]:
-        work()
+        with contextlib.suppress(KeyboardInterrupt):
+            work()
     else:
         workers = [multiprocessing.Process(target=work, args=(1.0,)) for _ in range(2)]
         for worker in workers:
