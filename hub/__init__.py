@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     )
     from hub.merge import Merge
     from hub.naming import Source
+    from hub.overview import JournalStats, stats
     from hub.retention import clean
-    from hub.stats import JournalStats, stats
     from hub.store import Store
 
 _HOME = {
@@ -33,7 +33,7 @@ _HOME = {
     "hub.merge": ("Merge",),
     "hub.naming": ("Source",),
     "hub.retention": ("clean",),
-    "hub.stats": ("JournalStats", "stats"),
+    "hub.overview": ("JournalStats", "stats"),
     "hub.store": ("Store",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
-from hub.stats import stats as stats_of
 from hub.store import MIN_FREE_BYTES, Store
 from sej.errors import SejError
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hub.counters import LATENCY_BOUNDS_S
-from hub.stats import stats
+from hub.overview import stats
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

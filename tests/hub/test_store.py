@@ -1,6 +1,8 @@
 """The store: idempotent, durable, refusing what does not belong, one lock a directory."""
 
+import importlib.util
 import threading
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -412,3 +414,10 @@ def test_single_messages_by_time(tmp_path: Path) -> None:
         for offset in range(3):
             store.put("a", "j", [at(offset, offset)])
         assert [message.offset for message in store.get("a", "j", 0, max_bytes=1)] == [0]
+
+
+def test_public_names_are_no_modules() -> None:
+    """A module of a public name's name would take its place as soon as somebody imports it."""
+    for name in hub.__all__:
+        assert not isinstance(getattr(hub, name), types.ModuleType)
+        assert importlib.util.find_spec(f"hub.{name}") is None
