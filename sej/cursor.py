@@ -259,7 +259,7 @@ class Cursor:
                 index.extend(reader.file)
                 reader.skip(*index.before_offset(self.due))
         if self._verify:
-            blocks = index_file.load(reader.file, segment.first_offset).blocks
+            blocks = index_file.sound_blocks(reader.file)
             self._blocks = [block for block in reversed(blocks) if block.end > reader.position]
 
     def _too_small(self, first_available: int) -> None:

@@ -243,6 +243,29 @@ class IndexFile:
             index = BlockIndex(first_offset, index.blocks[: len(index.blocks) // 2])
         return index
 
+    def sound_blocks(self, segment_file: File) -> list[Block]:
+        """Every entry that is whole and that the segment confirms, whatever is wrong with the others: for checking."""
+        try:
+            file = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            data = file.read(file.status().size, 0)
+        finally:
+            file.close()
+        if data[:HEAD_SIZE] != HEAD:
+            return []
+        found: list[Block] = []
+        for at in range(HEAD_SIZE, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
+            block = Block.unpack(data[at : at + ENTRY_SIZE])
+            if (
+                block is not None
+                and (not found or block.position >= found[-1].end)
+                and check_block(segment_file, block)
+            ):
+                found.append(block)
+        return found
+
     def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:
         """The first block whose key is wanted or more, by bisection; the last one where there is none.
 

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from sej.directory import Directory, Segment
 from sej.disk import File, network_file_system
-from sej.errors import JournalNotFoundError, NetworkFileSystemError, NotAJournalError
+from sej.errors import JournalNotFoundError, LockedError, NetworkFileSystemError, NotAJournalError
 from sej.format import NO_TIMESTAMP
 from sej.index import Block, IndexFile, read_blocks
 from sej.index_format import BLOCK_BYTES
 from sej.recovery import Recovery, find_damage, keep
 
-__all__ = ["End", "journal_id", "open_end", "prepare", "start_segment"]
+__all__ = ["End", "journal_id", "lock_segment", "open_end", "prepare", "start_segment", "sweep"]
 
 _ID_BYTES: Final = 16
 _SYNC_BYTES: Final = 1 << 20
@@ -60,7 +60,7 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
     """Make the directories of a journal; nothing else is touched.
 
     Raises:
-        NotAJournalError: the path is a file, or a directory that holds something else.
+        NotAJournalError: the path is a file.
         JournalNotFoundError: it is missing and create is False.
         NetworkFileSystemError: locks and syncs cannot be trusted there.
     """
@@ -103,20 +103,25 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
     return fresh
 
 
-def open_end(directory: Directory, *, first_offset: int = 0) -> End:
+def open_end(directory: Directory, *, first_offset: int = 0, alone: bool = False) -> End:
     """Open the last segment for appending; a torn tail is kept aside and cut.
 
     Args:
         directory: the journal, locked by the caller.
         first_offset: where a journal without segments starts.
+        alone: keep the segment's own lock for as long as the file is open, see :func:`lock_segment`.
 
     Raises:
+        LockedError: an exclusive writer is at work whose lock file was removed.
         CorruptionError: there is damage that is no torn tail; nothing was cut.
     """
     segments = directory.segments()
     segment = segments[-1] if segments else directory.segment(first_offset)
     file = directory.disk.open(segment.path, "append")
     try:
+        lock_segment(file)
+        if not alone:
+            file.unlock()
         return _open_end(directory, segment, file)
     except BaseException:
         file.close()
@@ -153,8 +158,39 @@ def _open_end(directory: Directory, segment: Segment, file: File) -> End:
     return End(segment, file, position, due, *synced, newest, index_file, known, fresh, partial, recovery)
 
 
-def start_segment(directory: Directory, offset: int) -> End:
+def sweep(directory: Directory) -> None:
+    """Remove what a writer that died had staged and not promised; what an intent names stays."""
+    disk = directory.disk
+    if disk.status(directory.at("tmp")) is None:
+        return
+    for name in disk.list(directory.at("tmp")):
+        stem, _, end = name.rpartition(".")
+        staged = end == "publish" or (end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None)
+        if staged or (stem == "repair" and disk.status(directory.at("txn", "repair")) is None):
+            disk.unlink(directory.at("tmp", name))
+
+
+def lock_segment(file: File) -> None:
+    """Take the last segment's own lock, which an exclusive writer holds beside ``jnl.lck``.
+
+    The original unlinks ``jnl.lck``, and with it the lock of whoever holds that inode. Nobody unlinks the last segment:
+    of our own writers never two append, whatever becomes of the lock file.
+
+    Raises:
+        LockedError: another writer holds it.
+    """
+    if not file.lock(brief=True):
+        raise LockedError(
+            "another writer is at work on this segment, though the journal's lock file is free: it was removed under"
+            " that writer; close it there",
+            path=file.path,
+        )
+
+
+def start_segment(directory: Directory, offset: int, *, alone: bool = False) -> End:
     """Make the next segment; its predecessor was synced by the caller."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
+    if alone:
+        lock_segment(file)
     return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, IndexFile(directory, segment), 0, [], None, None)

@@ -25,6 +25,7 @@ from sej.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
+from sej.opening import lock_segment
 from sej.recovery import find_damage, good_end, keep, next_candidate
 
 __all__ = ["Repair", "finish_repair", "reindex", "repair"]
@@ -74,6 +75,12 @@ def repair(directory: Directory, *, dry_run: bool = False) -> Repair:
         if not dry_run:
             finish_repair(directory)
         segments = directory.segments()
+        if segments:
+            last_file = directory.disk.open(segments[-1].path, "edit")
+            try:
+                lock_segment(last_file)
+            finally:
+                last_file.close()
         behind = segments[0].first_offset if segments else 0
         for at, segment in enumerate(segments):
             last = at == len(segments) - 1

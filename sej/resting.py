@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from sej.opening import lock_segment
 from sej.writer import Writer
 
 __all__ = ["RestingWriter"]
@@ -49,6 +50,7 @@ class RestingWriter(Writer):
             if self._unchanged():
                 with self._mutex:
                     self._file = self._directory.disk.open(self._segment.path, "append")
+                    lock_segment(self._file)
                     self._set_limits()
                     self.resting = False
                 return True

@@ -86,7 +86,7 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
         if damage.follower.offset < damage.offset:
             position, due = damage.follower.end, damage.offset
     if not problems:
-        for block in IndexFile(directory, segment).load(file, segment.first_offset).blocks:
+        for block in IndexFile(directory, segment).sound_blocks(file):
             try:
                 verify_block(file, block)
             except CorruptionError as error:

@@ -35,7 +35,7 @@ from sej.index_format import BLOCK_BYTES
 from sej.locks import Lock
 from sej.maintenance import Retention, clean, finish_merge
 from sej.message import BytesLike, Message
-from sej.opening import End, journal_id, open_end, prepare, start_segment
+from sej.opening import End, journal_id, open_end, prepare, start_segment, sweep
 from sej.recovery import Recovery
 from sej.repair import finish_repair
 from sej.syncing import Syncer
@@ -125,7 +125,8 @@ class Writer:
             journal_id(self._directory, create=True)
             finish_merge(self._directory)
             finish_repair(self._directory)
-            end = open_end(self._directory, first_offset=first_offset)
+            sweep(self._directory)
+            end = open_end(self._directory, first_offset=first_offset, alone=True)
             self.recovery: Recovery | None = end.recovery
             self._buffer = Buffer(end.offset, self._drain, self._mutex)
             self._take(end)
@@ -336,7 +337,7 @@ class Writer:
                 self._lock.check()
                 self._seal()
                 self._directory.disk.rename(staged, self._directory.segment(first).path)
-                self._take(open_end(self._directory))
+                self._take(open_end(self._directory, alone=True))
                 self._buffer.offset = span.stop
                 self._syncer.advance(span.stop)
                 if self._buffer.position >= self._segment_bytes:
@@ -623,7 +624,7 @@ class Writer:
         """Seal the last segment and start the next. The old file closes when nobody syncs it any more."""
         self._lock.check()
         self._seal()
-        self._take(start_segment(self._directory, self._buffer.offset))
+        self._take(start_segment(self._directory, self._buffer.offset, alone=True))
         if self._retention is not None:
             try:
                 clean(self._directory, self._retention)
@@ -745,6 +746,7 @@ _alive: weakref.WeakSet[Writer] = weakref.WeakSet()
 def _after_fork_in_child() -> None:
     for writer in list(_alive):
         writer._buffer.stop(writer._refuse)
+        writer._file.close()  # the child's copy: the segment's lock must die with the parent
 
 
 if hasattr(os, "register_at_fork"):

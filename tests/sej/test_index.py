@@ -215,3 +215,23 @@ def test_a_journal_of_the_original_gets_its_index_from_the_first_writer(tmp_path
         w.append_encoded(encoded(COUNT, 0, 0, b"", b"v"))
     assert len(entries(tmp_path)) > 2
     assert len(read_all(tmp_path, verify=True)) == COUNT + 1
+
+
+def test_one_wrong_entry_does_not_end_the_checking(path: Path) -> None:
+    data = bytearray(index(path).read_bytes())
+    data[16 + 64 + 8] ^= 1  # the second entry's end
+    index(path).write_bytes(data)
+    flipped = bytearray(segment(path, 0).read_bytes())
+    flipped[-200_000] ^= 1
+    segment(path, 0).write_bytes(flipped)
+    assert [problem.kind for problem in sej.Journal(path).verify()] == ["checksum"]
+    with sej.Scanner(path, verify=True) as s, pytest.raises(sej.CorruptionError, match="CRC32C"):
+        list(s)
+
+
+def test_what_a_dead_writer_had_staged_is_swept(path: Path) -> None:
+    (path / "tmp").mkdir(exist_ok=True)
+    for name in ("0000000000000007.publish", "batch.rows", "repair.0000000000000007", "reader.ofs"):
+        (path / "tmp" / name).write_bytes(b"left")
+    sej.Writer(path).close()
+    assert sorted(file.name for file in (path / "tmp").iterdir()) == ["reader.ofs"]

@@ -189,3 +189,26 @@ def test_a_lease_is_had_alone_and_for_as_long_as_the_file_is_open(tmp_path: Path
     other = script("import sys; open(sys.argv[1]).close(); print('opened')", path)
     file.close()
     assert other.communicate(timeout=30)[0] == "opened\n"
+
+
+def test_two_writers_never_append_whatever_becomes_of_the_lock_file(tmp_path: Path) -> None:
+    one = sej.Writer(tmp_path)
+    one.append(b"a")
+    (tmp_path / "jnl.lck").unlink()
+    with pytest.raises(LockedError, match="removed under"):
+        sej.Writer(tmp_path)
+    with pytest.raises(LockedError):
+        sej.Journal(tmp_path).repair()
+    one.append(b"b")
+    with pytest.raises(LockLostError):
+        one.close()
+    two = sej.Writer(tmp_path, segment_bytes=60)
+    for value in (b"c", b"d", b"e"):
+        two.append(value)
+    (tmp_path / "jnl.lck").unlink()
+    with pytest.raises(LockedError):
+        sej.Writer(tmp_path)
+    with pytest.raises(LockLostError):
+        two.close()
+    with sej.Scanner(tmp_path) as s:
+        assert [message.value for message in s] == [b"a", b"b", b"c", b"d", b"e"]

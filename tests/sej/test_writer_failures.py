@@ -228,7 +228,8 @@ def test_a_removed_lock_file_poisons_at_sync(tmp_path: Path) -> None:
 def test_a_replaced_lock_file_poisons_before_a_new_segment(call: str, tmp_path: Path) -> None:
     w = sej.Writer(tmp_path, segment_bytes=64)
     (tmp_path / "jnl.lck").unlink()
-    with sej.Writer(tmp_path), pytest.raises(LockLostError):
+    (tmp_path / "jnl.lck").touch()
+    with pytest.raises(LockLostError):
         w.append(b"v" * 100) if call == "rotate" else w.publish([b"p"])
     assert_poisoned(w)
     assert len(list((tmp_path / "jnl").iterdir())) == 1
