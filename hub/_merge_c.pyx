@@ -2,6 +2,7 @@
 """The order of a merge, compiled: the twin of ``_merge_py``, which says what everything means.
 
 The heap is an array of C structs, so that a comparison costs no Python call; messages and sources stay Python objects.
+Their timestamps and offsets are copied when a batch comes in, while its messages are still in the processor's cache.
 """
 
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -27,6 +28,8 @@ cdef struct Head:
 cdef struct Slot:
     Py_ssize_t position
     Py_ssize_t size
+    Py_ssize_t room
+    int64_t *stamps  # timestamp and offset of each message of the batch, in turn
     int client
     int journal
 
@@ -60,6 +63,9 @@ cdef class Merger:
         self.emptied = -1
 
     def __dealloc__(self):
+        cdef int slot
+        for slot in range(self.slot_count):
+            PyMem_Free(self.slots[slot].stamps)
         PyMem_Free(self.heap)
         PyMem_Free(self.slots)
 
@@ -77,7 +83,7 @@ cdef class Merger:
                 raise MemoryError()
             self.slots = <Slot *> grown
             self.room = room
-        self.slots[self.slot_count] = Slot(0, 0, 0, 0)
+        self.slots[self.slot_count] = Slot(0, 0, 0, NULL, 0, 0)
         self.sources.append(source)
         self.batches.append([])
         self.slot_count += 1
@@ -97,10 +103,28 @@ cdef class Merger:
         self._check(slot)
         cdef Head head
         cdef int at, parent
-        self.slots[slot].size = PyList_GET_SIZE(batch)
-        self.slots[slot].position = 0
+        cdef Slot *state = &self.slots[slot]
+        cdef Py_ssize_t size = PyList_GET_SIZE(batch), index
+        cdef void *grown
+        cdef object message
+        if size == 0:
+            raise ValueError("a batch holds at least one message")
+        if size > state.room:
+            grown = PyMem_Realloc(state.stamps, 2 * size * sizeof(int64_t))
+            if grown == NULL:
+                raise MemoryError()
+            state.stamps = <int64_t *> grown
+            state.room = size
+        for index in range(size):
+            message = <object> PyList_GET_ITEM(batch, index)
+            if not isinstance(message, tuple) or len(<tuple> message) < 2:
+                raise TypeError("a batch holds messages")
+            state.stamps[2 * index] = <object> PyTuple_GET_ITEM(message, 1)
+            state.stamps[2 * index + 1] = <object> PyTuple_GET_ITEM(message, 0)
+        state.size = size
+        state.position = 0
         self.batches[slot] = batch
-        self._head(slot, batch[0], &head)
+        head = self._head(slot)
         at = self.heap_size
         self.heap_size += 1
         while at > 0:
@@ -135,7 +159,6 @@ cdef class Merger:
         cdef list batch
         cdef int slot
         cdef Slot *state
-        cdef Head head
         cdef object source, message
         cdef tuple pair
         self.emptied = -1
@@ -161,8 +184,7 @@ cdef class Merger:
                     state.position = state.size = 0
                     self.emptied = slot
                     return out
-                self._head(slot, <object> PyList_GET_ITEM(batch, state.position), &head)
-                self._sift(0, head)
+                self._sift(0, self._head(slot))
         return out
 
     def __len__(self):
@@ -173,15 +195,11 @@ cdef class Merger:
             raise IndexError(f"slot {slot}: there are {self.slot_count}")
         return 0
 
-    cdef int _head(self, int slot, object message, Head *head) except -1:
-        if not isinstance(message, tuple) or len(<tuple> message) < 2:
-            raise TypeError("a batch holds messages")
-        head.offset = <object> PyTuple_GET_ITEM(message, 0)
-        head.timestamp = <object> PyTuple_GET_ITEM(message, 1)
-        head.client = self.slots[slot].client
-        head.journal = self.slots[slot].journal
-        head.slot = slot
-        return 0
+    cdef inline Head _head(self, int slot) noexcept:
+        """The slot's next message as the heap has it."""
+        cdef Slot *state = &self.slots[slot]
+        cdef int64_t *stamp = state.stamps + 2 * state.position
+        return Head(stamp[0], stamp[1], state.client, state.journal, slot)
 
     cdef void _sift(self, int at, Head head) noexcept:
         """Put a head at a place and let it sink to where it belongs."""
