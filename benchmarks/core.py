@@ -1,5 +1,6 @@
-"""Section core: one journal against queuelib, bare system calls and itself. Page cache warm, 13-byte keys, 100-byte
-values; the durability stands in the name of every line.
+"""Section core: one journal against queuelib, bare system calls and itself.
+
+Page cache warm, 13-byte keys, 100-byte values; the durability stands in the name of every line.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ def _appending(root: Path) -> list[Row]:
     import queuelib
 
     import sej
-    from sej import writer
 
     values, keys = [VALUE] * BATCH, [KEY] * BATCH
 
@@ -84,25 +84,17 @@ def _appending(root: Path) -> list[Row]:
 
         return measure
 
-    def many(block_bytes: int) -> Callable[[], float]:
-        def measure() -> float:
-            path = _fresh(root)
-            kept = writer.BLOCK_BYTES
-            writer.BLOCK_BYTES = block_bytes  # type: ignore[misc]
-            try:
-                with sej.Writer(path, durability="buffer") as w:
+    def many() -> float:
+        path = _fresh(root)
+        with sej.Writer(path, durability="buffer") as w:
 
-                    def work() -> None:
-                        for _ in range(5 * COUNT // BATCH):
-                            w.append_many(values, keys)
+            def work() -> None:
+                for _ in range(5 * COUNT // BATCH):
+                    w.append_many(values, keys)
 
-                    rate = timed(work, 5 * COUNT)
-            finally:
-                writer.BLOCK_BYTES = kept  # type: ignore[misc]
-            shutil.rmtree(path)
-            return rate
-
-        return measure
+            rate = timed(work, 5 * COUNT)
+        shutil.rmtree(path)
+        return rate
 
     def bare_write() -> float:
         path = _fresh(root)
@@ -122,12 +114,12 @@ def _appending(root: Path) -> list[Row]:
         {
             "push": peer_push,
             "append": one_by_one("buffer"),
-            "many": many(1 << 16),
+            "many": many,
             "os": one_by_one("os"),
             "write": bare_write,
         }
     )
-    bare = interleaved({"many": many(1 << 16), "none": _without_index(many)})
+    bare = interleaved({"many": many, "none": _without_index(many)})
     return [
         row("queuelib push (no durability)", _rate(found["push"]), 1.0),
         row("append, buffer / queuelib push", _rate(found["append"]), found["append"] / found["push"], 6),
@@ -137,26 +129,20 @@ def _appending(root: Path) -> list[Row]:
     ]
 
 
-def _without_index(many: Callable[[int], Callable[[], float]]) -> Callable[[], float]:
-    """The same writer with an index of nothing and a checksum that is not computed."""
-    from sej import writer
+def _without_index(many: Callable[[], float]) -> Callable[[], float]:
+    """The same writer, but a block that is full is forgotten: no checksum, no entry."""
+    from sej.writer import Writer
 
-    plain = many(1 << 16)
+    def forget(writer: Writer) -> None:
+        writer._buffer.clear()
 
     def measure() -> float:
-        end_block, crc = writer.Writer._end_block, writer.crc32c
-
-        def forget(self: writer.Writer) -> None:
-            self._partial = None
-            self._block_position, self._block_offset = self._buffer.position, self._buffer.offset
-            self._buffer.clear()
-
-        writer.Writer._end_block = forget  # type: ignore[method-assign]
+        end_block = Writer._end_block
+        Writer._end_block = forget  # type: ignore[method-assign]
         try:
-            return plain()
+            return many()
         finally:
-            writer.Writer._end_block = end_block  # type: ignore[method-assign]
-            writer.crc32c = crc
+            Writer._end_block = end_block  # type: ignore[method-assign]
 
     return measure
 

@@ -278,4 +278,3 @@ def _count_down(raw: bytes) -> list[tuple[int, bytes]]:
             left = b"%d" % max(int(room) - 1, 0)
             return [(position + len(name) + 1, left.ljust(len(room)))]
     return []
-

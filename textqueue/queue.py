@@ -323,9 +323,7 @@ class TextQueue:
         there = [source for source in self._sources if self._disk.status(source.path) is not None]
         return sum(archive(source, os.fspath(target), statuses) for source in there)
 
-    def drain_to(
-        self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000
-    ) -> int:
+    def drain_to(self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000) -> int:
         """Move every free message into a journal, each once, whatever dies in between; see ``textqueue.drain``.
 
         A message is marked as cleared only after the journal has it on disk.
