@@ -18,6 +18,7 @@ import hub
 import sej
 from hub import Source, _merge_py
 from hub.naming import find_sources
+from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
 from tests.sej.support import GOLDEN, segment
 
@@ -339,3 +340,35 @@ def test_the_originals_hub(tmp_path: Path) -> None:
         end = store.end_offset(*source)
         assert store.put(*source, store.get(*source, 0)) == end
         assert store.put(*source, [at(end, 1)]) == end + 1
+
+
+def test_every_power_loss_during_commits_repeats_and_never_skips() -> None:
+    """The vector is old or new, never ahead of its messages; a mirror is never ahead of the vector."""
+    disk = CrashDisk()
+    sent = {client: [at(offset, offset * 2 + rank) for offset in range(4)] for rank, client in enumerate("ab")}
+    with hub.Store("/hub", disk=disk, min_free_bytes=0) as store:
+        for client, messages in sent.items():
+            store.put(client, "j", messages)
+    with hub.Merge("/hub", "r", disk=disk) as merge:
+        for count in (2, 5):
+            for _ in range(count):
+                assert len(merge.read(1)) == 1
+            merge.commit()
+            disk.mark(sum(merge.offsets().values()))
+    states = 0
+    for crash in disk.crash_states():
+        if not crash.marks and crash.disk.status("/hub/b.j/jnl") is None:
+            continue  # the store was not done yet
+        states += 1
+        with hub.Merge("/hub", "r", disk=crash.disk) as merge:
+            rest = list(merge)
+            kept = merge.offsets()
+        whole = [message for client in "ab" for message in sent[client]]
+        if len(rest) == len(whole):
+            assert not crash.marks
+        assert len(rest) <= len(whole) - max(crash.marks, default=0)
+        for client in "ab":
+            mine = [message for source, message in rest if source.client == client]
+            assert mine == sent[client][len(sent[client]) - len(mine) :] or not crash.marks
+        assert all(offset <= 4 for offset in kept.values())
+    assert states > 10
