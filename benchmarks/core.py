@@ -138,7 +138,7 @@ def _without_index(many: Callable[[], float]) -> Callable[[], float]:
 
     def measure() -> float:
         end_block = Writer._end_block
-        Writer._end_block = forget  # type: ignore[method-assign]
+        Writer._end_block = forget  # type: ignore[method-assign, assignment]
         try:
             return many()
         finally:

@@ -49,9 +49,7 @@ def test_a_queue_reads_them_and_changes_nothing(case: str, tmp_path: Path) -> No
     shutil.copyfile(GOLDEN / f"{case}.tq", path)
     expected = manifest(case)["entries"]
     with TextQueue(path, settle_s=0) as q:
-        found = [
-            (m.status.name, m.position, m.value, list(m.get_variables())) for m in q.messages(set(MessageStatus))
-        ]
+        found = [(m.status.name, m.position, m.value, list(m.get_variables())) for m in q.messages(set(MessageStatus))]
         given = []
         while (message := q.get_next()) is not None:
             given.append(message.value)

@@ -18,9 +18,11 @@ def drain(q: TextQueue) -> list[str]:
 
 
 def test_a_directory_is_one_queue_and_each_writer_has_a_file(tmp_path: Path) -> None:
-    with TextQueue(f"{tmp_path}/jobs.d/", writer="alice") as alice, TextQueue(
-        f"{tmp_path}/jobs.d/", writer="bob"
-    ) as bob, TextQueue(f"{tmp_path}/jobs.d/") as reader:
+    with (
+        TextQueue(f"{tmp_path}/jobs.d/", writer="alice") as alice,
+        TextQueue(f"{tmp_path}/jobs.d/", writer="bob") as bob,
+        TextQueue(f"{tmp_path}/jobs.d/") as reader,
+    ):
         assert reader.get_next() is None
         bob.append("b1")
         alice.append("a1")
