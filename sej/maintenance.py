@@ -40,13 +40,16 @@ class Retention(NamedTuple):
 
 
 @contextmanager
-def readers_lock(directory: Directory) -> Iterator[None]:
-    """Let no reader be made or go backwards, and no segment be taken away, by anybody else."""
+def readers_lock(directory: Directory, *, wait: bool = True) -> Iterator[bool]:
+    """Let no reader be made or go backwards, and no segment be taken away, by anybody else.
+
+    Yields:
+        Whether it was had: always, unless wait is False and somebody else has it.
+    """
     directory.disk.mkdir(directory.at("ofs"))
     file = directory.disk.open(directory.at("ofs", ".lock"), "append")
     try:
-        file.lock(wait=True, brief=True)
-        yield
+        yield file.lock(wait=wait, brief=True)
     finally:
         file.close()
 
@@ -74,8 +77,17 @@ def clean(
     dry_run: bool = False,
     ignore_readers: Collection[str] = (),
     now_ns: int | None = None,
+    wait: bool = True,
 ) -> list[str]:
     """Remove the oldest segments that the policy does not keep and no reader needs.
+
+    Args:
+        directory: the journal.
+        policy: what it keeps.
+        dry_run: only say what would go.
+        ignore_readers: readers, by name, whose kept offsets do not count.
+        now_ns: the time that ages are counted to; None: now.
+        wait: False removes nothing where somebody else takes segments away just now: for a writer, which must not wait.
 
     Returns:
         The paths that were removed, or with dry_run would be.
@@ -87,7 +99,9 @@ def clean(
         raise ValueError(f"keep_segments {policy.keep_segments}: the last segment always stays, so at least 1 is due")
     now_ns = time.time_ns() if now_ns is None else now_ns
     removed = []
-    with readers_lock(directory):
+    with readers_lock(directory, wait=wait) as had:
+        if not had:
+            return []
         readers = {entry.removesuffix(".ofs") for entry in directory.disk.list(directory.at("ofs"))}
         for name in ignore_readers:
             if name not in readers:
@@ -117,30 +131,33 @@ def merge(directory: Directory, min_bytes: int) -> int:
     """Join runs of small sealed segments until each has min_bytes; readers may go on meanwhile.
 
     The joined bytes are written beside the journal, checked and synced; they take the first segment's name by rename,
-    then the other segments go. A marker in ``txn/`` lets the next writer finish what a crash interrupted.
+    then the other segments go. A marker in ``txn/`` lets the next writer finish what a crash interrupted. New readers
+    wait for one joint segment at the most.
 
     Returns:
         How many segments went.
     """
+    finish_merge(directory)
+    groups: list[list[Segment]] = []
+    size = 0
+    segments = directory.segments()
+    for at, segment in enumerate(segments[:-1]):
+        there = directory.disk.status(segment.path)
+        sound = there is not None and _ends_at(directory.disk, segment, segments[at + 1].first_offset)
+        if there is None or there.size >= min_bytes or not sound:
+            size = 0
+            continue
+        if size == 0 or size >= min_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(segment)
+        size += there.size
     gone = 0
-    with readers_lock(directory):
-        _finish_merge(directory)
-        group: list[Segment] = []
-        size = 0
-        segments = directory.segments()
-        for at, segment in enumerate(segments[:-1]):
-            there = directory.disk.status(segment.path)
-            sound = there is not None and _ends_at(directory.disk, segment, segments[at + 1].first_offset)
-            if there is None or there.size >= min_bytes or not sound:
+    for group in groups:
+        with readers_lock(directory):
+            _finish_merge(directory)
+            if all(directory.disk.status(segment.path) is not None for segment in group):
                 gone += _join(directory, group)
-                group, size = [], 0
-                continue
-            group.append(segment)
-            size += there.size
-            if size >= min_bytes:
-                gone += _join(directory, group)
-                group, size = [], 0
-        gone += _join(directory, group)
     return gone
 
 

@@ -627,7 +627,7 @@ class Writer:
         self._take(start_segment(self._directory, self._buffer.offset, alone=True))
         if self._retention is not None:
             try:
-                clean(self._directory, self._retention)
+                clean(self._directory, self._retention, wait=False)
             except OSError as error:
                 warnings.warn(f"retention failed in {self.path}: {error}", RuntimeWarning, stacklevel=2)
 

@@ -2,11 +2,13 @@
 
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import sej
+from sej.disk import OS
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments
 
@@ -191,3 +193,13 @@ def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on(what: str) -> None
         assert found == list(range(found[0], COUNT))
         assert what == "clean" or found[0] == 0
         assert sej.Journal("/j", disk=crash.disk).verify() == []
+
+
+def test_a_writer_does_not_wait_for_whoever_takes_segments_away(tmp_path: Path) -> None:
+    (tmp_path / "ofs").mkdir()
+    with closing(OS.open(tmp_path / "ofs" / ".lock", "append")) as held:
+        assert held.lock()
+        fill(tmp_path, retention=sej.Retention(max_bytes=0))
+        assert values(tmp_path) == list(range(COUNT))
+    fill(tmp_path, retention=sej.Retention(max_bytes=0))
+    assert len(segments(tmp_path)) == 1
