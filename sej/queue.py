@@ -21,101 +21,28 @@ from typing import Any, ClassVar, Final
 from sej.dead import append_dead_letter, dead_letters, source_of
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
-from sej.errors import ClosedError, InvalidMessageError, JournalNotFoundError, LeaseLostError
+from sej.errors import ClosedError, JournalNotFoundError, LeaseLostError
 from sej.locks import Lock
 from sej.maintenance import Retention
 from sej.message import FIRST, Message, Start
 from sej.offset import Offset
 from sej.queue_clock import SYSTEM, Clock
-from sej.queue_codec import message_check, record, stamp_of
-from sej.queue_format import DEAD, DONE, DROP, EXTEND, FREE, LEASE, MAX_ATTEMPT, PICK, PURGE, WAIT
+from sej.queue_codec import record
+from sej.queue_format import DEAD, DONE, EXTEND, FREE, MAX_ATTEMPT, PURGE, WAIT
+from sej.queue_item import JournalItem
 from sej.queue_log import QueueLog, register_reader
 from sej.queue_put import Putter
-from sej.queue_reader import MessageReader
 from sej.queue_slots import Slots
+from sej.queue_take import PROBE_NS, Taker
 from sej.shared_writer import SharedDurability, SharedWriter
 from sej.syncing import Syncer
 from sej.watch import Watch
 from sej.work import CAPABILITIES, Backoff, Item, Stats, WorkQueue
 
-__all__ = ["JournalItem", "JournalQueue", "open_backend"]
+__all__ = ["JournalQueue", "open_backend"]
 
 _NS: Final = 1_000_000_000
-_PROBE_NS: Final = _NS // 10
 _KEEP_NS: Final = _NS
-
-
-class JournalItem(Item):
-    """An item of a :class:`JournalQueue`."""
-
-    __slots__ = ("_attempts", "_ended", "_epoch", "_message", "_queue")
-
-    def __init__(self, queue: JournalQueue, message: Message, attempts: int, epoch: int) -> None:
-        """Leased to queue."""
-        self._queue = queue
-        self._message = message
-        self._attempts = attempts
-        self._epoch = epoch
-        self._ended = False
-
-    @property
-    def value(self) -> Any:
-        """What was put.
-
-        Raises:
-            InvalidMessageError: the serializer cannot read it.
-        """
-        serializer = self._queue._serializer
-        if serializer is None:
-            return self._message.value
-        try:
-            return serializer.decode(self._message.value)
-        except Exception as error:
-            raise InvalidMessageError(
-                f"{serializer.name} cannot read this value ({error}): was it put by other means? fail() the item",
-                path=self._queue.path,
-                offset=self._message.offset,
-            ) from error
-
-    @property
-    def key(self) -> bytes:
-        """The message's key."""
-        return self._message.key
-
-    @property
-    def message(self) -> Message:
-        """The message as it stands in the journal."""
-        return self._message
-
-    @property
-    def attempts(self) -> int:
-        """How often it was handed out, from 1."""
-        return self._attempts
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was ended here."""
-        return self._ended
-
-    def done(self) -> None:
-        """It never comes back."""
-        self._queue.done_many((self,))
-
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Give it back, or to the dead letters after max_attempts."""
-        self._queue._retry(self, delay_s, reason)
-
-    def fail(self, reason: str = "") -> None:
-        """To the dead letters."""
-        self._queue._fail_item(self, reason)
-
-    def extend(self, lease_s: float) -> None:
-        """Hold it for lease_s seconds from now on."""
-        self._queue._extend(self, lease_s)
-
-    def __repr__(self) -> str:
-        """Offset and attempts."""
-        return f"<sej.Item offset={self._message.offset} attempts={self._attempts}>"
 
 
 class JournalQueue(WorkQueue):
@@ -198,9 +125,7 @@ class JournalQueue(WorkQueue):
         self.path = self._directory.path
         self.name = check_name(name, "a queue's name")
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
-        self._lease_ns = int(lease_s * _NS)
         self._max_attempts = max_attempts
-        self._expire_ns = None if expire_s is None else int(expire_s * _NS)
         self._backoff = Backoff(backoff_s, backoff_max_s)
         self._durable = durability == "disk"
         self._clock = clock
@@ -208,7 +133,7 @@ class JournalQueue(WorkQueue):
         self._pid = os.getpid()
         self._closed = False
         self._mutex = threading.RLock()
-        self._probe_at = self._keep_at = 0
+        self._keep_at = 0
         self._watched: list[Watch] = []
         self._writer = SharedWriter(
             path,
@@ -234,8 +159,16 @@ class JournalQueue(WorkQueue):
             self._reader_lock.release()
             self._writer.close()
             raise
-        self._fresh = MessageReader(self._directory)
-        self._others = MessageReader(self._directory, 64)
+        self._taker = Taker(
+            self._directory,
+            self._log,
+            self._slots,
+            clock,
+            self._bury,
+            lease_ns=int(lease_s * _NS),
+            max_attempts=max_attempts,
+            expire_ns=None if expire_s is None else int(expire_s * _NS),
+        )
         self._syncer = Syncer(
             self._log.sync,
             self._log.fail,
@@ -244,7 +177,7 @@ class JournalQueue(WorkQueue):
             interval_s=sync_interval_s if durability == "interval" else None,
         )
         self._putter = Putter(
-            self._log, self._writer, clock, self._others, maxsize=maxsize, window_ns=int(dedupe_window_s * _NS)
+            self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=int(dedupe_window_s * _NS)
         )
         _alive.add(self)
 
@@ -286,122 +219,16 @@ class JournalQueue(WorkQueue):
 
     def _take(self, n: int) -> list[Item]:
         with self._mutex:
-            self._require_open()
-            log = self._log
-            log.lock()
+            log = self._enter()
             try:
-                log.catch_up()
                 now = self._clock.boot_ns()
-                state = log.state
-                state.tick(now)
-                if now >= self._probe_at:
-                    self._probe(now)
-                found: list[Item] = []
-                while len(found) < n:
-                    ready = state.first_ready()
-                    if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
-                        self._pick(ready[1], now, found)
-                    elif not self._take_fresh(n - len(found), ready is None or ready[0] < 0, now, found):
-                        if ready is None:
-                            break
-                        self._pick(ready[1], now, found)
+                found = self._taker.take(n, now)
                 if now >= self._keep_at or log.large:
                     self._housekeeping(now)
-                return found
+                epoch = log.epoch
+                return [JournalItem(self, message, attempts, epoch) for message, attempts in found]
             finally:
                 log.unlock()
-
-    def _take_fresh(self, n: int, alone: bool, now: int, found: list[Item]) -> bool:
-        """Lease a run of fresh messages; alone: nothing of band 0 waits between them. False: there is none."""
-        log = self._log
-        state = log.state
-        offset, above, expires = state.frontier, state.above, state.expires or self._expire_ns is not None
-        first = -1
-        run: list[Message] = []
-        expired: list[bytes] = []
-        while len(run) < n:
-            if offset in above and not self._is_foreign(offset):
-                if run:
-                    break
-                offset += 1
-                continue
-            message = self._fresh.at(offset)
-            if message is None:
-                break
-            if message.offset != offset:  # a recorded gap
-                if run:
-                    break
-                offset = message.offset
-                continue
-            if first < 0:
-                first = offset
-            offset += 1
-            run.append(message)
-            if expires and self._is_expired(message, now):
-                expired.append(record(DONE, message.offset, offset))
-            if not alone:
-                break
-        if not run:
-            return False
-        slot, last = self._slots.mine, run[-1]
-        lease = record(LEASE, first, offset, now + self._lease_ns, attempt=1, slot=slot, extra=stamp_of(last.timestamp))
-        log.append(lease, *expired)
-        epoch = log.epoch
-        if expired:
-            found += [JournalItem(self, message, 1, epoch) for message in run if message.offset in state.leased]
-        else:
-            found += [JournalItem(self, message, 1, epoch) for message in run]
-        return True
-
-    def _is_foreign(self, offset: int) -> bool:
-        """Whether what waits at an offset was meant for a message that never came there."""
-        state = self._log.state
-        intent = state.intents.get(offset)
-        if intent is None:
-            return False
-        message = self._fresh.at(offset)
-        if message is None or message.offset != offset:
-            return False
-        if (message.timestamp, message_check(message)) == intent:
-            del state.intents[offset]
-            return False
-        return True
-
-    def _pick(self, offset: int, now: int, found: list[Item]) -> None:
-        """Lease an item out of order; one that was tried too often goes to the dead letters."""
-        log, state = self._log, self._log.state
-        attempts = state.attempts(offset)
-        message = self._others.at(offset)
-        intent = state.intents.get(offset)
-        foreign = intent is not None and message is not None and (message.timestamp, message_check(message)) != intent
-        if message is None or message.offset != offset or foreign:
-            # It was never written, or repaired away; or the message there is another one, fresh to everybody.
-            log.append(record(DROP if foreign or offset >= state.frontier else DONE, offset, offset + 1))
-        elif self._is_expired(message, now):
-            log.append(record(DONE, offset, offset + 1))
-        elif attempts >= self._max_attempts:
-            self._bury(message, attempts, f"its holder died or did not end it in time, {attempts} times")
-        else:
-            deadline = now + self._lease_ns
-            band = state.band(offset)
-            log.append(record(PICK, offset, 0, deadline, band=band, attempt=attempts + 1, slot=self._slots.mine))
-            found.append(JournalItem(self, message, attempts + 1, log.epoch))
-
-    def _is_expired(self, message: Message, now: int) -> bool:
-        row = self._log.state.expires.get(message.offset)
-        if row is not None and row[0] <= now and row[1:] == (message.timestamp, message_check(message)):
-            return True
-        return self._expire_ns is not None and message.timestamp + self._expire_ns <= self._clock.wall_ns()
-
-    def _probe(self, now: int) -> None:
-        """Give back what dead processes held."""
-        self._probe_at = now + _PROBE_NS
-        state = self._log.state
-        if state.leased:
-            dead = self._slots.dead(state.slots())
-            if dead:
-                self._log.append(*(record(FREE, slot=slot) for slot in sorted(dead)))
-                state.tick(now)
 
     def _due_s(self) -> float | None:
         state = self._log.state
@@ -409,7 +236,7 @@ class JournalQueue(WorkQueue):
         due = state.next_due()
         waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
         if any(lease.slot != self._slots.mine for lease in list(state.leased.values())):
-            waits.append(_PROBE_NS / _NS)
+            waits.append(PROBE_NS / _NS)
         return min(waits, default=None)
 
     def _watches(self) -> Sequence[Watch]:
@@ -438,7 +265,7 @@ class JournalQueue(WorkQueue):
                         or item._epoch != epoch
                         or item._ended
                     ):
-                        lost = lost or self._lost(item)
+                        lost = lost or item.lost()
                     else:
                         good.append(item)
                 if len(good) == 1:
@@ -520,19 +347,7 @@ class JournalQueue(WorkQueue):
         there = self._log.state.leased.get(item._message.offset)
         mine = (item._attempts, self._slots.mine, item._epoch, False)
         if there is None or (there.attempt, there.slot, self._log.epoch, item._ended) != mine:
-            raise self._lost(item)
-
-    def _lost(self, item: JournalItem) -> LeaseLostError:
-        why = (
-            "it was ended here already"
-            if item._ended
-            else "its lease ran out and was given to somebody else, or the queue was rebuilt"
-        )
-        return LeaseLostError(
-            f"attempt {item._attempts} of this item is not held any more: {why}; extend() longer work in time",
-            path=self.path,
-            offset=item._message.offset,
-        )
+            raise item.lost()
 
     # --- the whole
 
@@ -609,8 +424,7 @@ class JournalQueue(WorkQueue):
                 watch.close()
             self._slots.release()
             self._log.close()
-            self._fresh.close()
-            self._others.close()
+            self._taker.close()
             self._reader_lock.release()
             self._writer.close()
 

@@ -145,6 +145,7 @@ class QueueState:
             self._remove(offset)
             self.intents.pop(offset, None)
             self._lease(offset, Lease(attempt, slot, b, band))
+            self.settle()
         elif kind == EXTEND:
             if offset in self.leased:
                 self._lapsed.discard(offset)
@@ -176,7 +177,7 @@ class QueueState:
         elif kind == BOOT:
             self._start_boot(offset.to_bytes(8, "big") + a.to_bytes(8, "big"), b)
         elif kind == START:
-            self.frontier = self._head = offset
+            self.frontier, self._head = offset, 0  # what is below and not done follows
             if a != NEVER:
                 self.anchor = (a, extra)
         elif kind == COUNTS:
@@ -222,6 +223,7 @@ class QueueState:
             if self._remove(offset):
                 self.done += 1
             self._forget(offset)
+        self.settle()
 
     def _give_back(self, offset: int) -> None:
         lease = self.leased.pop(offset)
@@ -258,6 +260,12 @@ class QueueState:
         self._timed = [(there.ready_at, offset) for offset, there in self.waiting.items()]
         heapify(self._timed)
         self._ready = {}
+
+    def settle(self) -> None:
+        """Let the frontier pass what is not fresh, but for intents that nobody has compared with their message."""
+        while self.frontier in self.above and self.frontier not in self.intents:
+            self.above.discard(self.frontier)
+            self.frontier += 1
 
     # --- what follows from the time
 

@@ -1,0 +1,169 @@
+"""Taking items: which come next, and what is not handed out any more.
+
+The order: the highest band that has something ready; in it the lowest offset. Fresh messages are of band 0 and stand in
+the journal in order, so a run of them is one record. Everything runs under the queue's lock, with the state up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sej.directory import Directory
+from sej.message import Message
+from sej.queue_clock import Clock
+from sej.queue_codec import message_check, record, stamp_of
+from sej.queue_format import DONE, DROP, FREE, LEASE, PICK
+from sej.queue_log import QueueLog
+from sej.queue_reader import MessageReader
+from sej.queue_slots import Slots
+
+__all__ = ["PROBE_NS", "Taker"]
+
+PROBE_NS: Final = 100_000_000
+"""How often others' slots are looked at: a dead process' items come back within so many nanoseconds of a look."""
+
+
+class Taker:
+    """The taking side of one open queue.
+
+    Attributes:
+        others: looks up messages that are not taken in order.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        log: QueueLog,
+        slots: Slots,
+        clock: Clock,
+        bury: Callable[[Message, int, str], None],
+        *,
+        lease_ns: int,
+        max_attempts: int,
+        expire_ns: int | None,
+    ) -> None:
+        """Take for the slot that slots has.
+
+        Args:
+            directory: the journal.
+            log: the state.
+            slots: who else is alive.
+            clock: the clocks.
+            bury: puts a message among the dead letters, with its attempts and a reason.
+            lease_ns: how long an item is held.
+            max_attempts: after so many hand-outs an item is buried.
+            expire_ns: messages older than this are thrown away; None: none.
+        """
+        self._log = log
+        self._slots = slots
+        self._clock = clock
+        self._bury = bury
+        self._lease_ns = lease_ns
+        self._max_attempts = max_attempts
+        self._expire_ns = expire_ns
+        self._probe_at = 0
+        self._fresh = MessageReader(directory)
+        self.others = MessageReader(directory, 64)
+
+    def take(self, n: int, now: int) -> list[tuple[Message, int]]:
+        """Up to n items that can be had now: messages, and how often each was handed out."""
+        state = self._log.state
+        state.tick(now)
+        if now >= self._probe_at:
+            self._probe(now)
+        found: list[tuple[Message, int]] = []
+        while len(found) < n:
+            if state.frontier in state.above:
+                self._look_ahead()
+            ready = state.first_ready()
+            if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
+                self._pick(ready[1], now, found)
+            elif not self._take_fresh(n - len(found), now, found):
+                if ready is None:
+                    break
+                self._pick(ready[1], now, found)
+        return found
+
+    def judge(self) -> None:
+        """Nothing has come for a while: raise if what stands at the journal's end is corruption."""
+        self._fresh.judge()
+
+    def close(self) -> None:
+        """Close what was read from."""
+        self._fresh.close()
+        self.others.close()
+
+    def _take_fresh(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+        """Lease a run of fresh messages; False: there is none."""
+        log, state, read = self._log, self._log.state, self._fresh.at
+        above, expires = state.above, bool(state.expires) or self._expire_ns is not None
+        offset = state.frontier
+        run: list[tuple[Message, int]] = []
+        expired: list[bytes] = []
+        while len(run) < n and not (above and offset in above):
+            message = read(offset)
+            if message is None or (message.offset != offset and run):
+                break
+            offset = message.offset + 1  # behind a recorded gap, if there was one
+            run.append((message, 1))
+            if expires and self._is_expired(message, now):
+                expired.append(record(DONE, message.offset, offset))
+        if not run:
+            return False
+        stamp = stamp_of(run[-1][0].timestamp)
+        first, slot = run[0][0].offset, self._slots.mine
+        log.append(record(LEASE, first, offset, now + self._lease_ns, attempt=1, slot=slot, extra=stamp), *expired)
+        found += [row for row in run if row[0].offset in state.leased] if expired else run
+        return True
+
+    def _look_ahead(self) -> None:
+        """Let the frontier pass what was set aside, if it was set aside for the messages that are there."""
+        state = self._log.state
+        while state.frontier in state.above:
+            offset = state.frontier
+            intent = state.intents.get(offset)
+            if intent is not None:
+                message = self._fresh.at(offset)
+                if message is None:
+                    return  # the put died before it wrote the message
+                if message.offset != offset or (message.timestamp, message_check(message)) != intent:
+                    self._log.append(record(DROP, offset))
+                    return
+                del state.intents[offset]
+            state.settle()
+
+    def _pick(self, offset: int, now: int, found: list[tuple[Message, int]]) -> None:
+        """Lease an item out of order; one that was tried too often goes to the dead letters."""
+        log, state = self._log, self._log.state
+        attempts = state.attempts(offset)
+        message = self.others.at(offset)
+        intent = state.intents.get(offset)
+        if message is None or message.offset != offset:  # it was never written, or a repair found it lost
+            log.append(record(DROP if offset >= state.frontier else DONE, offset, offset + 1))
+        elif intent is not None and (message.timestamp, message_check(message)) != intent:
+            log.append(record(DROP, offset))  # this is another message, and fresh
+        elif self._is_expired(message, now):
+            log.append(record(DONE, offset, offset + 1))
+        elif attempts >= self._max_attempts:
+            self._bury(message, attempts, f"its holder died or did not end it in time, {attempts} times")
+        else:
+            deadline, band = now + self._lease_ns, state.band(offset)
+            log.append(record(PICK, offset, 0, deadline, band=band, attempt=attempts + 1, slot=self._slots.mine))
+            found.append((message, attempts + 1))
+
+    def _is_expired(self, message: Message, now: int) -> bool:
+        row = self._log.state.expires.get(message.offset)
+        if row is not None and row[0] <= now and row[1:] == (message.timestamp, message_check(message)):
+            return True
+        return self._expire_ns is not None and message.timestamp + self._expire_ns <= self._clock.wall_ns()
+
+    def _probe(self, now: int) -> None:
+        """Give back what dead processes held."""
+        self._probe_at = now + PROBE_NS
+        state = self._log.state
+        if state.leased:
+            dead = self._slots.dead(state.slots())
+            if dead:
+                self._log.append(*(record(FREE, slot=slot) for slot in sorted(dead)))
+                state.tick(now)

@@ -1,0 +1,54 @@
+"""What the queue's tests share: a clock that is moved, a queue that dies, a journal of values."""
+
+from pathlib import Path
+from typing import Any
+
+from sej.disk import OS, Disk
+from sej.queue import JournalQueue
+
+NS = 1_000_000_000
+
+
+class FakeClock:
+    """Both clocks and the boot id, moved by hand."""
+
+    def __init__(self) -> None:
+        self.boot = 1000 * NS
+        self.wall = 1_700_000_000 * NS
+        self.id = bytes(15) + b"1"
+
+    def boot_ns(self) -> int:
+        return self.boot
+
+    def wall_ns(self) -> int:
+        return self.wall
+
+    def boot_id(self) -> bytes:
+        return self.id
+
+    def move(self, seconds: float) -> None:
+        self.boot += int(seconds * NS)
+        self.wall += int(seconds * NS)
+
+    def reboot(self) -> None:
+        """The boot-time clock starts again; the wall clock goes on."""
+        self.boot = 10 * NS
+        self.id = bytes([self.id[0] + 1]) + self.id[1:]
+
+
+def opened(path: str | Path, clock: FakeClock, disk: Disk = OS, name: str = "worker", **options: Any) -> JournalQueue:
+    return JournalQueue(path, name, clock=clock, disk=disk, **options)
+
+
+def kill(queue: JournalQueue) -> None:
+    """What the kernel does to a process that dies: every descriptor is closed, nothing is written."""
+    queue._closed = True
+    queue._syncer.close()
+    queue._slots.release()
+    queue._log.close()
+    queue._reader_lock.release()
+    queue._taker.close()
+    queue._writer._closed = True
+    queue._writer._syncer.close()
+    queue._writer._lock.close()
+    queue._writer._file = None

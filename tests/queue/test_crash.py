@@ -1,0 +1,132 @@
+"""Power loss at every moment, and every call failing: nothing that was promised is lost, nothing done comes back."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+import sej
+from sej.disk import Disk
+from sej.queue import JournalQueue
+from tests.crash.disk import Crash, CrashDisk, Fault, FaultyDisk
+from tests.queue.support import FakeClock, kill, opened
+
+PATH = "/q"
+
+
+def fresh_disk(clock: FakeClock) -> CrashDisk:
+    """A queue that exists, everything of it durable."""
+    disk = CrashDisk()
+    with opened(PATH, clock, disk):
+        pass
+    return disk.crash()
+
+
+def workload(disk: CrashDisk, clock: FakeClock, durability: str, compact_bytes: int = 1 << 22) -> None:
+    """Put, take, done, retry, fail, delay; everything acknowledged is marked."""
+    q = opened(PATH, clock, disk, durability=durability, compact_bytes=compact_bytes)
+    q.put(b"a")
+    disk.mark(("put", b"a"))
+    q.put_many([b"b", b"c"])
+    disk.mark(("put", b"b"))
+    disk.mark(("put", b"c"))
+    q.put(b"later", delay_s=1)
+    disk.mark(("put", b"later"))
+    for end in ("done", "retry", "done"):
+        (item,) = q.get_many(1, timeout=0)
+        value = item.value
+        if end == "done":
+            disk.mark(("ending", value))
+            item.done()
+            disk.mark(("done", value))
+        else:
+            item.retry(0)
+    kill(q)
+
+
+@pytest.mark.parametrize("compact_bytes", [1 << 22, 100])
+def test_power_loss(compact_bytes: int) -> None:
+    clock = FakeClock()
+    disk = CrashDisk()
+    workload(disk, clock, "disk", compact_bytes)
+    clock.move(1)
+    clock.reboot()
+    count = 0
+    for crash in crashes(disk):
+        count += 1
+        said = Counter(crash.marks)
+        with opened(PATH, clock, crash.disk) as q:
+            clock.move(100)
+            left = Counter(item.value for item in q.get_many(100, timeout=0))
+        for word, value in said:
+            if word == "put" and not said["ending", value]:
+                assert left[value] == 1, (crash.step, value, crash.marks)
+            if word == "done":
+                assert left[value] == 0, (crash.step, value, crash.marks)
+        assert max(left.values(), default=1) == 1
+    assert count > 50
+
+
+def crashes(disk: CrashDisk) -> Iterator[Crash]:
+    return itertools.islice(disk.crash_states(), 1500)
+
+
+def test_power_loss_under_os_loses_no_new_message() -> None:
+    """What was lost with the power is lost; what is put afterwards must not be taken for done."""
+    clock = FakeClock()
+    disk = CrashDisk()
+    workload(disk, clock, "os")
+    clock.move(1)
+    clock.reboot()
+    for crash in crashes(disk):
+        clock.move(100)
+        with sej.SharedWriter(PATH, disk=crash.disk) as w:
+            w.append_many([b"new %d" % n for n in range(6)])
+        with opened(PATH, clock, crash.disk) as q:
+            left = [item.value for item in q.get_many(100, timeout=0)]
+        assert [value for value in left if value.startswith(b"new")] == [b"new %d" % n for n in range(6)], crash.step
+
+
+@pytest.mark.parametrize("fault", ["eio", "enospc", "short", "sync-loses"])
+@pytest.mark.parametrize("sticky", [False, True])
+def test_every_call_failing(fault: Fault, sticky: bool) -> None:
+    for at in itertools.count(1):
+        clock = FakeClock()
+        inner = fresh_disk(clock)
+        disk = FaultyDisk(inner, at, fault, sticky=sticky)
+        acknowledged, ending, done = run_until_it_fails(disk, clock)
+        with opened(PATH, clock, inner) as q:
+            clock.move(100)
+            left = Counter(item.value for item in q.get_many(100, timeout=0))
+        for value in acknowledged - ending:
+            assert left[value] == 1, (at, disk.failed, value)
+        for value in done:
+            assert left[value] == 0, (at, disk.failed, value)
+        if disk.calls < at:
+            break
+    assert at > 10
+
+
+def run_until_it_fails(disk: Disk, clock: FakeClock) -> tuple[set[bytes], set[bytes], set[bytes]]:
+    acknowledged: set[bytes] = set()
+    ending: set[bytes] = set()
+    done: set[bytes] = set()
+    q: JournalQueue | None = None
+    try:
+        q = opened(PATH, clock, disk, durability="disk", compact_bytes=100, segment_bytes=100)
+        for n in range(4):
+            value = b"%d" % n
+            q.put(value, delay_s=n % 2)
+            acknowledged.add(value)
+        for _ in range(3):
+            for item in q.get_many(1, timeout=0):
+                ending.add(item.value)
+                item.done()
+                done.add(item.value)
+    except (OSError, sej.SejError):
+        pass
+    finally:
+        if q is not None:
+            kill(q)
+    return acknowledged, ending, done

@@ -1,0 +1,122 @@
+"""Processes that put and get while others are killed: nothing acknowledged is lost, nothing confirmed comes back."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.shared_writer import SharedDurability
+from sej.work import open_queue
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Worker:
+    """A child whose lines go to a file of its own, so that nothing it said is lost with it."""
+
+    def __init__(self, kind: str, path: Path, durability: str, said: Path) -> None:
+        self.said = said
+        self.kind = kind
+        with said.open("wb") as out:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "tests.queue.worker", kind, str(path), "worker", durability, said.stem],
+                cwd=ROOT,
+                stdout=out,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+
+    def kill(self) -> None:
+        self.child.send_signal(signal.SIGKILL)
+        assert self.child.wait(30) == -signal.SIGKILL, "it ended by itself"
+
+    def lines(self) -> list[list[str]]:
+        text = self.said.read_text()
+        return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def torture(path: Path, said: Path, durability: SharedDurability, seconds: float, each: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    path.mkdir()
+    said.mkdir()
+    names = iter(range(10**6))
+    everybody: list[Worker] = []
+
+    def start(kind: str) -> Worker:
+        worker = Worker(kind, path, durability, said / f"{kind}{next(names)}")
+        everybody.append(worker)
+        return worker
+
+    alive = [start(kind) for kind in ("put", "get") for _ in range(each)]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            alive[0].child.wait(dice.uniform(0.05, 0.4))
+            raise AssertionError(f"a worker ended by itself: {alive[0].said.read_text()[-500:]}")
+        except subprocess.TimeoutExpired:
+            pass
+        victim = alive.pop(dice.randrange(len(alive)))
+        victim.kill()
+        alive.append(start(victim.kind))
+    for worker in alive:
+        worker.kill()
+
+    put: set[str] = set()
+    done: Counter[str] = Counter()
+    hands: Counter[tuple[str, str]] = Counter()
+    for worker in everybody:
+        for word, *rest in worker.lines():
+            assert word != "LOST", "a living worker lost a lease before its deadline"
+            if word == "put":
+                put.add(rest[0])
+            elif word == "got":
+                hands[rest[1], rest[2]] += 1
+            elif word == "done":
+                done[rest[0]] += 1
+    assert put, "nobody put anything"
+    assert not [row for row, count in hands.items() if count > 1], "one attempt was handed out twice"
+    assert not [value for value, count in done.items() if count > 1], "what was done came back"
+    with open_queue(path, "worker", max_attempts=1000) as q:
+        left: Counter[str] = Counter()
+        for item in q:
+            left[item.value.decode()] += 1
+            item.done()
+        assert q.recovered is None  # type: ignore[attr-defined]
+        assert q.stats()[:3] == (0, 0, 0)
+    assert not [value for value in left if value in done], "what was confirmed came back"
+    assert not [value for value, count in left.items() if count > 1]
+    assert not [value for value in put if value not in done and value not in left and not ended(everybody, value)]
+    assert sej.Journal(path).verify() == []
+
+
+def ended(workers: list[Worker], value: str) -> bool:
+    """Whether somebody was killed between saying that it ends a value and saying that it has."""
+    offsets = {}
+    for worker in workers:
+        last = ""
+        for word, *rest in worker.lines():
+            if word == "got":
+                offsets[rest[1]] = rest[0]
+            last = offsets.get(rest[0], "") if word == "ending" else last if word == "got" else ""
+        if last == value:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("durability", ["os", "interval", "disk"])
+def test_killed_at_random(tmp_path: Path, durability: SharedDurability) -> None:
+    torture(tmp_path / "q", tmp_path / "said", durability, 2.0, 2)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("durability", ["os", "interval", "disk"])
+def test_killed_at_random_for_long(tmp_path: Path, durability: SharedDurability, torture_s: float) -> None:
+    torture(tmp_path / "q", tmp_path / "said", durability, torture_s, 4)

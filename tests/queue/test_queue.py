@@ -1,0 +1,481 @@
+"""The queue on a journal, by its promises, with a clock that is moved by hand."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej.queue import JournalQueue
+from sej.queue_format import RECORD_SIZE
+from tests.queue.support import NS, FakeClock, kill, opened
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def q(tmp_path: Path, clock: FakeClock) -> Iterator[JournalQueue]:
+    with opened(tmp_path, clock) as queue:
+        yield queue
+
+
+def take(q: sej.WorkQueue) -> Any:
+    item = q.get(timeout=0)
+    assert item is not None
+    return item
+
+
+def values(q: sej.WorkQueue) -> list[bytes]:
+    found = []
+    for item in q:
+        found.append(item.value)
+        item.done()
+    return found
+
+
+class TestContract:
+    def test_as_printed(self, tmp_path: Path) -> None:
+        with sej.open_queue(tmp_path / "jobs", "worker", lease_s=60.0, max_attempts=5) as q:
+            q.put(b"job", b"key", delay_s=0.0)
+            q.put_many([b"a", b"b", b"c"])
+            item = q.get(timeout=None)
+            assert item is not None
+            assert (item.value, item.message.key, item.attempts) == (b"job", b"key", 1)
+            item.extend(60.0)
+            item.done()
+            take(q).retry(delay_s=5.0)
+            take(q).fail("why")
+            with take(q):
+                pass
+            assert q.stats() == (0, 1, 0, 2, 1)
+            assert q.get(timeout=0.0) is None
+
+    def test_an_exception_in_the_block_gives_the_item_back_and_goes_on(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"job")
+        with pytest.raises(KeyError), take(q):
+            raise KeyError("x")
+        assert q.stats().delayed == 1
+        clock.move(1.0)
+        assert take(q).attempts == 2
+
+    def test_an_item_that_was_ended_in_its_block_is_not_ended_again(self, q: JournalQueue) -> None:
+        q.put(b"job")
+        with take(q) as item:
+            item.fail("bad")
+        assert q.stats().dead == 1
+
+
+class TestOrder:
+    def test_in_order_and_returned_ones_first(self, q: JournalQueue) -> None:
+        q.put_many([b"%d" % n for n in range(5)])
+        first = take(q)
+        assert take(q).value == b"1"
+        first.retry(0)
+        assert take(q).value == b"0"
+        assert [item.value for item in q.get_many(10, timeout=0)] == [b"2", b"3", b"4"]
+
+    def test_bands(self, q: JournalQueue) -> None:
+        q.put(b"low", priority=-1)
+        q.put(b"usual")
+        q.put_many([b"high", b"high too"], priority=2)
+        q.put(b"highest", priority=3)
+        assert values(q) == [b"highest", b"high", b"high too", b"usual", b"low"]
+        with pytest.raises(ValueError, match="-3 to 3"):
+            q.put(b"x", priority=4)
+
+    def test_a_delayed_item_waits_and_does_not_hold_others_up(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"later", delay_s=10)
+        q.put(b"now")
+        assert values(q) == [b"now"]
+        clock.move(9.99)
+        assert values(q) == []
+        clock.move(0.01)
+        assert values(q) == [b"later"]
+
+    def test_two_queues_over_one_journal_each_get_everything(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, name="a") as a, opened(tmp_path, clock, name="b") as b:
+            a.put(b"job")
+            assert values(a) == values(b) == [b"job"]
+
+
+class TestLeases:
+    def test_a_stuck_lease_ends_at_its_deadline_and_is_fenced(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as one, opened(tmp_path, clock) as other:
+            one.put(b"job")
+            stuck = take(one)
+            clock.move(59.9)
+            assert other.get(timeout=0) is None
+            clock.move(0.2)
+            again = take(other)
+            assert again.attempts == 2
+            for end in (stuck.done, stuck.retry, stuck.fail, lambda: stuck.extend(5)):
+                with pytest.raises(sej.LeaseLostError, match="attempt 1"):
+                    end()
+            again.done()
+            assert one.stats() == (0, 0, 0, 1, 0)
+
+    def test_done_after_the_deadline_counts_while_nobody_took_it(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"job")
+        item = take(q)
+        clock.move(100)
+        item.done()
+        assert q.stats().done == 1
+
+    def test_extend(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as one, opened(tmp_path, clock) as other:
+            one.put(b"job")
+            item = take(one)
+            clock.move(50)
+            item.extend(60)
+            clock.move(50)
+            assert other.get(timeout=0) is None
+            item.done()
+
+    def test_the_dead_give_back_at_once(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as survivor:
+            dying = opened(tmp_path, clock)
+            dying.put(b"job")
+            take(dying)
+            kill(dying)
+            clock.move(0.2)
+            assert take(survivor).attempts == 2
+
+    def test_whoever_reuses_a_dead_slot_gives_back_first(self, tmp_path: Path, clock: FakeClock) -> None:
+        dying = opened(tmp_path, clock)
+        dying.put(b"job")
+        take(dying)
+        kill(dying)
+        with opened(tmp_path, clock) as heir:
+            assert heir._slots.mine == 0
+            assert take(heir).attempts == 2
+
+    def test_closing_gives_back(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as survivor:
+            with opened(tmp_path, clock) as closing:
+                closing.put(b"job")
+                take(closing)
+            assert take(survivor).attempts == 2
+
+    def test_a_second_end_is_refused(self, q: JournalQueue) -> None:
+        q.put(b"job")
+        item = take(q)
+        item.done()
+        with pytest.raises(sej.LeaseLostError, match="ended here already"):
+            item.done()
+
+    def test_done_many_ends_what_it_can(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as one, opened(tmp_path, clock) as other:
+            one.put_many([b"a", b"b", b"c"])
+            items = one.get_many(3, timeout=0)
+            clock.move(61)
+            take(other)
+            with pytest.raises(sej.LeaseLostError) as caught:
+                one.done_many(items)
+            assert caught.value.offset == 0
+            assert one.stats() == (0, 0, 1, 2, 0)
+
+    def test_a_wall_clock_that_jumps_does_nothing(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"later", delay_s=10)
+        clock.wall -= 10**6 * NS
+        assert q.get(timeout=0) is None
+        clock.boot += 10 * NS
+        assert take(q).value == b"later"
+
+
+class TestDeadLetters:
+    def test_attempts_run_out(self, q: JournalQueue, tmp_path: Path) -> None:
+        q.put(b"job", b"key")
+        for attempt in range(1, 6):
+            item = take(q)
+            assert item.attempts == attempt
+            item.retry(0, reason=f"failure {attempt}")
+        assert q.get(timeout=0) is None
+        (letter,) = sej.dead_letters(q.dead_letter)
+        assert (letter.message.value, letter.message.key, letter.message.offset) == (b"job", b"key", 0)
+        assert (letter.reader, letter.attempts, letter.reason) == ("worker", 5, "failure 5")
+
+    def test_what_kills_its_processes_is_buried(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, max_attempts=2) as q:
+            q.put(b"killer")
+            q.put(b"good")
+            for _ in range(2):
+                dying = opened(tmp_path, clock, max_attempts=2)
+                assert take(dying).value == b"killer"
+                kill(dying)
+                clock.move(0.2)
+            assert values(q) == [b"good"]
+            (letter,) = sej.dead_letters(q.dead_letter)
+            assert letter.attempts == 2
+            assert "died" in letter.reason
+
+    def test_redrive(self, q: JournalQueue) -> None:
+        q.put_many([b"a", b"b", b"c"], [b"ka", b"kb", b"kc"])
+        for item in q.get_many(3, timeout=0):
+            item.fail("why")
+        assert q.stats().dead == 3
+        assert q.redrive(1) == 1
+        assert q.redrive() == 2
+        assert q.redrive() == 0
+        assert q.stats() == (3, 0, 0, 0, 0)
+        item = take(q)
+        assert (item.value, item.key, item.attempts, item.message.offset) == (b"a", b"ka", 1, 3)
+
+
+class TestPutting:
+    def test_maxsize(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, maxsize=2) as q:
+            q.put_many([b"a", b"b"])
+            assert len(q) == 2
+            with pytest.raises(sej.QueueFullError, match="maxsize"):
+                q.put(b"c", timeout=0)
+            with pytest.raises(sej.QueueFullError, match="never fit"):
+                q.put_many([b"c"] * 3)
+            putter = threading.Thread(target=q.put, args=(b"c",))
+            putter.start()
+            take(q).done()
+            putter.join(30)
+            assert not putter.is_alive()
+            assert len(q) == 2
+
+    def test_dedupe(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, dedupe_window_s=60) as one, opened(tmp_path, clock) as other:
+            assert one.put(b"a", dedupe_key=b"1") == 0
+            assert other.put(b"a", dedupe_key=b"1") == 0
+            assert one.put_many([b"b", b"a", b"b"], dedupe_keys=[b"2", b"1", b"2"]) == [1, 0, 1]
+            take(one).done()
+            assert one.put(b"a", dedupe_key=b"1") == 0
+            clock.move(61)
+            assert one.put(b"a", dedupe_key=b"1") == 2
+
+    def test_expiry(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"short", expire_s=5)
+        q.put(b"short and delayed", expire_s=5, delay_s=1)
+        q.put(b"long", expire_s=50)
+        q.put(b"for ever")
+        clock.move(6)
+        assert values(q) == [b"long", b"for ever"]
+
+    def test_expiry_of_the_whole_queue_goes_by_timestamps(self, tmp_path: Path, clock: FakeClock) -> None:
+        with sej.Writer(tmp_path) as w:
+            w.append(b"old", timestamp=clock.wall - 100 * NS)
+            w.append(b"new", timestamp=clock.wall - 1 * NS)
+        with opened(tmp_path, clock, expire_s=10) as q:
+            assert values(q) == [b"new"]
+
+    def test_an_exclusive_writer_is_named(self, tmp_path: Path, clock: FakeClock) -> None:
+        with sej.Writer(tmp_path) as w:
+            w.append(b"job")
+            with opened(tmp_path, clock, lock_timeout=0.0) as q:
+                assert values(q) == [b"job"]
+                with pytest.raises(sej.LockedError, match="pid="):
+                    q.put(b"x")
+
+    @pytest.mark.parametrize("name", ["json", "pickle"])
+    def test_serializers(self, tmp_path: Path, name: str) -> None:
+        with sej.open_queue(tmp_path, serializer=name) as q:
+            q.put({"a": [1, None]})
+            assert take(q).value == {"a": [1, None]}
+
+    def test_what_the_serializer_cannot_read_is_named(self, tmp_path: Path) -> None:
+        with sej.open_queue(tmp_path, serializer="json") as q:
+            with sej.SharedWriter(tmp_path) as w:
+                w.append(b"\xff")
+            item = take(q)
+            with pytest.raises(sej.InvalidMessageError, match="offset 0: json cannot read"):
+                _ = item.value
+            item.fail("no JSON")
+
+
+class TestWhole:
+    def test_purge_leaves_what_is_held(self, q: JournalQueue) -> None:
+        q.put_many([b"a", b"b", b"c"])
+        q.put(b"later", delay_s=10)
+        held = take(q)
+        assert q.purge() == 3
+        assert q.stats() == (0, 0, 1, 0, 0)
+        q.put(b"new")
+        held.done()
+        assert values(q) == [b"new"]
+
+    def test_an_original_reader_sees_the_head_and_is_refused_meanwhile(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a", b"b", b"c"])
+            first, second = q.get_many(2, timeout=0)
+            second.done()
+            with pytest.raises(sej.LockedError):
+                sej.Offset(tmp_path, "worker")
+            clock.move(2)
+            q.get(timeout=0)
+            assert sej.read_offset(tmp_path, "worker") in (None, 0)
+            first.done()
+        assert sej.read_offset(tmp_path, "worker") == 2
+
+    def test_a_consumer_may_go_on_and_the_queue_after_it(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a", b"b", b"c", b"d"])
+            take(q).done()
+        with sej.Offset(tmp_path, "worker") as place:
+            place.commit(3)
+        with opened(tmp_path, clock) as q:
+            assert values(q) == [b"d"]
+
+    def test_a_reset_reader_hands_out_again(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a", b"b"])
+            assert values(q) == [b"a", b"b"]
+        with sej.Offset(tmp_path, "worker") as place:
+            place.reset(1)
+        with opened(tmp_path, clock) as q:
+            assert values(q) == [b"b"]
+
+    def test_retention_waits_for_the_head(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, segment_bytes=100) as q:
+            q.put_many([b"%d" % n * 50 for n in range(9)])
+            for _ in range(10):
+                q.put(b"x" * 60)
+            journal = sej.Journal(tmp_path)
+            assert journal.clean(max_bytes=1) == []
+            for item in q.get_many(12, timeout=0):
+                item.done()
+        journal.clean(max_bytes=1)
+        with opened(tmp_path, clock) as q:
+            assert 0 < journal.first_offset <= 12
+            assert len(values(q)) == 7
+
+    def test_default_last_begins_at_the_end(self, tmp_path: Path, clock: FakeClock) -> None:
+        with sej.Writer(tmp_path) as w:
+            w.append(b"old")
+        with opened(tmp_path, clock, default=sej.LAST) as q:
+            q.put(b"new")
+            assert values(q) == [b"new"]
+
+    def test_a_reboot_keeps_delays_and_voids_leases(self, tmp_path: Path, clock: FakeClock) -> None:
+        dying = opened(tmp_path, clock)
+        dying.put(b"held")
+        dying.put(b"later", delay_s=100)
+        take(dying)
+        kill(dying)
+        clock.move(40)
+        clock.reboot()
+        with opened(tmp_path, clock) as q:
+            held = take(q)
+            assert held.attempts == 2
+            held.done()
+            clock.move(59)
+            assert q.get(timeout=0) is None
+            clock.move(1.5)
+            assert take(q).value == b"later"
+
+    def test_the_log_follows_what_is_in_flight(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, compact_bytes=4000) as q:
+            q.put_many([b"x"] * 2000)
+            for _ in range(2000):
+                take(q).done()
+            assert (tmp_path / "ofs" / "worker.queue").stat().st_size < 4000 + 10 * RECORD_SIZE
+
+    def test_a_closed_queue_says_so(self, tmp_path: Path, clock: FakeClock) -> None:
+        q = opened(tmp_path, clock)
+        q.put(b"x")
+        item = take(q)
+        q.close()
+        q.close()
+        for call in (lambda: q.put(b"x", delay_s=1), lambda: q.get(timeout=0), item.done, q.stats):
+            with pytest.raises(sej.ClosedError):
+                call()
+
+    def test_options_are_checked(self, tmp_path: Path) -> None:
+        for wrong in ({"lease_s": 0}, {"max_attempts": 0}, {"durability": "buffer"}, {"maxsize": -1}):
+            with pytest.raises(ValueError, match=next(iter(wrong))):
+                sej.open_queue(tmp_path, **wrong)
+        with pytest.raises(ValueError, match="backend 'foo'"):
+            sej.open_queue(tmp_path, backend="foo")
+        with pytest.raises(ValueError, match="serializer 'foo'"):
+            sej.open_queue(tmp_path, serializer="foo")
+
+    def test_a_waiting_get_is_woken_by_a_put(self, tmp_path: Path) -> None:
+        with sej.open_queue(tmp_path) as q, sej.open_queue(tmp_path) as other:
+            found: list[Any] = []
+            waiter = threading.Thread(target=lambda: found.append(q.get(timeout=30)))
+            waiter.start()
+            other.put(b"job")
+            waiter.join(30)
+            assert found[0].value == b"job"
+
+
+class TestDamage:
+    def log(self, path: Path) -> Path:
+        return path / "ofs" / "worker.queue"
+
+    def fill(self, path: Path, clock: FakeClock) -> None:
+        q = opened(path, clock)
+        q.put_many([b"%d" % n for n in range(10)])
+        items = q.get_many(8, timeout=0)
+        for item in items[:6]:
+            item.done()
+        kill(q)
+
+    def test_every_cut_of_the_log_loses_nothing(self, tmp_path: Path, clock: FakeClock) -> None:
+        self.fill(tmp_path, clock)
+        whole = self.log(tmp_path).read_bytes()
+        for cut in range(0, len(whole), 7):
+            self.log(tmp_path).write_bytes(whole[:cut])
+            (tmp_path / "ofs" / "worker.ofs").write_bytes(b"")
+            with opened(tmp_path, clock) as q:
+                found = values(q)
+                assert found[-4:] == [b"6", b"7", b"8", b"9"], cut
+
+    def test_every_wrong_byte_loses_nothing(self, tmp_path: Path, clock: FakeClock) -> None:
+        self.fill(tmp_path, clock)
+        whole = self.log(tmp_path).read_bytes()
+        for at in range(0, len(whole), 3):
+            self.log(tmp_path).write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+            (tmp_path / "ofs" / "worker.ofs").write_bytes(b"")
+            with opened(tmp_path, clock) as q:
+                if at < len(whole) - RECORD_SIZE:
+                    assert q.recovered is not None
+                assert values(q)[-4:] == [b"6", b"7", b"8", b"9"], at
+        assert list((tmp_path / "kept").iterdir())
+
+    def test_leases_of_a_lost_log_are_void(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put(b"job")
+            item = take(q)
+            self.log(tmp_path).unlink()
+            with pytest.raises(sej.LeaseLostError):
+                item.done()
+            assert take(q).attempts == 1
+
+    def test_a_journal_that_lost_messages_is_not_taken_for_done(self, tmp_path: Path, clock: FakeClock) -> None:
+        q = opened(tmp_path, clock)
+        q.put_many([b"a", b"b", b"c"])
+        for item in q.get_many(3, timeout=0):
+            item.done()
+        kill(q)
+        (segment,) = (tmp_path / "jnl").iterdir()
+        segment.write_bytes(segment.read_bytes()[:27])  # what a power loss may leave of bytes that were not synced
+        with sej.Writer(tmp_path) as w:
+            w.append_many([b"x", b"y", b"z"], timestamp=5)
+        with opened(tmp_path, clock) as q:
+            assert values(q)[-2:] == [b"y", b"z"]
+
+    def test_an_intent_without_its_message_is_void(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            write = q._writer.append_encoded
+
+            def die(data: bytes, count: int) -> None:
+                raise KeyboardInterrupt
+
+            q._writer.append_encoded = die  # type: ignore[method-assign]
+            for options in ({"delay_s": 1000.0}, {"dedupe_key": b"k"}, {"expire_s": 0.001}):
+                with pytest.raises(KeyboardInterrupt):
+                    q.put(b"lost", **options)
+            q._writer.append_encoded = write  # type: ignore[method-assign]
+            clock.move(1)
+            q.put(b"plain")
+            assert q.put(b"lost", dedupe_key=b"k") == 1
+            assert values(q) == [b"plain", b"lost"]
