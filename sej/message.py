@@ -57,6 +57,8 @@ class Start(Enum):
         """As users write it: ``sej.FIRST``."""
         return f"sej.{self.name}"
 
+    __str__ = __repr__
+
 
 FIRST: Final = Start.FIRST
 LAST: Final = Start.LAST
