@@ -1,0 +1,193 @@
+"""The one suite that any backend passes, and the table of what each can and cannot."""
+
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej.work import BACKENDS, CAPABILITIES
+
+ROOT = Path(__file__).parent.parent.parent
+PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
+NOT = {
+    "textqueue": {"keys", "delay", "priority", "expire", "dedupe", "maxsize", "retry_delay", "extend", "deadline",
+                  "purge"},
+    "kestrel": {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "processes"},
+    "libkestrel": {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "processes"},
+    "journal": set(),
+}  # fmt: skip
+
+
+def open_backend(backend: str, folder: Path, **options: Any) -> sej.WorkQueue:
+    return sej.open_queue(folder / PATHS[backend], "worker", backend=backend, **options)
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def q(backend: str, tmp_path: Path) -> Iterator[sej.WorkQueue]:
+    with open_backend(backend, tmp_path) as queue:
+        yield queue
+
+
+def take(q: sej.WorkQueue) -> sej.Item:
+    item = q.get(timeout=0)
+    assert item is not None
+    return item
+
+
+def test_entry_points_name_the_same_backends() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert settings["project"]["entry-points"]["sej.backends"] == BACKENDS
+
+
+def test_the_table_is_true(backend: str, q: sej.WorkQueue) -> None:
+    assert set(CAPABILITIES) - q.can == NOT[backend]
+
+
+def test_in_order_and_once(q: sej.WorkQueue) -> None:
+    q.put(b"0")
+    q.put_many([b"1", b"2", b"3"])
+    found = [take(q), *q.get_many(2, timeout=0)]
+    assert [item.value for item in found] == [b"0", b"1", b"2"]
+    assert [item.attempts for item in found] == [1, 1, 1]
+    assert len(q) == 1
+    q.done_many(found)
+    assert [(item.value, item.done()) for item in q] == [(b"3", None)]
+    assert q.get(timeout=0) is None
+    assert q.stats() == (0, 0, 0, 4, 0)
+
+
+def test_what_was_given_back_comes_again(q: sej.WorkQueue) -> None:
+    q.put(b"job")
+    take(q).retry(0)
+    again = take(q)
+    assert (again.value, again.attempts) == (b"job", 2)
+    with pytest.raises(KeyError), again:
+        raise KeyError
+    assert q.stats()[:3] in ((1, 0, 0), (0, 1, 0))
+
+
+def test_attempts_run_out_and_the_dead_come_back_by_redrive(backend: str, tmp_path: Path) -> None:
+    with open_backend(backend, tmp_path, max_attempts=2) as q:
+        q.put(b"job")
+        take(q).retry(0, "first")
+        take(q).retry(0, "second")
+        assert q.get(timeout=0) is None
+        assert q.stats().dead == 1
+        assert q.redrive() == 1
+        assert q.stats().dead == 0
+        assert take(q).value == b"job"
+
+
+def test_fail(q: sej.WorkQueue) -> None:
+    q.put(b"job")
+    item = take(q)
+    item.fail("why")
+    assert q.stats() == (0, 0, 0, 0, 1)
+    with pytest.raises(sej.LeaseLostError):
+        item.done()
+
+
+def test_what_was_held_comes_back_when_the_queue_is_opened_anew(backend: str, tmp_path: Path) -> None:
+    with open_backend(backend, tmp_path) as q:
+        q.put_many([b"a", b"b", b"c"])
+        take(q)
+        take(q).done()
+    with open_backend(backend, tmp_path) as q:
+        assert sorted(item.value for item in q) == [b"a", b"c"]
+
+
+def test_a_waiting_thread_is_woken(q: sej.WorkQueue) -> None:
+    found: list[Any] = []
+    waiter = threading.Thread(target=lambda: found.append(q.get(timeout=30)))
+    waiter.start()
+    q.put(b"job")
+    waiter.join(30)
+    assert found[0].value == b"job"
+
+
+def test_threads_share_it(q: sej.WorkQueue) -> None:
+    q.put_many([b"%d" % n for n in range(200)])
+    found: list[bytes] = []
+
+    def work() -> None:
+        while (item := q.get(timeout=0)) is not None:
+            found.append(item.value)
+            item.done()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found, key=int) == [b"%d" % n for n in range(200)]
+
+
+def test_serializers(backend: str, tmp_path: Path) -> None:
+    with open_backend(backend, tmp_path, serializer="json") as q:
+        q.put({"a": [1, "é"]})
+        assert take(q).value == {"a": [1, "é"]}
+
+
+def test_what_it_cannot_it_refuses(q: sej.WorkQueue) -> None:
+    wishes: dict[str, Any] = {
+        "keys": lambda: q.put(b"x", b"key"),
+        "delay": lambda: q.put(b"x", delay_s=1),
+        "priority": lambda: q.put(b"x", priority=1),
+        "expire": lambda: q.put(b"x", expire_s=100),
+        "dedupe": lambda: q.put(b"x", dedupe_key=b"1"),
+        "purge": q.purge,
+        "redrive": q.redrive,
+    }
+    for capability, wish in wishes.items():
+        if capability in q.can:
+            wish()
+        else:
+            with pytest.raises(sej.UnsupportedError, match=f"no {capability}"):
+                wish()
+
+
+def test_purge(q: sej.WorkQueue) -> None:
+    q.put_many([b"a", b"b"])
+    if "purge" in q.can:
+        assert q.purge() == 2
+        assert q.get(timeout=0) is None
+
+
+def test_the_adapter(q: sej.WorkQueue) -> None:
+    import queue
+
+    adapter = sej.QueueAdapter(q)
+    adapter.put(b"job")
+    assert adapter.qsize() == 1
+    assert adapter.get() == b"job"
+    adapter.task_done()
+    adapter.join()
+    with pytest.raises(queue.Empty):
+        adapter.get_nowait()
+    with pytest.raises(ValueError, match="too many times"):
+        adapter.task_done()
+
+
+def test_asyncio(q: sej.WorkQueue) -> None:
+    import asyncio
+
+    async def main() -> None:
+        face = sej.AsyncQueue(q)
+        assert await face.get(timeout=0) is None
+        waiter = asyncio.ensure_future(face.get())
+        await face.put(b"job")
+        item = await waiter
+        assert item is not None
+        await face.done(item)
+        assert (await face.stats()).done == 1
+
+    asyncio.run(main())
