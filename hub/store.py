@@ -123,7 +123,9 @@ class Store:
             return self.end_offset(client_id, journal_dir)
         return self._take(check_journal(client_id, journal_dir), Messages(batch), sync=True)
 
-    def put_encoded(self, client_id: str, journal_dir: str, data: _BytesLike, *, sync: bool = True) -> int:
+    def put_encoded(
+        self, client_id: str, journal_dir: str, data: _BytesLike, *, sync: bool = True, create: bool = True
+    ) -> int:
         """Take messages as they stand in a journal, without taking them apart; otherwise as :meth:`put`.
 
         Args:
@@ -131,6 +133,7 @@ class Store:
             journal_dir: as for :meth:`put`.
             data: whole messages with consecutive offsets, one after the other.
             sync: False: in the kernel when it returns; :meth:`sync` makes it durable.
+            create: False: refuse it where the hub does not have the journal yet; for what is not its beginning.
 
         Returns:
             The offset that is expected next.
@@ -141,7 +144,7 @@ class Store:
         """
         if not len(data):
             return self.end_offset(client_id, journal_dir)
-        return self._take(check_journal(client_id, journal_dir), Encoded(data), sync=sync)
+        return self._take(check_journal(client_id, journal_dir), Encoded(data), sync=sync, create=create)
 
     def sync(self, client_id: str, journal_dir: str) -> int:
         """Make everything that was taken into a directory durable.
@@ -271,7 +274,7 @@ class Store:
 
     # --- below
 
-    def _take(self, source: Source, batch: Batch, *, sync: bool) -> int:
+    def _take(self, source: Source, batch: Batch, *, sync: bool, create: bool = True) -> int:
         start = time.perf_counter()
         writer: Writer | None = None
         try:
@@ -279,6 +282,12 @@ class Store:
                 try:
                     with entry.lock:
                         new = entry.writer is None and not self._has(source)
+                        if new and not create:
+                            raise GapError(
+                                f"{source}: the hub does not have this journal, and this is not its beginning",
+                                expected=0,
+                                offset=batch.first,
+                            )
                         if new:
                             batch.look(None)
                             self._limits.admit(source.client, batch.size)

@@ -129,12 +129,13 @@ class Client:
                 expected = call(request, timeout=self._timeout_s, metadata=self._metadata).NextOffset
         return expected if expected >= 0 else self.end_offset(journal_dir)
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes]) -> Iterator[int]:
+    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True) -> Iterator[int]:
         """Send encoded messages as they stand in a journal; yields offsets below which everything is durable.
 
         Args:
             journal_dir: the journal's name on the hub.
             chunks: whole messages each; read in another thread, as fast as the hub takes them.
+            create: whether the first chunk may start a journal that the hub does not have.
 
         Raises:
             SejError: as :meth:`hub.Store.put_encoded`; UnavailableError where the connection was lost.
@@ -145,7 +146,7 @@ class Client:
             names: tuple[str, ...] = (self.client_id, journal_dir)
             try:
                 for chunk in chunks:
-                    yield copy_request(chunk, *names)
+                    yield copy_request(chunk, *names, create=create and bool(names))
                     names = ()
             except Exception as error:
                 failure.append(error)  # what was sent by now is acknowledged first

@@ -35,8 +35,11 @@ class Hub(Protocol):
     def where(self, journal_dir: str) -> Standing:
         """Where a journal stands."""
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes]) -> Iterator[int]:
-        """Take encoded messages; yields offsets below which everything is durable."""
+    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+        """Take encoded messages; yields offsets below which everything is durable.
+
+        create: the first chunk may start a journal that the hub does not have; no other may.
+        """
 
 
 class Feed:
@@ -62,6 +65,7 @@ class Feed:
         self._directory = Directory(path, disk)
         self._tail = Tail(self._directory)
         self._cursor: Cursor | None = None
+        self._create = False
         self._watch: Watch | None = None
 
     @property
@@ -126,9 +130,10 @@ class Feed:
         done_bytes = self.sent_bytes
         try:
             if self.acknowledged < end:
-                for offset in hub.copy(self.name, self._chunks(self._cursor, end)):
+                for offset in hub.copy(self.name, self._chunks(self._cursor, end), create=self._create):
                     step = max(offset - self.acknowledged, 0)
                     self.acknowledged = max(offset, self.acknowledged)
+                    self._create = False
                     copied += step
                     acknowledged(step, self.sent_bytes - done_bytes)
                     committed_at += self.sent_bytes - done_bytes
@@ -149,6 +154,7 @@ class Feed:
     def _start(self, standing: Standing, end: int) -> None:
         """Decide where to go on, given where the hub stands."""
         first = Journal(self.path, disk=self._disk).first_offset
+        self._create = not standing.known
         due = standing.next_offset
         if not standing.known:
             due = start = first

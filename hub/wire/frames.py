@@ -102,14 +102,14 @@ def encode_put_request(data: bytes) -> tuple[str, str, bytes | memoryview] | Non
     return None if _transcode is None else _transcode(data)
 
 
-def copy_request(data: bytes, client_id: str = "", journal_dir: str = "") -> bytes:
-    """A CopyRequest; the names go into the first one of a stream."""
-    head = pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir).SerializeToString()
+def copy_request(data: bytes, client_id: str = "", journal_dir: str = "", *, create: bool = False) -> bytes:
+    """A CopyRequest; the names, and whether it may start the journal, go into the first one of a stream."""
+    head = pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir, Create=create).SerializeToString()
     return b"".join((head, bytes((_ENCODED_TAG,)), _varint(len(data)), data))
 
 
-def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview]:
-    """Client id, journal (empty where they were left out) and the encoded messages of a CopyRequest.
+def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview, bool]:
+    """Client id, journal (empty where left out), encoded messages and create of a CopyRequest.
 
     Raises:
         InvalidMessageError: these bytes are none.
@@ -121,10 +121,10 @@ def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview]:
             shift += 7
             if data[at] < 0x80:
                 if at + 1 + size == len(data):
-                    return "", "", memoryview(data)[at + 1 :]
+                    return "", "", memoryview(data)[at + 1 :], False
                 break
     request = parse(pb.CopyRequest, data)
-    return request.ClientID, request.JournalDir, request.Encoded
+    return request.ClientID, request.JournalDir, request.Encoded, request.Create
 
 
 def _varint(number: int) -> bytes:

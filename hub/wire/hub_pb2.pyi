@@ -75,14 +75,16 @@ class WhereResponse(_message.Message):
     def __init__(self, Known: _Optional[bool] = ..., FirstOffset: _Optional[int] = ..., NextOffset: _Optional[int] = ...) -> None: ...
 
 class CopyRequest(_message.Message):
-    __slots__ = ("ClientID", "JournalDir", "Encoded")
+    __slots__ = ("ClientID", "JournalDir", "Encoded", "Create")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
     ENCODED_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
     ClientID: str
     JournalDir: str
     Encoded: bytes
-    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Encoded: _Optional[bytes] = ...) -> None: ...
+    Create: bool
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Encoded: _Optional[bytes] = ..., Create: _Optional[bool] = ...) -> None: ...
 
 class CopyResponse(_message.Message):
     __slots__ = ("NextOffset",)

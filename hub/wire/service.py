@@ -154,10 +154,12 @@ class Service:
             first = next(requests, None)
             if first is None:
                 return
-            client, journal_dir, data = open_copy_request(first)
+            client, journal_dir, data, create = open_copy_request(first)
             self._allow(context, "write", client, journal_dir)
             session = CopySession(
-                lambda chunk: self._store.put_encoded(client, journal_dir, chunk, sync=False),
+                lambda chunk: self._store.put_encoded(
+                    client, journal_dir, chunk, sync=False, create=create and chunk is data
+                ),
                 lambda: self._store.sync(client, journal_dir),
                 idle_s=self._idle_s,
             )
@@ -227,8 +229,8 @@ def _chunks(first: bytes | memoryview, requests: Iterator[bytes]) -> Iterator[by
     if len(first):
         yield first
     for request in requests:
-        client, journal_dir, data = open_copy_request(request)
-        if client or journal_dir:
+        client, journal_dir, data, create = open_copy_request(request)
+        if client or journal_dir or create:
             raise InvalidNameError("the names stand in the first request of a stream; open another one")
         if not len(data):
             raise InvalidMessageError("a request without messages")

@@ -102,6 +102,14 @@ def test_copy_acknowledges_what_came_before_a_wrong_chunk(tmp_path: Path) -> Non
         assert store.end_offset("client-a", "j") == 10
 
 
+def test_what_is_not_the_beginning_does_not_become_one(tmp_path: Path) -> None:
+    with connected(tmp_path) as (store, client):
+        with pytest.raises(hub.GapError, match="not its beginning"):
+            list(client.copy("j", [packed(sample(5, 10))], create=False))
+        assert store.sources() == []
+        assert list(client.copy("j", [packed(sample(5, 10))])) == [15]
+
+
 def test_follow_brings_what_comes(tmp_path: Path) -> None:
     messages = sample(50)
     with connected(tmp_path) as (store, client):
@@ -274,7 +282,10 @@ def test_a_stream_that_is_cut_in_the_middle_keeps_a_prefix(tmp_path: Path) -> No
 def test_two_names_in_one_stream_are_refused(tmp_path: Path) -> None:
     with serving(tmp_path) as (store, server), grpc.insecure_channel(server.address) as channel:
         copy: Any = channel.stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
-        requests = [copy_request(packed(sample(1)), "a", "j"), copy_request(packed(sample(2)[1:]), "b", "j")]
+        requests = [
+            copy_request(packed(sample(1)), "a", "j", create=True),
+            copy_request(packed(sample(2)[1:]), "b", "j"),
+        ]
         with pytest.raises(grpc.RpcError) as refused:
             list(copy(iter(requests)))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -522,10 +533,11 @@ def test_copy_requests_are_protobuf(size: int) -> None:
     first, later = copy_request(data, "client", "journal"), copy_request(data)
     assert pb.CopyRequest.FromString(first) == pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=data)
     assert pb.CopyRequest.FromString(later) == pb.CopyRequest(Encoded=data)
-    assert open_copy_request(first) == ("client", "journal", data)
-    assert open_copy_request(later) == ("", "", data)
+    assert open_copy_request(first) == ("client", "journal", data, False)
+    assert open_copy_request(copy_request(data, "client", "journal", create=True))[3]
+    assert open_copy_request(later) == ("", "", data, False)
     theirs = pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=data).SerializeToString()
-    assert open_copy_request(theirs) == ("client", "journal", data)
+    assert open_copy_request(theirs) == ("client", "journal", data, False)
     with pytest.raises(sej.InvalidMessageError):
         open_copy_request(later[:-1] if size else b"\x1a\x05")
 

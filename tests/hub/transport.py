@@ -21,7 +21,7 @@ class Transport:
         self.client_id = client_id
         self._rng = rng
         self._trouble = trouble
-        self._late: list[tuple[str, bytes]] = []  # requests that are still on their way
+        self._late: list[tuple[str, bytes, bool]] = []  # requests that are still on their way
         self.refused = 0
 
     def where(self, journal_dir: str) -> Standing:
@@ -35,12 +35,13 @@ class Transport:
             raise hub.UnavailableError("the answer was lost")
         return standing
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes]) -> Iterator[int]:
+    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
         """Chunks arrive, or twice, or later, or never; so do their acknowledgements."""
-        waiting: list[bytes] = []
-        for chunk in chunks:
+        waiting: list[tuple[bytes, bool]] = []
+        for data in chunks:
+            chunk, create = (data, create), False
             if self._goes_wrong():
-                self._late.append((journal_dir, chunk))  # comes much later, when nobody expects it
+                self._late.append((journal_dir, *chunk))  # comes much later, when nobody expects it
                 raise hub.UnavailableError("cut before it arrived")
             waiting.append(chunk)
             if len(waiting) < 3 and self._rng.random() < 0.5:
@@ -53,10 +54,10 @@ class Transport:
             waiting = []
         yield from self._arrive(journal_dir, waiting)
 
-    def _arrive(self, journal_dir: str, chunks: list[bytes]) -> Iterator[int]:
-        for chunk in chunks:
+    def _arrive(self, journal_dir: str, chunks: list[tuple[bytes, bool]]) -> Iterator[int]:
+        for chunk, create in chunks:
             try:
-                offset = self.store.put_encoded(self.client_id, journal_dir, chunk)
+                offset = self.store.put_encoded(self.client_id, journal_dir, chunk, create=create)
             except hub.GapError as error:
                 self.refused += 1
                 raise hub.UnavailableError(f"came out of order: {error}") from error
@@ -66,9 +67,9 @@ class Transport:
 
     def _deliver_late(self) -> None:
         while self._late and self._rng.random() < 0.5:
-            journal_dir, chunk = self._late.pop(self._rng.randrange(len(self._late)))
+            journal_dir, chunk, create = self._late.pop(self._rng.randrange(len(self._late)))
             try:
-                self.store.put_encoded(self.client_id, journal_dir, chunk)
+                self.store.put_encoded(self.client_id, journal_dir, chunk, create=create)
             except hub.GapError:
                 self.refused += 1
 
