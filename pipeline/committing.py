@@ -75,7 +75,7 @@ def commit(target: Target, job: Job) -> bool:
             job = job._replace(number=max(time.time_ns(), _last(target, job) + 1))
         number = job.number
         assert number is not None
-        if number <= _read_done(target).get(job.name, -1):
+        if number <= _read_done(target).get(_key(target, job), -1):
             forget(target.staging, job.id)
             return False
         if job.overwrite:
@@ -83,7 +83,7 @@ def commit(target: Target, job: Job) -> bool:
         if not job.rows:
             target.prepare()
         with _writers(target, job) as writers:
-            _replace(target, _decision(target, job.id), job._asdict())
+            _replace(target, _decision(target, job.id), {"prefix": target.prefix, "bits": target.bits, **job._asdict()})
             _apply(target, job, number, writers)
         return True
 
@@ -133,11 +133,13 @@ def _finish_dead_jobs(target: Target) -> None:
         if name.startswith("job-") and name.endswith(".json"):
             path = os.path.join(target.staging, name)
             found = _read(path)
+            # A root may hold several trees: the job's own is meant, not that of the job that finishes it.
+            its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
             rows = [Rows(*row) for row in found.pop("rows")]
             job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
             assert job.number is not None
-            with _writers(target, job) as writers:
-                _apply(target, job, job.number, writers)
+            with _writers(its, job) as writers:
+                _apply(its, job, job.number, writers)
     sweep(target.staging)
 
 
@@ -169,7 +171,7 @@ def _apply(target: Target, job: Job, number: int, writers: Callable[[int], Write
     else:
         for shard in by_shard:
             append(shard)
-    done = {**_read_done(target), job.name: number}
+    done = {**_read_done(target), _key(target, job): number}
     _replace(target, os.path.join(target.staging, "done.json"), done)
     OS.unlink(_decision(target, job.id))
     forget(target.staging, job.id)
@@ -185,6 +187,11 @@ def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows]
         readers = kept_offsets(directory)
         ignored = [name for name in job.discard if name in readers]
         clean(directory, Retention(max_bytes=0, keep_segments=max(keep, 1)), ignore_readers=ignored)
+
+
+def _key(target: Target, job: Job) -> str:
+    """What a job's number is noted under: a root may hold several trees, and a name may count in each."""
+    return job.name if target.tree is None else f"{target.tree.name}/{job.name}"
 
 
 def _last(target: Target, job: Job) -> int:

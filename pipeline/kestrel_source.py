@@ -34,7 +34,7 @@ from pipeline.rows import RowReader
 from pipeline.schema import check_projection
 from sej.errors import CorruptionError
 
-__all__ = ["KestrelSource", "kind_of", "rows_of"]
+__all__ = ["KestrelSource", "Kind", "kind_of", "rows_of"]
 
 Kind = Literal["kestrel", "libkestrel"]
 _COLUMNS: Final[dict[str, DataType]] = {

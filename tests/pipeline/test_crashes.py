@@ -11,4 +11,4 @@ def test_every_row_once_wherever_the_commit_dies(tmp_path: Path, mode: str) -> N
     program = ROOT / "tests" / "pipeline" / "crashing.py"
     done = run([sys.executable, program, tmp_path, mode], ROOT)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 30  # changes on the disk, each died before and after
+    assert int(done.stdout) > 15  # changes on the disk, each died before and after

@@ -109,6 +109,12 @@ def test_batch_that_came_is_dropped(spark: SparkSession, tmp_path: Path) -> None
     assert "belong together" in failure(numbers(spark, 1), tmp_path / "tree", bits=2, txnAppId="nightly")
 
 
+def test_name_counts_in_each_tree_of_a_root(spark: SparkSession, tmp_path: Path) -> None:
+    for prefix in ("orders", "payments"):
+        save(numbers(spark, 50), tmp_path / "tree", prefix=prefix, bits=1, txnAppId="nightly", txnVersion=1)
+    assert tree_values(tmp_path / "tree") == sorted(wanted(50) * 2)
+
+
 def test_no_rows_make_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     save(numbers(spark, 0), tmp_path / "tree", prefix="orders", bits=3)
     save(numbers(spark, 0), tmp_path / "j")
@@ -211,9 +217,11 @@ def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -
         stage.append(0, [b"v-10", b"v-11"], [b"", b""], 0, BASE_NS)
     undecided.finish()
     job = Job("decided", ANONYMOUS, 2**62, decided.finish())
-    _replace(target, os.path.join(target.staging, "job-decided.json"), job._asdict())
-    save(numbers(spark, 5, 12), root, bits=1, txnAppId="other", txnVersion=0)
+    decision = {"prefix": None, "bits": 1, **job._asdict()}
+    _replace(target, os.path.join(target.staging, "job-decided.json"), decision)
+    save(numbers(spark, 5, 12), root, prefix="another", bits=2, txnAppId="other", txnVersion=0)
     assert tree_values(root) == wanted(17)
+    assert sum(len(values(root / f"1.{index:03x}")) for index in range(2) if (root / f"1.{index:03x}").exists()) == 12
     assert litter(root) == []
     shutil.rmtree(target.staging)
     assert pipeline.count(root) == 17
