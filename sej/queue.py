@@ -27,7 +27,7 @@ from sej.maintenance import Retention
 from sej.message import FIRST, Message, Start
 from sej.offset import Offset
 from sej.queue_clock import SYSTEM, Clock
-from sej.queue_codec import record
+from sej.queue_codec import done_record, record
 from sej.queue_format import DEAD, DONE, EXTEND, FREE, MAX_ATTEMPT, PURGE, WAIT
 from sej.queue_item import JournalItem
 from sej.queue_log import QueueLog, register_reader
@@ -268,10 +268,7 @@ class JournalQueue(WorkQueue):
                         lost = lost or item.lost()
                     else:
                         good.append(item)
-                if len(good) == 1:
-                    offset = good[0]._message.offset
-                    log.append(record(DONE, offset, offset + 1))
-                elif good:
+                if good:
                     log.append(*_runs(sorted(item._message.offset for item in good)))
                 for item in good:
                     item._ended = True
@@ -282,6 +279,18 @@ class JournalQueue(WorkQueue):
             self._syncer.commit(appended)
         if lost is not None:
             raise lost
+
+    def _done_one(self, item: JournalItem) -> None:
+        with self._mutex:
+            log = self._enter()
+            try:
+                self._check(item)
+                log.append(done_record(item._message.offset))
+                item._ended = True
+            finally:
+                log.unlock()
+        if self._durable:
+            self._syncer.commit(log.appended)
 
     def _end(self, item: JournalItem, act: Callable[[], None]) -> None:
         with self._mutex:
@@ -345,8 +354,13 @@ class JournalQueue(WorkQueue):
 
     def _check(self, item: JournalItem) -> None:
         there = self._log.state.leased.get(item._message.offset)
-        mine = (item._attempts, self._slots.mine, item._epoch, False)
-        if there is None or (there.attempt, there.slot, self._log.epoch, item._ended) != mine:
+        if (
+            there is None
+            or there.attempt != item._attempts
+            or there.slot != self._slots.mine
+            or item._epoch != self._log.epoch
+            or item._ended
+        ):
             raise item.lost()
 
     # --- the whole

@@ -12,11 +12,33 @@ from crc32c import crc32c
 
 from sej.codec import encode
 from sej.message import Message
-from sej.queue_format import CHECK, HEAD, HEAD_BODY, KINDS, MAGIC, RECORD_BODY, RECORD_SIZE, VERSION
+from sej.queue_format import (
+    CHECK,
+    CHECKED,
+    DONE,
+    HEAD,
+    HEAD_BODY,
+    LEASE,
+    MAGIC,
+    RECORD_BODY,
+    RECORD_SIZE,
+    VERSION,
+)
 
-__all__ = ["Checked", "good_bytes", "head", "message_check", "read_head", "record", "stamp_of"]
+__all__ = [
+    "Checked",
+    "done_record",
+    "good_bytes",
+    "head",
+    "lease_record",
+    "message_check",
+    "read_head",
+    "record",
+    "stamp_of",
+]
 
-_CHECKED = RECORD_SIZE - CHECK.size
+_pack = RECORD_BODY.pack
+_pack_check = CHECK.pack
 
 
 def record(
@@ -35,6 +57,18 @@ def record(
     return body + CHECK.pack(crc32c(body))
 
 
+def done_record(offset: int) -> bytes:
+    """The most frequent one: a single item is done."""
+    body = _pack(DONE, 0, 0, 0, offset, offset + 1, 0, 0)
+    return body + _pack_check(crc32c(body))
+
+
+def lease_record(first: int, stop: int, deadline: int, slot: int, stamp: int) -> bytes:
+    """The next frequent one: a run of fresh messages is leased."""
+    body = _pack(LEASE, 0, 1, slot, first, stop, deadline, stamp)
+    return body + _pack_check(crc32c(body))
+
+
 def head(epoch: int) -> bytes:
     """The first 40 bytes of a log."""
     body = HEAD_BODY.pack(MAGIC, VERSION, epoch, b"")
@@ -45,8 +79,8 @@ def read_head(data: bytes) -> int | None:
     """The epoch that a log's first bytes name; None: they are no head of this version."""
     if len(data) < RECORD_SIZE:
         return None
-    magic, version, epoch, _, check = HEAD.unpack_from(data)
-    return epoch if (magic, version, check) == (MAGIC, VERSION, crc32c(data[:_CHECKED])) else None
+    magic, version, epoch, _, _ = HEAD.unpack_from(data)
+    return epoch if (magic, version, crc32c(data[:RECORD_SIZE])) == (MAGIC, VERSION, CHECKED) else None
 
 
 class Checked(NamedTuple):
@@ -65,15 +99,12 @@ def good_bytes(data: bytes) -> Checked:
     """Check records, from the first byte on."""
     at = 0
     last = len(data) - RECORD_SIZE
-    while at <= last and _is_good(data, at):
+    while at <= last and crc32c(data[at : at + RECORD_SIZE]) == CHECKED:
         at += RECORD_SIZE
+    if at == len(data):
+        return Checked(at, False)
     behind = range(at + RECORD_SIZE, last + 1, RECORD_SIZE)
-    return Checked(at, any(_is_good(data, later) for later in behind))
-
-
-def _is_good(data: bytes, at: int) -> bool:
-    end = at + _CHECKED
-    return data[at] in KINDS and CHECK.unpack_from(data, end)[0] == crc32c(data[at:end])
+    return Checked(at, any(crc32c(data[later : later + RECORD_SIZE]) == CHECKED for later in behind))
 
 
 def message_check(message: Message) -> int:

@@ -5,7 +5,8 @@ A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. I
     head   = "SEJQUEUE" version(u32) epoch(u32) reserved(20) check(u32)
     record = kind(u8) band(i8) attempt(u16) slot(u32) offset(u64) a(u64) b(u64) extra(u32) check(u32)
 
-``check`` is the CRC32C of the 36 bytes before it. ``epoch`` is a random number that changes when the state was rebuilt:
+``check`` is the CRC32C of the 36 bytes before it, lowest byte first, so that the CRC32C of a whole record is always
+:data:`CHECKED`. ``epoch`` is a random number that changes when the state was rebuilt:
 leases given before are void. Times are nanoseconds of the boot-time clock of the last :data:`BOOT`; what each kind
 means by its fields stands in :data:`KINDS` and in docs/formats/queue.md.
 """
@@ -18,6 +19,7 @@ from typing import Final
 __all__ = [
     "BOOT",
     "CHECK",
+    "CHECKED",
     "COUNTS",
     "DEAD",
     "DEDUPE",
@@ -53,7 +55,9 @@ HEAD_BODY: Final = struct.Struct(">8sII20s")
 HEAD: Final = struct.Struct(">8sII20sI")
 RECORD_BODY: Final = struct.Struct(">BbHIQQQI")
 RECORD: Final = struct.Struct(">BbHIQQQII")
-CHECK: Final = struct.Struct(">I")
+CHECK: Final = struct.Struct("<I")
+CHECKED: Final = 0x48674BC7
+"""The CRC32C of bytes and their own CRC32C behind them, lowest byte first: one call checks a record."""
 MAX_BAND: Final = 3
 """Priorities go from -MAX_BAND to MAX_BAND."""
 MAX_ATTEMPT: Final = 2**16 - 1

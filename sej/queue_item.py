@@ -68,7 +68,7 @@ class JournalItem(Item):
 
     def done(self) -> None:
         """It never comes back."""
-        self._queue.done_many((self,))
+        self._queue._done_one(self)
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
         """Give it back, or to the dead letters after max_attempts."""

@@ -12,8 +12,8 @@ from typing import Final
 from sej.directory import Directory
 from sej.message import Message
 from sej.queue_clock import Clock
-from sej.queue_codec import message_check, record, stamp_of
-from sej.queue_format import DONE, DROP, FREE, LEASE, PICK
+from sej.queue_codec import lease_record, message_check, record, stamp_of
+from sej.queue_format import DONE, DROP, FREE, PICK
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.queue_slots import Slots
@@ -113,7 +113,7 @@ class Taker:
             return False
         stamp = stamp_of(run[-1][0].timestamp)
         first, slot = run[0][0].offset, self._slots.mine
-        log.append(record(LEASE, first, offset, now + self._lease_ns, attempt=1, slot=slot, extra=stamp), *expired)
+        log.append(lease_record(first, offset, now + self._lease_ns, slot, stamp), *expired)
         found += [row for row in run if row[0].offset in state.leased] if expired else run
         return True
 
