@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from sej._codec_py import Candidate, Columns, Run
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
+    from sej._buffer_py import Buffer
     from sej._codec_py import (
-        Buffer,
         columns,
         decode,
         decode_many,
@@ -55,9 +55,11 @@ if not TYPE_CHECKING:
         if _wish == "c":
             raise
         from sej import _codec_py as _codec
+        from sej._buffer_py import Buffer
 
         IMPLEMENTATION = "python"
-    Buffer = _codec.Buffer
+    else:
+        Buffer = _codec.Buffer
     columns = _codec.columns
     decode = _codec.decode
     decode_many = _codec.decode_many

@@ -32,6 +32,7 @@ class RestingWriter(Writer):
             self._left = self._file.status()
             self._index_file.close()
             self._buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
+            self._file.unlock()
             del self._file  # a sync in the background may hold it still: it closes with the last who does
             self.resting = True
             self._lock.release()

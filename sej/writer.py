@@ -1,15 +1,14 @@
 """The writer: appends messages to the last segment of a journal, alone under the lock.
 
 What it relies on: the lock (``jnl.lck``), the codec's :class:`~sej.codec.Buffer` for encoding, :mod:`sej.opening` for
-finding the end, the disk seam for everything else.
+finding the end, :mod:`sej.appending` for letting it grow.
 
 What it promises, at every durability: a segment is synced before its successor is created, so only the last one can be
 torn; a message is whole or absent for readers that follow the format; a failed write or sync poisons the writer, and
 whatever was not acknowledged by then may or may not be there after reopening, as a prefix.
 
 Threads may share a writer. ``_mutex`` guards the file, the position and the block that is being collected; the buffer
-uses the same lock. ``_commit`` lets concurrent callers share one sync: the first becomes the leader and syncs for all
-that had written before it began.
+uses the same lock. Concurrent callers under ``"disk"`` share one sync, see :mod:`sej.syncing`.
 """
 
 from __future__ import annotations
@@ -19,41 +18,28 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, get_args
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self, get_args
 
+from sej.appending import Appender, Durability
 from sej.batches import Batches
-from sej.checksum import crc32c
-from sej.codec import Buffer, measure
+from sej.codec import Buffer
 from sej.directory import Directory
-from sej.disk import OS, Disk, File
-from sej.errors import ClosedError, DecodeError, LockLostError, SejError, WriterFailedError
+from sej.disk import OS, Disk
+from sej.errors import SejError
 from sej.format import MAX_OFFSET
-from sej.index import Block
-from sej.index_format import BLOCK_BYTES
 from sej.locks import Lock
-from sej.maintenance import Retention, clean, finish_merge
+from sej.maintenance import Retention, finish_merge
 from sej.message import BytesLike, Message
-from sej.opening import End, journal_id, open_end, prepare, start_segment, sweep
+from sej.opening import journal_id, open_end, prepare, sweep
 from sej.recovery import Recovery
 from sej.repair import finish_repair
 from sej.syncing import Syncer
 
 __all__ = ["Durability", "Writer"]
 
-Durability = Literal["buffer", "os", "interval", "disk"]
 
-_BUFFER_BYTES: Final = 1 << 16
-_BATCH_BYTES: Final = 1 << 18
-_CHECKPOINT_BYTES: Final = 1 << 26
-"""So much is left to the kernel before a background sync lets the index grow: what a reopening has to walk at most."""
-_LOCK_CHECK_S: Final = 0.09
-_LOOK_NS: Final = 100_000_000
-"""For so long the buffer writes single messages by itself; then the lock is looked at again."""
-
-
-class Writer:
+class Writer(Appender):
     """Appends to a journal; one at a time for a directory, shared by any number of threads.
 
     Attributes:
@@ -137,7 +123,7 @@ class Writer:
                 end.synced_offset,
                 interval_s=sync_interval_s if durability == "interval" else None,
             )
-            self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
+            self._lock_check_at = time.monotonic()
             self._batches = Batches(self._directory)
             with self._alone():
                 self._batches.roll_forward(self)
@@ -421,6 +407,7 @@ class Writer:
                 self._buffer.stop(self._refuse)
             self._syncer.close()
             self._index_file.close()
+            self._file.unlock()  # aloud: a child that was just forked may still have the descriptor
             self._file.close()
             self._lock.release()
 
@@ -442,302 +429,6 @@ class Writer:
         """Path, offset and state."""
         state = "closed" if self._closed else "failed" if self._failure else self._durability
         return f"<sej.Writer {self.path!r} offset={self.offset} {state}>"
-
-    # --- below the buffer: everything from here on runs with the mutex held
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """With the mutex, everything handed to the kernel, and no append coming in; what the disk refuses poisons."""
-        with self._mutex:
-            self._require_open()
-            self._buffer.freeze()
-            try:
-                self._buffer.flush()
-                yield
-            except OSError as error:
-                self._fail(error)
-                raise self._failed("a write or sync failed", error) from error
-            finally:
-                self._buffer.thaw()
-
-    def _append_encoded(self, data: BytesLike) -> None:
-        """Check whole messages, then take them."""
-        size = len(data)
-        whole = measure(data, 0, size, self._buffer.offset, size)
-        if whole.position != size:
-            measure(data, whole.position, size, self._buffer.offset + whole.messages, 1)  # raises where it is wrong
-            raise DecodeError(
-                f"the last {size - whole.position} bytes are no whole message",
-                position=whole.position,
-                offset=self._buffer.offset + whole.messages,
-            )
-        at = 0
-        while at < size:
-            run = measure(data, at, size, self._buffer.offset, self._buffer.batch_limit)
-            self._buffer.extend(data, run, at)
-            at = run.position
-
-    def _flush_batch(self) -> None:
-        if self._durability != "buffer":
-            self._buffer.flush()
-
-    def _sync_alone(self) -> None:
-        """Sync with the mutex held."""
-        self._buffer.flush()
-        self._file.sync()
-        self._synced_position = self._buffer.position
-        self._syncer.advance(self._buffer.offset)
-        self._write_index(self._buffer.position)
-
-    def _take(self, end: End) -> None:
-        """Go on at the end of a segment."""
-        self._buffer.steady(None, None, 0, 0)  # the old file's descriptor may go with its last owner
-        self._file: File = end.file
-        self._segment = end.segment
-        self._buffer.position = end.position
-        self._index_file = end.index_file
-        self._indexed = end.known
-        self._newest = end.newest_timestamp
-        self._blocks: list[Block] = end.blocks
-        self._partial = end.partial
-        self._block_position = end.position
-        self._block_offset = end.offset
-        self._synced_position = end.synced_position
-        self._set_limits()
-        if self._blocks:
-            self._write_index(end.synced_position)
-
-    def _set_limits(self) -> None:
-        """Say when the buffer drains: a message that ends a segment or a block is the last one of its write."""
-        buffer = self._buffer
-        left = max(self._segment_bytes - buffer.position, 1)
-        buffer.batch_limit = min(_BATCH_BYTES, left)
-        if self._durability == "buffer":
-            buffer.limit = min(_BUFFER_BYTES, left)
-        else:
-            until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
-            buffer.steady(self._file.writer(), self._write_trouble, until, _LOOK_NS)
-
-    def _drain(self) -> None:
-        """Write what the buffer holds; what the buffer calls."""
-        buffer = self._buffer
-        try:
-            with buffer.pending() as view:
-                try:
-                    self._file.write(view)
-                except OSError as error:
-                    self._write_trouble(error, 0)
-            buffer.drained()
-            if len(buffer) >= BLOCK_BYTES:
-                self._end_block()
-                if buffer.position - self._synced_position >= _CHECKPOINT_BYTES:
-                    self._syncer.request()
-            if buffer.position >= self._segment_bytes:
-                self._rotate()
-            self._set_limits()
-            if time.monotonic() >= self._lock_check_at:
-                self._lock.check()
-                self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
-        except OSError as error:
-            self._fail(error)
-            raise self._failed("a sync or a new segment failed", error) from error
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def _cut_partial_write(self, view: memoryview) -> None:
-        """After a failed write: cut what is no whole message, so that the tail is clean. Whole ones may be seen."""
-        start = self._buffer.position
-        try:
-            there = min(max(self._file.status().size - start, 0), len(view))
-            first = self._segment_offset_of_pending(view)
-            good = measure(view, 0, there, first, there).position if there else 0
-            self._file.truncate(start + good)
-        except (OSError, SejError):
-            return  # the next opening finds a torn tail and cuts it
-
-    def _write_trouble(self, error: BaseException | None, taken: int) -> None:
-        """Cut what a failed write left, and poison; write the rest of a short one. What the buffer calls."""
-        with self._buffer.pending() as view:
-            if error is None:
-                try:
-                    self._file.write(view[taken:])
-                    return
-                except OSError as late:
-                    error = late
-            if not isinstance(error, OSError):
-                self._fail(error)
-                return
-            self._cut_partial_write(view)
-        self._fail(error)
-        raise self._failed("a write failed", error) from error
-
-    def _segment_offset_of_pending(self, view: memoryview) -> int:
-        return int.from_bytes(view[:8], "big")
-
-    def _end_block(self) -> None:
-        """Put what the buffer holds, all of it written, into a block of the index."""
-        buffer = self._buffer
-        if not len(buffer) and self._partial is None:
-            return
-        part = self._partial
-        with buffer.block() as view:
-            crc = crc32c(view, part.crc32c if part else 0)
-        if len(buffer):
-            newest = buffer.newest_timestamp if part is None else max(part.newest_timestamp, buffer.newest_timestamp)
-            last = buffer.last_timestamp
-            first = part.first_timestamp if part else buffer.first_timestamp
-        else:
-            assert part is not None
-            newest, last, first = part.newest_timestamp, part.last_timestamp, part.first_timestamp
-        start = part.position if part else self._block_position
-        start_offset = part.first_offset if part else self._block_offset
-        self._newest = max(self._newest, newest)
-        count = buffer.offset - start_offset
-        self._blocks.append(Block(start, self._buffer.position, start_offset, count, crc, first, last, self._newest))
-        self._partial = None
-        self._block_position = self._buffer.position
-        self._block_offset = buffer.offset
-        buffer.clear()
-
-    def _write_index(self, synced_position: int) -> None:
-        """Write the entries whose bytes are synced. The index can be rebuilt: its failure harms nothing."""
-        ready = [block for block in self._blocks if block.end <= synced_position]
-        if not ready:
-            return
-        try:
-            self._index_file.write(ready, self._indexed)
-            self._indexed += len(ready)
-        except OSError as error:
-            warnings.warn(
-                f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
-            )
-        self._blocks = self._blocks[len(ready) :]
-
-    def _seal(self) -> None:
-        """Sync the last segment and finish its index."""
-        self._end_block()
-        self._sync_alone()
-        self._index_file.close()
-
-    def _rotate(self) -> None:
-        """Seal the last segment and start the next. The old file closes when nobody syncs it any more."""
-        self._lock.check()
-        self._seal()
-        self._take(start_segment(self._directory, self._buffer.offset, alone=True))
-        if self._retention is not None:
-            try:
-                clean(self._directory, self._retention, wait=False)
-            except OSError as error:
-                warnings.warn(f"retention failed in {self.path}: {error}", RuntimeWarning, stacklevel=2)
-
-    def _sync_some(self) -> int:
-        """Sync what was written so far, without the mutex while the disk works; returns the durable offset."""
-        with self._mutex:
-            if self._failure is not None:
-                self._refuse()
-            self._buffer.flush()
-            self._lock.check()
-            file, offset, position = self._file, self._buffer.offset, self._buffer.position
-        file.sync()
-        with self._mutex:
-            if file is self._file:
-                self._synced_position = max(self._synced_position, position)
-                self._write_index(self._synced_position)
-        return offset
-
-    def _stage(
-        self,
-        path: str,
-        first: int,
-        values: Iterable[BytesLike],
-        keys: Iterable[BytesLike] | None,
-        type: int | Sequence[int],
-        timestamp: int | Sequence[int] | None,
-    ) -> range:
-        """Write messages into a file of their own, as they will stand in the journal, and sync it."""
-        disk = self._directory.disk
-        disk.mkdir(os.path.dirname(path))
-        disk.unlink(path)
-        file = disk.open(path, "new")  # its name is synced: an intent may refer to it
-
-        def drain() -> None:
-            with staging.pending() as view:
-                file.write(view)
-            staging.clear()
-
-        staging = Buffer(first, drain, threading.Lock())
-        staging.limit = 1
-        staging.batch_limit = _BATCH_BYTES
-        try:
-            span = staging.append_many(values, keys, type, timestamp)
-            file.sync()
-        except BaseException:
-            file.close()
-            disk.unlink(path)
-            raise
-        file.close()
-        if not span:
-            disk.unlink(path)
-        return span
-
-    # --- failing
-
-    def _poisoning(self) -> _Poisoning:
-        return _Poisoning(self._fail)
-
-    def _failed(self, what: str, error: BaseException) -> WriterFailedError:
-        return WriterFailedError(
-            f"{what}: {error}; this writer is closed for good: mend the cause and open it anew,"
-            " which finds what is on disk",
-            path=self._segment.path,
-            position=self._buffer.position,
-            offset=self._buffer.offset,
-        )
-
-    def _abandon(self) -> None:
-        """Let go of everything after an opening that failed half-way; nothing was appended."""
-        self._closed = True
-        if hasattr(self, "_syncer"):
-            self._syncer.close()
-        if hasattr(self, "_file"):
-            self._index_file.close()
-            self._file.close()
-        self._lock.release()
-
-    def _fail(self, error: BaseException) -> None:
-        """Poison: from now on every call raises."""
-        if self._failure is None and not self._closed:
-            self._failure = error
-            self._buffer.stop(self._refuse)
-            self._syncer.fail(error)
-
-    def _require_open(self) -> None:
-        if self._closed or self._failure is not None or os.getpid() != self._pid:
-            self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        if os.getpid() != self._pid:
-            raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path)
-        if self._failure is not None:
-            if isinstance(self._failure, LockLostError):
-                raise LockLostError(self._failure.reason, path=self._failure.path) from self._failure
-            raise self._failed("an earlier write or sync failed", self._failure) from self._failure
-        raise ClosedError("the writer is closed", path=self.path)
-
-
-class _Poisoning:
-    """Whatever goes wrong inside poisons the writer."""
-
-    def __init__(self, fail: Callable[[BaseException], None]) -> None:
-        self._fail = fail
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._fail(error)
 
 
 _alive: weakref.WeakSet[Writer] = weakref.WeakSet()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sej import DecodeError
 from tests.sej.support import encoded, packed, sample
-from tests.sej.test_codec import REFERENCE, TWINS, outcome
+from tests.sej.test_codec import REFERENCE, TWINS, buffer_of, outcome
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -106,7 +106,7 @@ class Side:
 
     def __init__(self, codec: Any, first: int) -> None:
         self.file = bytearray()
-        self.buffer = codec.Buffer(first, self.drain, threading.Lock())
+        self.buffer = buffer_of(codec)(first, self.drain, threading.Lock())
         self.calls = 0
 
     def drain(self) -> None:

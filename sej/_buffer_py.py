@@ -1,0 +1,227 @@
+"""The writer's side of the codec in pure Python: the reference that the compiled :class:`Buffer` must equal.
+
+Messages are encoded into memory that the writer drains to its file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+from typing import NoReturn
+
+from sej._codec_py import Run, _as_bytes, _check
+from sej.format import HEAD, INT32, NO_TIMESTAMP, OVERHEAD_SIZE
+from sej.message import BytesLike
+
+__all__ = ["Buffer"]
+
+
+class Buffer:
+    """Encoded messages on their way to the file. Safe to use from many threads.
+
+    The writer gives it ``drain``, which is called with the lock held whenever enough has come together. It takes
+    :meth:`pending`, writes it, calls :meth:`drained`, sets the limits for what comes next, and :meth:`clear` s the
+    buffer when it has no more use for the bytes.
+
+    Attributes:
+        offset: the number that the next message gets.
+        limit: undrained bytes at which one append drains.
+        batch_limit: undrained bytes at which a batch drains on its way.
+        position: where the file ends that was written to.
+        steady_until: below this position the buffer writes by itself, see :meth:`steady`.
+        first_timestamp: of the messages since the last clear; ns.
+        last_timestamp: as above.
+        newest_timestamp: as above.
+    """
+
+    __slots__ = (
+        "_data",
+        "_drain",
+        "_drained",
+        "_lock",
+        "_look_at",
+        "_refuse",
+        "_trouble",
+        "_write",
+        "batch_limit",
+        "first_timestamp",
+        "last_timestamp",
+        "limit",
+        "newest_timestamp",
+        "offset",
+        "position",
+        "steady_until",
+    )
+
+    def __init__(self, offset: int, drain: Callable[[], None], lock: Lock) -> None:
+        """Start empty.
+
+        Args:
+            offset: of the first message.
+            drain: writes what is pending; called with the lock held.
+            lock: the writer's.
+        """
+        self.offset = offset
+        self.limit = self.batch_limit = 1
+        self._drain = drain
+        self._lock = lock
+        self._refuse: Callable[[], NoReturn] | None = None
+        self._write: Callable[[bytes], int] | None = None
+        self._trouble: Callable[[BaseException | None, int], None] | None = None
+        self.position = self.steady_until = self._look_at = 0
+        self._data = bytearray()
+        self._drained = 0
+        self.clear()
+
+    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
+        """Encode one message; drain if that is due. Returns its offset."""
+        payload = _as_bytes(value, "value")
+        label = _as_bytes(key, "key")
+        _check(label, payload, type, 0 if timestamp is None else timestamp)
+        with self._lock:
+            if self._refuse is not None:
+                self._refuse()
+            offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
+            if len(self._data) - self._drained >= self.limit:
+                self._run_drain()
+            return offset
+
+    def append_many(
+        self,
+        values: Iterable[BytesLike],
+        keys: Iterable[BytesLike] | None = None,
+        type: int | Sequence[int] = 0,
+        timestamp: int | Sequence[int] | None = None,
+    ) -> range:
+        """Encode many messages; nothing if one of them is invalid. Returns their offsets."""
+        payloads = [_as_bytes(value, "value") for value in values]
+        count = len(payloads)
+        labels = [b""] * count if keys is None else [_as_bytes(key, "key") for key in keys]
+        types = [type] * count if isinstance(type, int) else list(type)
+        if timestamp is None:
+            timestamp = time.time_ns()
+        timestamps = [timestamp] * count if isinstance(timestamp, int) else list(timestamp)
+        for name, size in (("keys", len(labels)), ("type", len(types)), ("timestamp", len(timestamps))):
+            if size != count:
+                raise ValueError(f"{name} has {size} entries for {count} values")
+        for index in range(count):
+            _check(labels[index], payloads[index], types[index], timestamps[index])
+        with self._lock:
+            if self._refuse is not None:
+                self._refuse()
+            first = self.offset
+            for index in range(count):
+                self._put(payloads[index], labels[index], types[index], timestamps[index])
+                if len(self._data) - self._drained >= self.batch_limit:
+                    self._run_drain()
+            if len(self._data) - self._drained >= self.limit:
+                self._run_drain()
+            return range(first, first + count)
+
+    def extend(self, data: BytesLike, run: Run, start: int) -> None:
+        """Take encoded messages as they stand: data[start:run.position], which :func:`measure` found good.
+
+        For a caller that holds the lock and has frozen the buffer. Drains at ``batch_limit``.
+        """
+        if not len(self._data):
+            self.first_timestamp = self.newest_timestamp = run.first_timestamp
+        with memoryview(data) as view:
+            self._data += view[start : run.position]
+        self.last_timestamp = run.last_timestamp
+        self.newest_timestamp = max(self.newest_timestamp, run.newest_timestamp)
+        self.offset += run.messages
+        if len(self._data) - self._drained >= self.batch_limit:
+            self._run_drain()
+
+    def freeze(self) -> None:
+        """Let no append in until :meth:`thaw`; with the lock held by the caller, who keeps it until then."""
+
+    def thaw(self) -> None:
+        """Let appends in again."""
+
+    def pending(self) -> memoryview:
+        """What was encoded and not drained; valid until the next call."""
+        return memoryview(self._data)[self._drained :]
+
+    def block(self) -> memoryview:
+        """Everything since the last clear; valid until the next call."""
+        return memoryview(self._data)
+
+    def drained(self) -> None:
+        """Take note that what was pending is written."""
+        self.position += len(self._data) - self._drained
+        self._drained = len(self._data)
+
+    def steady(
+        self,
+        write: Callable[[bytes], int] | None,
+        trouble: Callable[[BaseException | None, int], None] | None,
+        until: int,
+        look_in_ns: int,
+    ) -> None:
+        """Write by itself up to a position of the file and for a time; then drain is called again.
+
+        Args:
+            write: takes pending bytes and says how many of them it wrote; None where until is 0.
+            trouble: told of what write raised, before the append raises it; or, with None, how little it wrote: then it
+                writes the rest.
+            until: a position of the file; 0: always drain.
+            look_in_ns: how long.
+        """
+        self._write, self._trouble = write, trouble
+        self.steady_until = until
+        self._look_at = time.monotonic_ns() + look_in_ns if until else 0
+
+    def clear(self) -> None:
+        """Forget what is in it."""
+        self._data = bytearray()
+        self._drained = 0
+        self.first_timestamp = self.last_timestamp = self.newest_timestamp = NO_TIMESTAMP
+
+    def flush(self) -> None:
+        """Drain what is pending, if anything; with the lock held by the caller."""
+        if len(self._data) > self._drained:
+            self._run_drain()
+
+    def _run_drain(self) -> None:
+        """Write what is pending, or let the writer do it where it has more to do than that."""
+        size = len(self._data) - self._drained
+        if self.position + size >= self.steady_until or time.monotonic_ns() >= self._look_at:
+            self._drain()
+            return
+        assert self._write is not None
+        assert self._trouble is not None
+        try:
+            taken = self._write(bytes(self._data[self._drained :]))
+        except BaseException as error:
+            self._trouble(error, 0)
+            raise
+        if taken < size:
+            self._trouble(None, taken)
+        self._drained = len(self._data)
+        self.position += size
+
+    def stop(self, refuse: Callable[[], NoReturn]) -> None:
+        """From now on every append calls refuse, which raises."""
+        self._refuse = refuse
+
+    def __len__(self) -> int:
+        """Bytes since the last clear."""
+        return len(self._data)
+
+    def _put(self, value: bytes, key: bytes, type: int, timestamp: int) -> int:
+        offset = self.offset
+        data = self._data
+        if not data:
+            self.first_timestamp = self.newest_timestamp = timestamp
+        data += HEAD.pack(offset, timestamp, type, len(key))
+        data += key
+        data += INT32.pack(len(value))
+        data += value
+        data += INT32.pack(OVERHEAD_SIZE + len(key) + len(value))
+        self.last_timestamp = timestamp
+        if timestamp > self.newest_timestamp:
+            self.newest_timestamp = timestamp
+        self.offset = offset + 1
+        return offset
