@@ -1,16 +1,16 @@
-"""Messages as lines: for people with escapes, for programs as JSON. No I/O but writing lines."""
+"""Messages as lines: for people with escapes or in hexadecimal, for programs as JSON. No I/O but writing lines."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from sej.format import NO_TIMESTAMP
 from sej.message import Message
 
-__all__ = ["as_json", "as_text", "iso_time", "print_messages"]
+__all__ = ["FORMS", "as_hex", "as_json", "as_text", "iso_time", "print_messages"]
 
 _NS: Final = 1_000_000_000
 _ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {
@@ -70,12 +70,27 @@ def as_json(message: Message) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
-def print_messages(messages: Iterable[Message], *, json: bool) -> None:
-    """Write one line a message to standard output, in UTF-8 whatever the locale says."""
-    form = as_json if json else as_text
+def as_hex(message: Message) -> str:
+    r"""One line as :func:`as_text`, with key and value in hexadecimal.
+
+    Example:
+        >>> as_hex(Message(7, 1_500_000_000_000_000_000, 0, b"k", b"a\nb\xff"))
+        '7\t2017-07-14T02:40:00.000000000Z\t0\t6b\t610a62ff'
+    """
+    stamp = iso_time(message.timestamp) or "-"
+    return f"{message.offset}\t{stamp}\t{message.type}\t{message.key.hex()}\t{message.value.hex()}"
+
+
+FORMS: Final[dict[str, Callable[[Message], str]]] = {"text": as_text, "json": as_json, "hex": as_hex}
+"""What ``--format`` takes."""
+
+
+def print_messages(messages: Iterable[Message], form: str) -> None:
+    """Write one line a message to standard output, in UTF-8 whatever the locale says; form: one of FORMS."""
+    line = FORMS[form]
     out = sys.stdout.buffer
     for message in messages:
-        out.write(form(message).encode() + b"\n")
+        out.write(line(message).encode() + b"\n")
 
 
 def _line(data: bytes) -> str:

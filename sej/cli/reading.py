@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import click
 
+from sej.cli.choosing import BATCH, DIRECTORY, JSON, chosen, form_options, of_types, range_options, type_option
 from sej.cli.output import print_messages
+from sej.cli.units import Moment
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import CorruptionError, NotAJournalError
@@ -22,73 +23,84 @@ from sej.segment import SegmentReader
 
 __all__ = ["count", "dump", "scan", "tail"]
 
-_BATCH: Final = 4096
-_DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-_JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
-
 
 @click.command
-@_DIRECTORY
-@_JSON
-def count(directory: Path, json: bool) -> None:
+@DIRECTORY
+@JSON
+@range_options
+@type_option
+def count(
+    directory: Path, json: bool, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
+) -> None:
     """Print how many messages there are, alone on the last line.
 
-    Example: sej count orders
+    Example: sej count --start yesterday orders
     """
-    messages = _count(directory)
+    if start is None and end is None and not types:
+        messages = _count(directory)
+    else:
+        messages = sum(map(len, chosen(directory, start, end, types)))
     click.echo(f'{{"messages": {messages}}}' if json else messages)
 
 
 @click.command
-@_DIRECTORY
-@_JSON
-@click.option("--start", type=click.IntRange(min=0), help="The first offset; without it the first message.")
-@click.option("--end", type=click.IntRange(min=0), help="The offset to stop before; without it the end.")
-def scan(directory: Path, json: bool, start: int | None, end: int | None) -> None:
+@DIRECTORY
+@form_options
+@range_options
+@type_option
+def scan(
+    directory: Path, form: str, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
+) -> None:
     """Print all messages, one a line: offset, time, type, key, value.
 
-    Example: sej scan --json orders | head
-    """
-    from sej.scanner import Scanner  # with what waits for changes: a tenth of a short command
+    --start and --end take offsets, or times: 2026-01-31, '2026-01-31 12:00', 12:00, '10m ago', yesterday; in UTC where
+    they name no zone.
 
-    with Scanner(directory) if start is None else Scanner(directory, start) as scanner:
-        stop = sys.maxsize if end is None else end
-        while scanner.offset < stop and (batch := scanner.read(min(_BATCH, stop - scanner.offset))):
-            print_messages((message for message in batch if message.offset < stop), json=json)
+    Example: sej scan --json --start '1h ago' orders | head
+    """
+    for batch in chosen(directory, start, end, types):
+        print_messages(batch, form)
 
 
 @click.command
-@_DIRECTORY
-@_JSON
+@DIRECTORY
+@form_options
+@type_option
 @click.option("-n", "--count", type=click.IntRange(min=0), default=10, show_default=True, help="So many at most.")
 @click.option("-f", "--follow", is_flag=True, help="Then wait for more, until interrupted.")
-def tail(directory: Path, json: bool, count: int, follow: bool) -> None:
+def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow: bool) -> None:
     """Print the last messages, oldest first.
 
     Example: sej tail --count 3 orders
     """
     journal = Journal(directory)
-    messages = journal.tail(count)
-    print_messages(messages, json=json)
+    end = None
+    messages: list[Message] = []
+    for message in journal.reversed() if count or follow else ():
+        end = message.offset + 1 if end is None else end
+        if len(messages) == count:
+            break
+        messages += of_types([message], types)
+    print_messages(reversed(messages), form)
     if follow:
         from sej.scanner import Scanner
 
-        start = messages[-1].offset + 1 if messages else journal.end_offset
-        with Scanner(directory, start, timeout=None) as scanner:
+        with Scanner(directory, journal.end_offset if end is None else end, timeout=None) as scanner:
             while True:
                 sys.stdout.flush()
-                print_messages(scanner.read(_BATCH), json=json)
+                print_messages(of_types(scanner.read(BATCH), types), form)
 
 
 @click.command
 @click.argument("segment", type=click.Path(path_type=Path))
-@_JSON
-def dump(segment: Path, json: bool) -> None:
+@form_options
+@type_option
+def dump(segment: Path, form: str, types: tuple[int, ...]) -> None:
     """Print the messages of one segment, wherever it lies; no directory around it is needed.
 
     Example: sej dump orders/jnl/0000000000000000.jnl
     """
-    print_messages(_segment(segment), json=json)
+    print_messages((message for message in _segment(segment) if not types or message.type in types), form)
 
 
 def _count(path: Path) -> int:
@@ -118,7 +130,7 @@ def _count_slowly(path: Path) -> int:
 
     with Scanner(path) as scanner:
         total = 0
-        while batch := scanner.read(_BATCH):
+        while batch := scanner.read(BATCH):
             total += len(batch)
         return total
 
@@ -139,7 +151,7 @@ def _segment(path: Path) -> Iterator[Message]:
         return
     reader = SegmentReader(OS, path, 0, OFFSET.unpack(head)[0])
     try:
-        while batch := reader.read(_BATCH):
+        while batch := reader.read(BATCH):
             yield from batch
         damage = find_damage(reader.file, reader.position, reader.due)
         if damage is not None:

@@ -1,0 +1,120 @@
+"""The options that reading commands share: from where, to where, which type, and in what form."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from sej.cli.units import Moment, parse_duration, parse_place, parse_size
+from sej.journal import Journal
+from sej.message import Message
+
+__all__ = [
+    "BATCH",
+    "DIRECTORY",
+    "DURATION",
+    "JSON",
+    "PLACE",
+    "SIZE",
+    "chosen",
+    "form_options",
+    "of_types",
+    "offset_at",
+    "range_options",
+    "type_option",
+]
+
+BATCH: Final = 4096
+"""Messages that are read at a time."""
+DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _Parsed(click.ParamType):
+    """A parameter that a function of :mod:`sej.cli.units` reads."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What was typed as a number; a default stays as it is."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)
+
+
+PLACE: Final = _Parsed("offset or time", lambda text: parse_place(text, time.time_ns()))
+DURATION: Final = _Parsed("duration", parse_duration)
+SIZE: Final = _Parsed("size", parse_size)
+
+
+def range_options(command: _Command) -> _Command:
+    """Add ``--start`` and ``--end``: offsets, or times as people write them."""
+    end = click.option("--end", type=PLACE, help="The offset or time to stop before; without it the end.")
+    start = click.option("--start", type=PLACE, help="The first offset, or a time; without it the first message.")
+    return start(end(command))
+
+
+def type_option(command: _Command) -> _Command:
+    """Add ``--type``, which may be given several times."""
+    return click.option(
+        "--type", "types", type=click.IntRange(0, 255), multiple=True, help="Only messages of this type; 0 too."
+    )(command)
+
+
+def form_options(command: _Command) -> _Command:
+    """Add ``--format`` and ``--json``, its short form; the command gets ``form``."""
+
+    def chosen_form(ctx: click.Context, _: click.Parameter, value: str) -> str:
+        return "json" if ctx.params.pop("json", False) else value
+
+    form = click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json", "hex"]),
+        default="text",
+        show_default=True,
+        callback=chosen_form,
+        help="hex: as text, but key and value in hexadecimal.",
+    )
+    json = click.option("--json", is_flag=True, is_eager=True, help="One JSON object a line.")
+    return json(form(command))
+
+
+def offset_at(journal: Journal, place: int | Moment) -> int:
+    """The offset that is meant: the first one from a time on, where a time is given."""
+    return journal.find_time(place.timestamp) if isinstance(place, Moment) else place
+
+
+def of_types(messages: list[Message], types: tuple[int, ...]) -> list[Message]:
+    """Those of the types asked for; all of them where none is."""
+    return [message for message in messages if message.type in types] if types else messages
+
+
+def chosen(
+    directory: Path, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
+) -> Iterator[list[Message]]:
+    """The messages of a journal in batches, from start on, before end, of these types."""
+    from sej.scanner import Scanner  # with what waits for changes: a tenth of a short command
+
+    if isinstance(start, Moment) or isinstance(end, Moment):
+        journal = Journal(directory)
+        start = None if start is None else offset_at(journal, start)
+        end = None if end is None else offset_at(journal, end)
+    with Scanner(directory) if start is None else Scanner(directory, start) as scanner:
+        stop = sys.maxsize if end is None else end
+        while scanner.offset < stop and (batch := scanner.read(min(BATCH, stop - scanner.offset))):
+            if batch[-1].offset >= stop:  # a recorded gap lay before it
+                batch = [message for message in batch if message.offset < stop]
+            yield of_types(batch, types)
