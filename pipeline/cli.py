@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,7 +163,7 @@ def stats(root: Path, chart: Path | None, master: str | None) -> None:
         table.add_column(name, justify="left" if name in ("directory", "top key") else "right")
     for stat in found:
         table.add_row(stat.name, *_cells(stat))
-    Console().print(table)
+    (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
     if chart is not None:
         jobs.draw(found, chart)
         click.echo(f"drawn to {chart}")
