@@ -203,7 +203,8 @@ def _together(work: Callable[[Path, int], None], path: Path, processes: int, cou
     spans = [times.get(timeout=120) for _ in children]
     for child in children:
         child.join()
-    return processes * count / (max(end for _, end in spans) - min(start for start, _ in spans))
+    took: float = max(end for _, end in spans) - min(start for start, _ in spans)
+    return processes * count / took
 
 
 def _sej_many(root: Path, processes: int, count: int) -> float:
@@ -270,7 +271,7 @@ def _writers(root: Path) -> list[Row]:
 # --- latency
 
 
-def _round_trips(send: Callable[[], None], receive: Callable[[], None], count: int = 200) -> float:
+def _round_trips(send: Callable[[], object], receive: Callable[[], None], count: int = 200) -> float:
     """The median time from send in one process to the end of receive in this one, in seconds."""
     found = []
     for _ in range(count):
@@ -308,8 +309,8 @@ def _waking(root: Path) -> list[Row]:
             while not watch.wait(1.0):
                 pass
 
-        inotify = _round_trips(lambda: os.write(fd, VALUE) and None, woken)
-        queue = _round_trips(lambda: putter.put(VALUE) and None, got)
+        inotify = _round_trips(lambda: os.write(fd, VALUE), woken)
+        queue = _round_trips(lambda: putter.put(VALUE), got)
         os.close(fd)
     return [
         Row("bare inotify round trip, p50", f"{inotify * 1e6:,.0f} us", None, None, None),

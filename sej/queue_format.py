@@ -54,7 +54,8 @@ RECORD_SIZE: Final = 40
 HEAD_BODY: Final = struct.Struct(">8sII20s")
 HEAD: Final = struct.Struct(">8sII20sI")
 RECORD_BODY: Final = struct.Struct(">BbHIQQQI")
-RECORD: Final = struct.Struct(">BbHIQQQII")
+RECORD: Final = struct.Struct(">BbHIQQQI4x")
+"""A record that was checked."""
 CHECK: Final = struct.Struct("<I")
 CHECKED: Final = 0x48674BC7
 """The CRC32C of bytes and their own CRC32C behind them, lowest byte first: one call checks a record."""

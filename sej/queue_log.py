@@ -38,6 +38,12 @@ from sej.recovery import keep
 __all__ = ["QueueLog", "register_reader"]
 
 _COMPACT_BYTES: Final = 1 << 22
+_PAUSE_S: Final = 0.00005
+"""Longer than an operation: who has the lock gets on with it, instead of handing it over at the price of a switch each.
+Who has waited for long queues in the kernel, so that nobody starves."""
+_PAUSE_MAX_S: Final = 0.005
+_CROWD: Final = 100
+"""After so many operations without news of others, they are taken for gone."""
 _READ_BYTES: Final = RECORD_SIZE << 14
 
 
@@ -76,6 +82,7 @@ class QueueLog:
         self.appended = 0
         self._position = 0
         self._compacted_bytes = 0
+        self._crowded = 0
         self._failure: BaseException | None = None
         self._file: File | None = None
         self._lock = self._disk.open(directory.at("ofs", f"{name}.queue.lck"), "append")
@@ -88,9 +95,33 @@ class QueueLog:
     # --- the lock
 
     def lock(self) -> None:
-        """Take the queue's lock; held for one operation."""
-        if not self._lock.lock(wait=False, brief=True):
-            self._lock.lock(wait=True, brief=True)
+        """Take the queue's lock; held for one operation.
+
+        Where others are at work, what they wrote is read before the lock is had: the log only grows, so only what comes
+        between is left to be read by one process at a time.
+        """
+        if self._crowded:
+            self._read_ahead()
+        pause = _PAUSE_S
+        while not self._lock.lock(wait=False, brief=True):
+            if pause > _PAUSE_MAX_S:
+                self._lock.lock(wait=True, brief=True)
+                return
+            time.sleep(pause)
+            pause *= 1.5
+
+    def _read_ahead(self) -> None:
+        """Without the lock: apply whole, good records; whatever else is there is the business of who has the lock."""
+        file = self._file
+        if file is None or self._failure is not None:
+            return
+        size = file.status().size - self._position
+        if size >= RECORD_SIZE:
+            data = file.read(min(size - size % RECORD_SIZE, _READ_BYTES), self._position)
+            good, _ = good_bytes(data)
+            self.state.apply(memoryview(data)[:good])
+            self._position += good
+            self._crowded = _CROWD
 
     def unlock(self) -> None:
         """Let go of it."""
@@ -121,7 +152,10 @@ class QueueLog:
         assert file is not None
         status = file.status()
         if status.size == self._position and status.links:
+            if self._crowded:
+                self._crowded -= 1
             return
+        self._crowded = _CROWD
         if not status.links or status.size < self._position:
             self._open()
         else:

@@ -15,6 +15,8 @@ from sej.message import Message
 __all__ = ["MessageReader"]
 
 _AHEAD: Final = 256
+_SKIP: Final = 2048
+"""So many messages are read over rather than looked up: others have taken them meanwhile."""
 
 
 class MessageReader:
@@ -59,7 +61,7 @@ class MessageReader:
 
     def _read(self, offset: int) -> Message | None:
         cursor = self._cursor
-        if cursor is None or not cursor.due <= offset <= cursor.due + self._ahead:
+        if cursor is None or not cursor.due <= offset <= cursor.due + _SKIP:
             self.close()
             cursor = self._cursor = Cursor(self._directory, offset)
         while True:

@@ -7,6 +7,7 @@ never changes hands between a look and what follows from it; the files stay and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from sej.directory import Directory
@@ -50,7 +51,7 @@ class Slots:
         self._lock, self.mine = None, -1
 
     def _path(self, number: int) -> str:
-        return self._directory.at(self._folder, f"{number}.lck")
+        return os.path.join(self._folder, f"{number}.lck")
 
     def _try(self, number: int) -> bool:
         lock = Lock(self._path(number), what=f"slot {number}", disk=self._directory.disk)

@@ -115,7 +115,7 @@ class QueueState:
         """Take in whole, checked records."""
         leased, waiting = self.leased, self.waiting
         new = tuple.__new__
-        for kind, band, attempt, slot, offset, a, b, extra, _ in RECORD.iter_unpack(data):
+        for kind, band, attempt, slot, offset, a, b, extra in RECORD.iter_unpack(data):
             if kind == LEASE:
                 if a - offset == 1:
                     if waiting:

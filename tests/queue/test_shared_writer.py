@@ -1,0 +1,139 @@
+"""The shared writer: beside others of its kind, exclusive writers, the original, retention, death and damage."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import sej
+from tests.sej.hooks import output, script
+
+
+def everything(path: Path) -> list[bytes]:
+    with sej.Scanner(path) as scanner:
+        return [message.value for message in scanner]
+
+
+def test_two_take_turns_and_rotate_rightly(tmp_path: Path) -> None:
+    with (
+        sej.SharedWriter(tmp_path, segment_bytes=100) as one,
+        sej.SharedWriter(tmp_path, segment_bytes=300) as other,
+    ):
+        offsets = [writer.append(b"%d" % n * 20) for n in range(10) for writer in (one, other)]
+        spans = [one.append_many([b"x"] * 30), other.append_many([b"y"] * 30), one.append_many([])]
+    assert offsets == list(range(20))
+    assert spans == [range(20, 50), range(50, 80), range(80, 80)]
+    assert len(everything(tmp_path)) == 80
+    assert sej.Journal(tmp_path).verify() == []
+
+
+def test_beside_an_exclusive_writer(tmp_path: Path) -> None:
+    with sej.SharedWriter(tmp_path, lock_timeout=0.0) as shared:
+        shared.append(b"a")
+        with sej.Writer(tmp_path, segment_bytes=30) as exclusive:
+            exclusive.append(b"b")
+            with pytest.raises(sej.LockedError, match=f"pid={os.getpid()}"):
+                shared.append(b"c")
+        assert shared.append(b"c") == 2
+        with sej.Writer(tmp_path) as exclusive:
+            exclusive.publish([b"d", b"e"])
+        assert shared.append(b"f") == 5
+    assert everything(tmp_path) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_a_torn_tail_of_a_dead_one_is_cut_and_kept(tmp_path: Path) -> None:
+    with sej.SharedWriter(tmp_path) as one, sej.SharedWriter(tmp_path) as other:
+        one.append(b"good")
+        (segment,) = (tmp_path / "jnl").iterdir()
+        with segment.open("ab") as file:
+            file.write(bytes(7) + b"\x01torn")
+        assert other.append(b"next") == 1
+        assert one.append(b"and next") == 2
+    assert everything(tmp_path) == [b"good", b"next", b"and next"]
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_what_a_dead_writer_promised_is_rolled_forward_first(tmp_path: Path) -> None:
+    code = """
+import os, sys, sej, sej.batches
+def die(self, writer, intent):
+    os._exit(9)
+sej.batches.Batches._finish = die
+sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"])
+"""
+    with sej.SharedWriter(tmp_path) as shared:
+        shared.append(b"first")
+        child = script(code, tmp_path)
+        assert child.wait(60) == 9
+        child.communicate()
+        assert shared.append(b"last") == 3
+    assert everything(tmp_path) == [b"first", b"promised 0", b"promised 1", b"last"]
+
+
+def test_the_original_unlinks_the_lock_file(tmp_path: Path) -> None:
+    with sej.SharedWriter(tmp_path) as one:
+        one.append(b"a")
+        (tmp_path / "jnl.lck").unlink()
+        with sej.Writer(tmp_path) as other:
+            other.append(b"b")
+        one._lock_check_at = 0.0
+        assert one.append(b"c") == 2
+
+
+def test_processes_append_at_once(tmp_path: Path) -> None:
+    code = """
+import sys, sej
+with sej.SharedWriter(sys.argv[1], segment_bytes=2000) as w:
+    for n in range(200):
+        w.append(f"{sys.argv[2]}-{n}".encode()) if n % 3 else w.append_many([f"{sys.argv[2]}-{n}".encode()])
+"""
+    children = [script(code, tmp_path, who) for who in range(4)]
+    for child in children:
+        child.communicate(timeout=60)
+        assert child.returncode == 0
+    found = everything(tmp_path)
+    for who in range(4):
+        mine = [value for value in found if value.startswith(b"%d-" % who)]
+        assert mine == [b"%d-%d" % (who, n) for n in range(200)]
+    assert sej.Journal(tmp_path).verify() == []
+
+
+def test_a_relative_path_will_do(tmp_path: Path) -> None:
+    code = """
+import os, sys, sej
+os.chdir(sys.argv[1])
+with sej.open_queue("jobs") as q:
+    q.put(b"x")
+    q.get().done()
+print(sorted(os.listdir("jobs")), sorted(os.listdir(".")))
+"""
+    assert output(code, tmp_path) == "['id', 'jnl', 'jnl.lck', 'ofs', 'tmp'] ['jobs']"
+
+
+def test_buffer_is_no_durability_of_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot wait in the buffer"):
+        sej.SharedWriter(tmp_path, durability="buffer")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("durability", ["disk", "interval"])
+def test_durabilities(tmp_path: Path, durability: str) -> None:
+    with sej.SharedWriter(tmp_path, durability=durability) as w:  # type: ignore[arg-type]
+        w.append_many([b"a", b"b"])
+        if durability == "disk":
+            assert w.durable_offset == 2
+        w.sync()
+        assert w.durable_offset == 2
+
+
+def test_a_forked_child_is_refused(tmp_path: Path) -> None:
+    with sej.SharedWriter(tmp_path) as w:
+        w.append(b"a")
+        pid = os.fork()
+        if not pid:
+            try:
+                w.append(b"b")
+            except sej.ClosedError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert w.append(b"b") == 1
