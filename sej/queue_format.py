@@ -92,7 +92,7 @@ KINDS: Final[dict[int, tuple[str, str]]] = {
     EXPIRE: ("EXPIRE", "nobody wants offset, the message of timestamp a and CRC32C extra, after b"),
     DEDUPE: ("DEDUPE", "until b the key of hash slot, a means message offset, whose CRC32C is extra"),
     KEPT: ("KEPT", "NAME.ofs says offset"),
-    PURGE: ("PURGE", "everything below offset that is not leased is thrown away"),
+    PURGE: ("PURGE", "everything below a that is not leased is thrown away"),
     DROP: ("DROP", "an INTENT for offset that its message does not match is void"),
     BOOT: ("BOOT", "boot id offset, a: times below are of this boot, which began at b ns of the wall clock"),
     START: ("START", "fresh messages begin at offset; extra: low 32 bits of the timestamp of message a"),
