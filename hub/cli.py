@@ -1,4 +1,6 @@
-"""``sej hub serve | copy | stats | clean | token``: a hub from the command line.
+"""``sej hub serve | copy | stats | merge | clean | token``: a hub from the command line.
+
+``push`` is ``copy``, and ``ls`` is ``stats``.
 
 gRPC is loaded by the subcommands that speak it, and by no other.
 """
@@ -15,16 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hub.merge import Merge
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
+from sej.cli.output import as_json, as_text
 from sej.errors import SejError
 
 if TYPE_CHECKING:
     from hub.wire import ClientTLS, Progress, ServerTLS
 
-__all__ = ["app", "clean", "copy", "serve", "stats", "token"]
+__all__ = ["app", "clean", "copy", "merge", "serve", "stats", "token"]
 
+_COMMIT_MESSAGES: Final = 1000
 _PATH: Final = click.Path(path_type=Path)
 _ROOT: Final = click.argument("root", metavar="ROOT", type=_PATH)
 _PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Beyond this machine without TLS, all the same.")
@@ -198,6 +203,38 @@ def token(client_id: str | None, patterns: str | None, until: str | None) -> Non
     click.echo(fresh)
     role, clients = ("write", client_id) if client_id is not None else ("read", patterns)
     click.echo(f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else ""))
+
+
+@app.command()
+@_ROOT
+@click.option("--reader", default="sej", show_default=True, help="Whose place is kept: the next run goes on there.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=0.0, help="Seconds without a message; 0: what is there."
+)
+@click.option("--follow", is_flag=True, help="Wait for more, until interrupted.")
+@click.option("--json", is_flag=True, help="One JSON object a line.")
+def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> None:
+    """Print the messages of all clients as one stream, by time; each once for a reader, whose place is kept.
+
+    Example: sej hub merge --reader report /srv/hub
+    """
+    out = sys.stdout.buffer
+    with Merge(root, reader, None if follow else timeout) as merged:
+        for count, (source, message) in enumerate(merged, 1):
+            if json:
+                row = {"client": source.client, "journal": source.journal_dir} | jsonlib.loads(as_json(message))
+                out.write(jsonlib.dumps(row, ensure_ascii=False).encode() + b"\n")
+            else:
+                out.write(f"{source}\t{as_text(message)}\n".encode())
+            if follow or count % _COMMIT_MESSAGES == 0:
+                out.flush()
+                merged.commit()
+        out.flush()
+        merged.commit()
+
+
+app.add_command(copy, "push")
+app.add_command(stats, "ls")
 
 
 def _stop_on_signals() -> threading.Event:

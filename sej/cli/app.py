@@ -2,7 +2,9 @@
 
 A subcommand of the core is a click command named in :data:`_CORE`. Other packages contribute through the entry-point
 group ``sej.commands``: ``name = "module:app"`` with a click command or a ``typer.Typer``; they are looked for only
-where the core has no such name. A damaged journal, a lock, a missing directory end in one line on standard error.
+where the core has no such name. Packages that stand on the core's ground floor alone get what opens journals as the
+context's object: :class:`sej.cli.journals.Journals`. A damaged journal, a lock, a missing directory
+end in a line on standard error and an exit code, never in a traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from sej.cli.exits import Exit, exit_of
-from sej.errors import SejError
+from sej.cli.journals import Journals
+from sej.errors import BadOffsetFileError, CorruptionError, SejError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,7 +33,20 @@ _CORE: Final = {
     "tail": "sej.cli.reading",
     "dump": "sej.cli.reading",
     "append": "sej.cli.writing",
+    "follow": "sej.cli.readers",
+    "offset": "sej.cli.readers",
+    "reset": "sej.cli.readers",
+    "timestamp": "sej.cli.places",
+    "file": "sej.cli.places",
+    "old": "sej.cli.places",
+    "stat": "sej.cli.stat",
     "verify": "sej.cli.checking",
+    "doctor": "sej.cli.doctor",
+    "repair": "sej.cli.mending",
+    "clean": "sej.cli.mending",
+    "merge": "sej.cli.mending",
+    "index": "sej.cli.mending",
+    "queue": "sej.cli.queue",
 }
 """Subcommand to the module that holds a click command of its name."""
 _GROUP: Final = "sej.commands"
@@ -64,6 +80,8 @@ class _Commands(click.Group):
                 _leave_quietly()
             if not isinstance(error, KeyboardInterrupt):
                 click.echo(f"sej: {error}", err=True)
+            if isinstance(error, CorruptionError | BadOffsetFileError):
+                click.echo("sej: `sej doctor DIR` looks at everything and says what to do", err=True)
             raise SystemExit(exit_of(error)) from None
 
 
@@ -123,11 +141,13 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     callback=_show_version,
     help="Show the version and the codec in use.",
 )
-def app() -> None:
+@click.pass_context
+def app(context: click.Context) -> None:
     """Journals that are plain files: look into them, append to them, verify them.
 
     Exit codes: 0 well, 1 found something wrong, 2 wrong usage, 3 locked or busy, 4 missing.
     """
+    context.obj = Journals()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 from pathlib import Path
 
 import click
 
 from sej.cli.exits import Exit
-from sej.directory import Directory
-from sej.disk import OS
+from sej.cli.standing import holder_of
 from sej.journal import Journal
 from sej.verify import Problem
 
@@ -29,7 +29,7 @@ def verify(directory: Path, json: bool) -> None:
     """
     journal = Journal(directory)
     problems = journal.verify()
-    if any(problem.kind == "torn tail" for problem in problems) and _writer_at_work(directory):
+    if any(problem.kind == "torn tail" for problem in problems) and holder_of(os.path.join(directory, "jnl.lck")):
         problems = [problem for problem in problems if problem.kind != "torn tail"]
     for problem in problems:
         click.echo(_row(problem) if json else problem)
@@ -44,15 +44,3 @@ def verify(directory: Path, json: bool) -> None:
 def _row(problem: Problem) -> str:
     row = problem._asdict()
     return jsonlib.dumps({name: value for name, value in row.items() if value is not None})
-
-
-def _writer_at_work(path: Path) -> bool:
-    """Whether somebody holds the writer's lock; looks without making the file, and lets go at once."""
-    try:
-        file = OS.open(Directory(path, OS).at("jnl.lck"), "read")
-    except FileNotFoundError:
-        return False
-    try:
-        return not file.lock(exclusive=False, brief=True)
-    finally:
-        file.close()

@@ -37,7 +37,7 @@ JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class _Parsed(click.ParamType):
+class _Parsed(click.ParamType[Any]):
     """A parameter that a function of :mod:`sej.cli.units` reads."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:

@@ -1,0 +1,186 @@
+"""``sej kestrel dump | state | pack | export | import``: Kestrel's journals from a shell, both formats."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+from base64 import b64encode
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import click
+
+from kestrel import moving, packing, segmented
+from kestrel.errors import Damage
+from kestrel.journal import read_journal
+from kestrel.replay import replay
+from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
+from kestrel.transfer import MessageLike, Moved, WriterLike
+
+__all__ = ["JournalsLike", "app", "dump", "export", "import_", "pack", "state"]
+
+_WRONG: Final = 1
+_DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+_QUEUE: Final = click.argument("name", metavar="QUEUE")
+_THREE: Final = click.option("--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel) instead of Kestrel 2.")
+_JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+_JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=click.Path(path_type=Path))
+
+
+class JournalsLike(Protocol):
+    """What the command ``sej`` hands on, so that this package needs no journals."""
+
+    def writer(self, path: str | os.PathLike[str]) -> AbstractContextManager[WriterLike]:
+        """The writer of a journal."""
+
+    def scanner(
+        self, path: str | os.PathLike[str], offset: int | None = None
+    ) -> AbstractContextManager[Iterable[MessageLike]]:
+        """The messages of a journal, from an offset on."""
+
+
+@click.group("kestrel")
+def app() -> None:
+    """Kestrel's journals: look into them, pack them, move their items to SEJ and back.
+
+    Take the commands that write only where no Kestrel runs on the same files: the original knows nothing of locks.
+    """
+
+
+@app.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@_JSON
+def dump(path: Path, json: bool) -> None:
+    """Print what stands in one file: a journal of Kestrel 2, a writer or a reader file of Kestrel 3.
+
+    What is good is printed before damage is named; then the exit code is 1.
+
+    Example: sej kestrel dump spool/cars
+    """
+    with path.open("rb") as file:
+        magic = file.read(MAGIC_SIZE)
+    if magic == READER_MAGIC:
+        _show(segmented.read_reader_file(path)._asdict(), json=json)
+    elif magic == WRITER_MAGIC:
+        for item in segmented.read_writer_file(path):
+            _show(item._asdict(), json=json)
+    else:
+        for operation in read_journal(path):
+            row = {name: value for name, value in operation._asdict().items() if value is not None}
+            _show({"name": operation.name} | row, json=json)
+
+
+@app.command()
+@_DIRECTORY
+@_QUEUE
+@_THREE
+@_JSON
+def state(directory: Path, name: str, three: bool, json: bool) -> None:
+    """Print what a queue holds, as its files add up: items, open transactions or readers. Exit code 1: damage.
+
+    Example: sej kestrel state spool cars
+    """
+    damage: list[Damage]
+    if three:
+        loaded = segmented.load(directory, name)
+        damage = loaded.damage
+        for item in loaded.items:
+            _show({"item": item.id} | item._asdict(), json=json)
+        for reader, bookmark in loaded.readers.items():
+            waiting = len(loaded.pending(reader))
+            _show({"reader": reader, "head": bookmark.head, "pending": waiting}, json=json)
+    else:
+        found = replay(directory, name)
+        damage = found.damage
+        for xid, reserved in found.open_transactions.items():
+            _show({"reserved": xid} | reserved._asdict(), json=json)
+        for number, waiting_item in enumerate(found.items):
+            _show({"item": number} | waiting_item._asdict(), json=json)
+    _complain(damage)
+
+
+@app.command()
+@_DIRECTORY
+@_QUEUE
+def pack(directory: Path, name: str) -> None:
+    """Put all files of a Kestrel 2 queue into one, with the same items; damaged bytes are kept aside.
+
+    Example: sej kestrel pack spool cars
+    """
+    _complain(packing.pack(directory, name))
+
+
+@app.command()
+@_DIRECTORY
+@_QUEUE
+@_JOURNAL
+@_THREE
+@click.option("--reader", default="", help="Kestrel 3: whose items; the queue's own without it.")
+@click.pass_obj
+def export(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, reader: str) -> None:
+    """Append what a queue holds to a SEJ journal, read it back and compare; the queue stays as it is.
+
+    Cut short, the same command goes on. The data is the value, the add time the timestamp, an expiry stands in the key.
+
+    Example: sej kestrel export spool cars cars
+    """
+
+    def read_back(offset: int) -> Iterable[MessageLike]:
+        with journals.scanner(journal, offset) as messages:
+            yield from messages
+
+    with journals.writer(journal) as writer:
+        if three:
+            moved = segmented.export(directory, name, writer, reader=reader, read_back=read_back)
+        else:
+            moved = moving.export(directory, name, writer, read_back=read_back)
+    _told(moved)
+
+
+@app.command("import")
+@_DIRECTORY
+@_QUEUE
+@_JOURNAL
+@_THREE
+@click.option("--drop-keys", is_flag=True, help="Leave out keys and types, for which Kestrel has no place.")
+@click.pass_obj
+def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, drop_keys: bool) -> None:
+    """Add the messages of a SEJ journal to a queue: all of them or none.
+
+    Example: sej kestrel import spool cars cars
+    """
+    move = segmented.import_ if three else moving.import_
+    with journals.scanner(journal) as messages:
+        _told(move(directory, name, messages, keys="drop" if drop_keys else "refuse"))
+
+
+def _show(row: dict[str, Any], *, json: bool) -> None:
+    if not json:
+        click.echo("\t".join(f"{name}={_text(value)}" for name, value in row.items()))
+        return
+    data = row.pop("data", None)
+    if data is not None:
+        try:
+            row["data"] = data.decode()
+        except UnicodeDecodeError:
+            row["data_b64"] = b64encode(data).decode()
+    click.echo(jsonlib.dumps({name: sorted(v) if isinstance(v, frozenset) else v for name, v in row.items()}))
+
+
+def _text(value: Any) -> str:
+    """A value in one line; bytes as Python writes them."""
+    return str(sorted(value)) if isinstance(value, frozenset) else str(value)
+
+
+def _told(moved: Moved) -> None:
+    click.echo(f"{moved.count} items, checksum {moved.checksum:08x}")
+    _complain(moved.damage)
+
+
+def _complain(damage: list[Damage]) -> None:
+    for one in damage:
+        click.echo(f"sej: {one.path}: position {one.position}: {one.reason}", err=True)
+    if damage:
+        raise SystemExit(_WRONG)

@@ -1,0 +1,28 @@
+"""What opens journals, for commands of packages that do not know the core: the context's object."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sej.scanner import Scanner
+    from sej.writer import Writer
+
+__all__ = ["Journals"]
+
+
+class Journals:
+    """Opens journals; loads the core's classes when they are wanted."""
+
+    def writer(self, path: str | os.PathLike[str]) -> Writer:
+        """The writer of a journal, which is made if missing."""
+        from sej.writer import Writer
+
+        return Writer(path)
+
+    def scanner(self, path: str | os.PathLike[str], offset: int | None = None) -> Scanner:
+        """The messages that are there, from an offset on; without it from the first."""
+        from sej.scanner import Scanner
+
+        return Scanner(path) if offset is None else Scanner(path, offset)

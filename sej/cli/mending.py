@@ -1,0 +1,114 @@
+"""``sej repair``, ``clean``, ``merge`` and ``index``: what changes a journal, each after saying what it would do."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+
+import click
+
+from sej.cli.choosing import DIRECTORY, DURATION, JSON, SIZE
+from sej.cli.exits import Exit
+from sej.journal import Journal
+from sej.repair import Repair
+
+__all__ = ["clean", "index", "merge", "repair"]
+
+
+@click.command
+@DIRECTORY
+@JSON
+@click.option("--dry-run", is_flag=True, help="Only say what would be done; exit code 1 where anything would.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
+    """Make a damaged journal one that opens, without losing a byte: first says what it would do, then asks.
+
+    Good messages stay or become segments of their own, damaged bytes go to kept/, and what is lost is recorded, so that
+    readers pass it and say so. The original SEJ cannot pass such a gap.
+
+    Example: sej repair orders
+    """
+    journal = Journal(directory)
+    if sys.stderr.isatty():
+        size = sum(segment.size for segment in journal.segments)
+        click.echo(f"reading {len(journal.segments)} segments, {size} bytes ...", err=True)
+    plan = journal.repair(dry_run=True)
+    if not plan.notes:
+        _show(plan, json=json, done=False)
+        return
+    if dry_run or not json:
+        _show(plan, json=json, done=False)
+    if dry_run:
+        raise SystemExit(Exit.WRONG)
+    if not yes:
+        click.confirm("Do it?", abort=True, err=True)
+    done = journal.repair()
+    _show(done, json=json, done=True)
+
+
+@click.command
+@DIRECTORY
+@click.option("--max-age", type=DURATION, help="How old a segment's last append may be, as in 7d.")
+@click.option("--max-bytes", type=SIZE, help="What all segments together may take, as in 10G.")
+@click.option("--keep-segments", type=click.IntRange(min=1), default=1, show_default=True, help="Newest that stay.")
+@click.option("--ignore-reader", multiple=True, help="A reader that is not waited for; several times.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def clean(
+    directory: Path,
+    max_age: float | None,
+    max_bytes: int | None,
+    keep_segments: int,
+    ignore_reader: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    """Remove the oldest segments beyond a limit that no reader with a kept offset needs; prints the paths that went.
+
+    Example: sej clean --max-age 7d --max-bytes 10G orders
+    """
+    if max_age is None and max_bytes is None:
+        raise click.UsageError("--max-age, --max-bytes or both are due: without a limit nothing is too old")
+    journal = Journal(directory)
+    for path in journal.clean(max_age, max_bytes, keep_segments, dry_run, ignore_readers=ignore_reader):
+        click.echo(path)
+
+
+@click.command
+@DIRECTORY
+@click.option("--min-bytes", type=SIZE, default="64M", show_default=True, help="What each segment should have.")
+def merge(directory: Path, min_bytes: int) -> None:
+    """Join small sealed segments, under live readers and writers; prints how many went.
+
+    Example: sej merge --min-bytes 256M orders
+    """
+    click.echo(Journal(directory).merge(min_bytes))
+
+
+@click.command
+@DIRECTORY
+def index(directory: Path) -> None:
+    """Build the index and its checksums anew from the journal; prints how many blocks there are.
+
+    The checksums then vouch for the bytes as they are now: verify first.
+
+    Example: sej verify orders && sej index orders
+    """
+    click.echo(Journal(directory).reindex())
+
+
+def _show(found: Repair, *, json: bool, done: bool) -> None:
+    if json:
+        row = found._asdict() | {"gaps": [gap._asdict() for gap in found.gaps], "done": done}
+        click.echo(jsonlib.dumps(row))
+        return
+    if not found.notes:
+        click.echo("nothing to repair")
+        return
+    for note in () if done else found.notes:
+        click.echo(note)
+    for segment in found.segments:
+        click.echo(f"{'written' if done else 'would write'}: {segment}")
+    for path in found.kept:
+        click.echo(f"kept: {path}")
+    lost = sum(gap.missing for gap in found.gaps)
+    click.echo(f"{'repaired' if done else 'to repair'}: {len(found.notes)} findings, {lost} messages lost")

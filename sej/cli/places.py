@@ -1,0 +1,111 @@
+"""``sej file``, ``timestamp`` and ``old``: where in a journal something is."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+from sej.cli.choosing import DIRECTORY, JSON, PLACE, offset_at
+from sej.cli.exits import Exit
+from sej.cli.output import iso_time
+from sej.cli.standing import readers_of
+from sej.cli.units import Moment
+from sej.directory import Directory, containing
+from sej.disk import OS
+from sej.format import NO_TIMESTAMP
+from sej.journal import Journal, SegmentInfo
+
+__all__ = ["file", "old", "timestamp"]
+
+
+@click.command
+@DIRECTORY
+@click.argument("place", metavar="[OFFSET|TIME]", type=PLACE, required=False)
+@JSON
+def file(directory: Path, place: int | Moment | None, json: bool) -> None:
+    """Print the segments with their first offset, size and last change; or the path of the one that holds a message.
+
+    Exit code 4: there is no such message.
+
+    Example: sej dump $(sej file orders 17)
+    """
+    journal = Journal(directory)
+    if place is None:
+        for segment in journal.segments:
+            click.echo(_line(segment, json=json))
+        return
+    offset = offset_at(journal, place)
+    segments = Directory(directory, OS).segments()
+    at = containing(segments, offset)
+    if at < 0 or offset >= journal.end_offset:
+        _missing(journal, offset)
+    path = segments[at].path
+    click.echo(jsonlib.dumps({"path": path, "first_offset": segments[at].first_offset}) if json else path)
+
+
+@click.command
+@DIRECTORY
+@click.argument("place", metavar="OFFSET|TIME", type=PLACE)
+@JSON
+def timestamp(directory: Path, place: int | Moment, json: bool) -> None:
+    """Print the offset and time of a message: of this offset, or the first one from a time on.
+
+    Exit code 4: there is no such message.
+
+    Example: sej timestamp orders '2026-01-31 12:00'
+    """
+    from sej.scanner import Scanner
+
+    journal = Journal(directory)
+    offset = offset_at(journal, place)
+    with Scanner(directory, offset) as scanner:
+        for message in scanner:
+            stamp = None if message.timestamp == NO_TIMESTAMP else message.timestamp
+            shown = iso_time(message.timestamp)
+            row = {"offset": message.offset, "timestamp_ns": stamp, "time": shown}
+            click.echo(jsonlib.dumps(row) if json else f"{message.offset}\t{shown or '-'}")
+            return
+    _missing(journal, offset)
+
+
+@click.command
+@DIRECTORY
+@click.option("--before", type=PLACE, help="Only segments whose last append was before this time, as in '7d ago'.")
+@JSON
+def old(directory: Path, before: int | Moment | None, json: bool) -> None:
+    """Print the segments that no reader with a kept offset needs any more; the last one always stays.
+
+    Nothing is removed: `sej clean` does that.
+
+    Example: sej old --before '30d ago' orders | xargs -r tar cf archive.tar
+    """
+    if isinstance(before, int):
+        raise click.BadParameter("a time is due, as in '7d ago'", param_hint="--before")
+    journal = Journal(directory)
+    needed = min((reader.offset or 0 for reader in readers_of(journal)), default=None)
+    limit = time.time_ns() if before is None else before.timestamp
+    segments = journal.segments
+    for segment, following in pairwise(segments):
+        if segment.mtime_ns >= limit or (needed is not None and needed < following.first_offset):
+            break
+        click.echo(_line(segment, json=True) if json else segment.path)
+
+
+def _line(segment: SegmentInfo, *, json: bool) -> str:
+    changed = iso_time(segment.mtime_ns)
+    if json:
+        row = {"path": segment.path, "first_offset": segment.first_offset, "bytes": segment.size, "changed": changed}
+        return jsonlib.dumps(row)
+    return f"{segment.path}\t{segment.first_offset}\t{segment.size}\t{changed}"
+
+
+def _missing(journal: Journal, offset: int) -> None:
+    click.echo(
+        f"sej: {journal.path}: there is no message {offset}: it has {journal.first_offset} to {journal.end_offset - 1}",
+        err=True,
+    )
+    raise SystemExit(Exit.MISSING)

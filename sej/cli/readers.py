@@ -1,0 +1,202 @@
+"""``sej offset``, ``reset`` and ``follow``: readers and their kept offsets."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+
+from sej.cli.choosing import BATCH, DIRECTORY, DURATION, JSON, PLACE, form_options, of_types, offset_at, type_option
+from sej.cli.exits import Exit
+from sej.cli.output import as_text, print_messages
+from sej.cli.standing import Reader, readers_of
+from sej.cli.units import Moment
+from sej.directory import Directory, check_name
+from sej.disk import OS
+from sej.errors import BadOffsetFileError, LockedError, SejError
+from sej.journal import Journal
+from sej.maintenance import readers_lock
+from sej.message import LAST
+from sej.offset import Offset, read_offset
+
+__all__ = ["follow", "offset", "reset"]
+
+_VALUE_CHARS: Final = 200
+
+
+@click.command
+@DIRECTORY
+@click.argument("name", required=False)
+@JSON
+def offset(directory: Path, name: str | None, json: bool) -> None:
+    """Print the kept offset of a reader, alone; or of all, with how far behind each is and who runs it.
+
+    Exit code 4: there is no such reader. 1: a file is damaged.
+
+    Example: sej offset orders billing
+    """
+    journal = Journal(directory)
+    found = readers_of(journal)
+    if name is not None:
+        found = [reader for reader in found if reader.name == name]
+        if not found:
+            _no_reader(journal, name)
+    for reader in found:
+        if json:
+            click.echo(jsonlib.dumps(reader._asdict()))
+        elif name is None:
+            click.echo(_line(reader))
+        elif reader.error is None:
+            click.echo("-" if reader.offset is None else reader.offset)
+    wrong = [reader for reader in found if reader.error is not None]
+    for reader in wrong:
+        click.echo(f"sej: reader {reader.name!r}: {reader.error}", err=True)
+    if wrong:
+        raise SystemExit(Exit.WRONG)
+
+
+@click.command
+@DIRECTORY
+@click.argument("name")
+@click.argument("place", metavar="OFFSET|TIME|first|end", required=False)
+@click.option("--remove", is_flag=True, help="Forget the reader, so that retention does not wait for it any more.")
+@click.option("--create", is_flag=True, help="The reader may be a new one.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(directory: Path, name: str, place: str | None, remove: bool, create: bool, yes: bool) -> None:
+    """Move a reader to another message; shows what that means, and asks.
+
+    A reader that runs is not moved: exit code 3. A damaged file of an offset is kept in kept/ and written anew.
+
+    Example: sej reset orders billing '1h ago'
+    """
+    if remove == (place is not None):
+        raise click.UsageError("either a place or --remove is due")
+    check_name(name, "a reader's name")
+    journal = Journal(directory)
+    found = next((reader for reader in readers_of(journal) if reader.name == name), None)
+    if found is None and (remove or not create):
+        _no_reader(journal, name)
+    if found is not None and found.holder is not None:
+        raise LockedError(f"reader {name!r} runs: {found.holder}; stop it first", path=directory, holder=found.holder)
+    if found is not None:
+        click.echo(_line(found))
+    if place is None:
+        click.echo(f"reader {name!r} will be forgotten; retention will not wait for it")
+        _ask(yes)
+        _set_aside(directory, name, keep=False)
+        return
+    target = _target(journal, place)
+    click.echo(_change(journal, None if found is None else found.offset, target))
+    _ask(yes)
+    try:
+        read_offset(directory, name)
+    except BadOffsetFileError:
+        _set_aside(directory, name, keep=True)
+    with Offset(directory, name, target, beyond_end="rewind") as kept:
+        kept.reset(target)
+    click.echo(f"reader {name!r} reads message {target} next")
+
+
+@click.command
+@DIRECTORY
+@form_options
+@type_option
+@click.option("--start", type=PLACE, help="The first offset, or a time; without it what comes from now on.")
+@click.option("--reader", help="Start where this reader stopped, and keep how far the output got.")
+@click.option("--timeout", type=DURATION, help="End after so long without a message, as in 30s.")
+def follow(
+    directory: Path,
+    form: str,
+    types: tuple[int, ...],
+    start: int | Moment | None,
+    reader: str | None,
+    timeout: float | None,
+) -> None:
+    """Print messages as they come, until interrupted.
+
+    With --reader the offset is kept after each batch was written to standard output: the next run goes on there.
+
+    Example: sej follow --reader shipper --json orders | ./ship
+    """
+    from sej.scanner import Scanner
+
+    if reader is not None and start is not None:
+        raise click.UsageError("--reader knows where to start: `sej reset` moves it")
+    with ExitStack() as stack:
+        kept = None if reader is None else stack.enter_context(Offset(directory, reader))
+        first = kept.value if kept else LAST if start is None else offset_at(Journal(directory), start)
+        scanner = stack.enter_context(Scanner(directory, first, timeout=timeout))
+        while batch := scanner.read(BATCH):
+            print_messages(of_types(batch, types), form)
+            sys.stdout.flush()
+            if kept is not None:
+                kept.commit(batch[-1].offset + 1)
+
+
+def _target(journal: Journal, place: str) -> int:
+    named = {"first": journal.first_offset, "end": journal.end_offset}
+    if place in named:
+        return named[place]
+    target = offset_at(journal, PLACE.convert(place, None, None))
+    if not journal.first_offset <= target <= journal.end_offset:
+        raise click.UsageError(
+            f"message {target} is not there: {journal.first_offset} to {journal.end_offset} can be read next"
+        )
+    return target
+
+
+def _change(journal: Journal, now: int | None, target: int) -> str:
+    """What a reset would mean, in words, and the message that comes next."""
+    since = journal.first_offset if now is None else now
+    words = f"to {target}: "
+    if target < since:
+        words += f"{since - target} messages will be read again"
+    elif target > since:
+        words += f"{target - since} messages will never be read by it"
+    else:
+        words += "it stays where it is"
+    if target < journal.end_offset:
+        from sej.scanner import Scanner
+
+        try:
+            with Scanner(journal.path, target) as scanner:
+                for message in scanner.read(1):
+                    words += f"\nnext: {as_text(message)[:_VALUE_CHARS]}"
+        except SejError as error:
+            words += f"\nnext: {error}"
+    return words
+
+
+def _line(reader: Reader) -> str:
+    stands = "never committed" if reader.offset is None else reader.offset
+    return f"{reader.name}\t{stands}\t{reader.behind} behind\t{reader.holder or 'not running'}"
+
+
+def _ask(yes: bool) -> None:
+    if not yes:
+        click.confirm("Do it?", abort=True)
+
+
+def _set_aside(directory: Path, name: str, *, keep: bool) -> None:
+    """Take away a reader's file while nobody is that reader; keep: into ``kept/``."""
+    from sej.locks import Lock
+
+    places = Directory(directory, OS)
+    path = places.at("ofs", f"{name}.ofs")
+    with Lock(places.at("ofs", f"{name}.lck"), what=f"reader {name!r}"), readers_lock(places):
+        if keep:
+            OS.mkdir(places.at("kept"))
+            OS.rename(path, places.at("kept", f"{name}.ofs"))
+            click.echo(f"kept: {places.at('kept', f'{name}.ofs')}")
+        else:
+            OS.unlink(path)
+
+
+def _no_reader(journal: Journal, name: str) -> None:
+    known = ", ".join(reader.name for reader in readers_of(journal)) or "none"
+    click.echo(f"sej: {journal.path}: there is no reader {name!r}; there are: {known}", err=True)
+    raise SystemExit(Exit.MISSING)

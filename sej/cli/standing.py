@@ -1,0 +1,94 @@
+"""How a journal stands right now: who holds its locks, where its readers are. Looks, and creates nothing.
+
+What is wrong with one reader's file is that reader's affair: it is reported beside the others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from sej.directory import Directory
+from sej.disk import OS
+from sej.errors import SejError
+from sej.journal import Journal
+from sej.offset import read_offset
+
+__all__ = ["Reader", "holder_of", "readers_of"]
+
+
+class Reader(NamedTuple):
+    """One reader that keeps its offset.
+
+    Attributes:
+        name: the reader's.
+        offset: the next message it wants; None: it never committed, or the file cannot be read.
+        behind: messages that it has not read yet; an unread file counts from the journal's start.
+        idle_s: seconds since its last commit.
+        holder: who is this reader now, as far as the lock file says; None: nobody.
+        error: what is wrong with its file, or None.
+    """
+
+    name: str
+    offset: int | None
+    behind: int
+    idle_s: float
+    holder: str | None
+    error: str | None
+
+
+def holder_of(path: str) -> str | None:
+    """Who holds the lock at a path: what its file says, or the pid alone; None where nobody does."""
+    try:
+        file = OS.open(path, "read")
+    except FileNotFoundError:
+        return None
+    try:
+        signed = file.read(256, 0).decode("utf-8", "replace").partition("\n")[0].strip()
+        pid = _locked_by(file.fileno())
+        if pid is not None:
+            return signed if f"pid={pid} " in signed else f"pid={pid}"
+        return None if file.lock(exclusive=False, brief=True) else signed or "somebody"
+    finally:
+        file.close()
+
+
+def _locked_by(fd: int) -> int | None:
+    """The pid that the kernel names, without touching the lock; None where it names none, or is not asked here."""
+    status = os.fstat(fd)
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        with open("/proc/locks") as locks:
+            lines = [line.split() for line in locks]
+    except OSError:
+        return None
+    return next((int(line[4]) for line in lines if line[1] == "FLOCK" and line[5] == wanted), None)
+
+
+def readers_of(journal: Journal) -> list[Reader]:
+    """The readers of a journal, by name."""
+    directory = Directory(journal.path, OS)
+    folder = directory.at("ofs")
+    found = []
+    first, end = journal.first_offset, journal.end_offset
+    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        name, dot, suffix = entry.rpartition(".")
+        if not (dot and name and suffix == "ofs"):
+            continue
+        offset, error = None, None
+        try:
+            offset = read_offset(journal.path, name)
+            idle_s = time.time() - os.stat(os.path.join(folder, entry)).st_mtime
+        except FileNotFoundError:
+            continue  # it was removed meanwhile
+        except (SejError, OSError) as wrong:
+            error, idle_s = str(wrong), 0.0
+        if offset is not None and offset > end:
+            error = f"it stands at {offset}, behind the journal's end {end}: the journal lost messages or was replaced"
+        elif offset is not None and offset < first:
+            error = f"messages {offset} to {first - 1} were deleted before it read them"
+        behind = max(end - max(first, offset or 0), 0)
+        holder = holder_of(os.path.join(folder, f"{name}.lck"))
+        found.append(Reader(name, offset, behind, max(idle_s, 0.0), holder, error))
+    return found

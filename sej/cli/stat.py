@@ -1,0 +1,145 @@
+"""``sej stat``: how journals stand, for people, programs, Prometheus and health checks."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from sej.cli.choosing import DURATION, JSON
+from sej.cli.exits import Exit
+from sej.cli.output import iso_time
+from sej.cli.standing import Reader, holder_of, readers_of
+from sej.directory import Directory
+from sej.disk import OS
+from sej.format import NO_TIMESTAMP
+from sej.journal import Journal
+
+__all__ = ["stat"]
+
+_METRICS: Final = (
+    ("sej_first_offset", "gauge", "Offset of the first message that is there.", "first_offset"),
+    ("sej_end_offset", "counter", "Offset that the next message gets.", "end_offset"),
+    ("sej_segments", "gauge", "Segments of the journal.", "segments"),
+    ("sej_bytes", "gauge", "Bytes of all segments.", "bytes"),
+    ("sej_writer_running", "gauge", "1 while a writer holds the journal.", "writer_running"),
+)
+_READER_METRICS: Final = (
+    ("sej_reader_offset", "gauge", "Next message that a reader wants.", "offset"),
+    ("sej_reader_behind", "gauge", "Messages that a reader has not read yet.", "behind"),
+    ("sej_reader_running", "gauge", "1 while somebody is this reader.", "running"),
+    ("sej_reader_idle_seconds", "gauge", "Seconds since a reader's last commit.", "idle_s"),
+)
+
+
+@click.command
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@JSON
+@click.option("--prometheus", is_flag=True, help="As Prometheus reads it, for the node exporter's text files.")
+@click.option("--health", is_flag=True, help="Only what is wrong: exit code 1 where a reader runs but is stuck.")
+@click.option("--stuck-after", type=DURATION, default="60s", show_default=True, help="How long a commit may take.")
+def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bool, stuck_after: float) -> None:
+    """Say how journals stand: offsets, bytes, times, who writes, how far behind each reader is.
+
+    Stuck is a reader that runs and has messages, but committed nothing for --stuck-after, while its next message is
+    older than that; and a reader whose kept offset cannot be right.
+
+    Example: sej stat --health orders || systemctl restart billing
+    """
+    rows = [_row(Journal(directory)) for directory in directories]
+    if prometheus:
+        for line in _prometheus(rows):
+            click.echo(line)
+    elif health:
+        stuck = [line for row in rows for line in _stuck(row, stuck_after)]
+        for line in stuck:
+            click.echo(line)
+        if stuck:
+            raise SystemExit(Exit.WRONG)
+    else:
+        for row in rows:
+            click.echo(jsonlib.dumps(row) if json else _page(row))
+
+
+def _row(journal: Journal) -> dict[str, Any]:
+    segments = journal.segments
+    end = journal.end_offset
+    last = next(iter(journal.tail(1)), None)
+    return {
+        "path": journal.path,
+        "id": None if journal.id is None else journal.id.hex(),
+        "first_offset": journal.first_offset,
+        "end_offset": end,
+        "messages": end - journal.first_offset,
+        "segments": len(segments),
+        "bytes": sum(segment.size for segment in segments),
+        "last_time": None if last is None else iso_time(last.timestamp),
+        "changed": iso_time(segments[-1].mtime_ns) if segments else None,
+        "writer": (writer := holder_of(Directory(journal.path, OS).at("jnl.lck"))),
+        "writer_running": writer is not None,
+        "readers": [reader._asdict() | {"running": reader.holder is not None} for reader in readers_of(journal)],
+    }
+
+
+def _page(row: dict[str, Any]) -> str:
+    lines = [
+        row["path"],
+        f"  messages  {row['first_offset']} to {row['end_offset']}, {row['messages']} in all",
+        f"  segments  {row['segments']}, {row['bytes']} bytes",
+        f"  last      {row['last_time'] or '-'}",
+        f"  writer    {row['writer'] or '-'}",
+    ]
+    for reader in row["readers"]:
+        stands = "never committed" if reader["offset"] is None else f"at {reader['offset']}"
+        runs = reader["holder"] or "not running"
+        lines.append(f"  reader    {reader['name']} {stands}, {reader['behind']} behind, {runs}")
+        if reader["error"]:
+            lines.append(f"            {reader['error']}")
+    return "\n".join(lines)
+
+
+def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for name, kind, text, field in _METRICS:
+        yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
+        for row in rows:
+            yield f'{name}{{journal="{_label(row["path"])}"}} {int(row[field])}'
+    for name, kind, text, field in _READER_METRICS:
+        yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
+        for row in rows:
+            for reader in row["readers"]:
+                labels = f'journal="{_label(row["path"])}",reader="{_label(reader["name"])}"'
+                yield f"{name}{{{labels}}} {float(reader[field] or 0):g}"
+
+
+def _stuck(row: dict[str, Any], stuck_after: float) -> Iterator[str]:
+    for found in row["readers"]:
+        reader = Reader(**{name: found[name] for name in Reader._fields})
+        if reader.error is not None:
+            yield f"{row['path']}: reader {reader.name!r}: {reader.error}"
+        elif reader.holder is not None and reader.behind and reader.idle_s > stuck_after:
+            waited = _waits_s(row, reader)
+            if waited > stuck_after:
+                due = reader.offset or row["first_offset"]
+                yield (
+                    f"{row['path']}: reader {reader.name!r} is stuck at {due}: no commit for {reader.idle_s:.0f} s,"
+                    f" {reader.behind} messages behind, {reader.holder}"
+                )
+
+
+def _waits_s(row: dict[str, Any], reader: Reader) -> float:
+    """How long a reader's next message has been there; as long as it idles where the message has no time."""
+    from sej.scanner import Scanner
+
+    with Scanner(row["path"], max(reader.offset or 0, row["first_offset"])) as scanner:
+        for message in scanner.read(1):
+            if message.timestamp != NO_TIMESTAMP:
+                return time.time() - message.timestamp / 1e9
+    return reader.idle_s
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

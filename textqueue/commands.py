@@ -1,0 +1,263 @@
+"""``sej tq add | next | done | fail | claim | list | check | archive | follow | drain``: text queues from a shell.
+
+A message is named by its position, the byte at which it begins: no mark moves it. ``next``, ``list`` and ``claim``
+print it in the first column.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, Protocol
+
+import click
+
+from sej.locks import host_name, process_start
+from textqueue.checker import check as check_file
+from textqueue.drain import OnceWriter
+from textqueue.grammar import MessageStatus
+from textqueue.message import Message
+from textqueue.queue import TextQueue
+
+__all__ = [
+    "JournalsLike",
+    "add",
+    "app",
+    "archive",
+    "check",
+    "claim",
+    "done",
+    "drain",
+    "fail",
+    "follow",
+    "list_",
+    "next_",
+]
+
+_WRONG: Final = 1
+_MISSING: Final = 4
+_QUEUE: Final = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+_POSITIONS: Final = click.argument("positions", metavar="POSITION...", nargs=-1, required=True, type=int)
+_JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+_SHOWN: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical, MessageStatus.comment)
+
+
+class JournalsLike(Protocol):
+    """What the command ``sej`` hands on, so that this package needs no journals."""
+
+    def writer(self, path: str | os.PathLike[str]) -> AbstractContextManager[OnceWriter]:
+        """The writer of a journal."""
+
+
+@click.group("tq")
+def app() -> None:
+    """Text queues: .tq files that people edit while programs work on them."""
+
+
+@app.command()
+@_QUEUE
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@click.option("--variable", "variables", multiple=True, help="A line as in 'retries=3 '; several times.")
+@click.option("--comment", is_flag=True, help="Write comments instead of messages.")
+def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment: bool) -> None:
+    """Append messages: the texts, or each line of standard input; the file is made if missing.
+
+    Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
+    """
+    lines = texts or [line.decode() for line in sys.stdin.buffer.read().splitlines()]
+    with TextQueue(path) as queue:
+        status = MessageStatus.comment if comment else MessageStatus.queued
+        for message in queue.append_many(lines, variables, status=status):
+            click.echo(message.position)
+
+
+@app.command("next")
+@_QUEUE
+@_JSON
+def next_(path: Path, json: bool) -> None:
+    """Print the next queued message, without claiming it. Exit code 4: there is none.
+
+    Example: sej tq next jobs.tq
+    """
+    with _opened(path) as queue:
+        message = queue.get_next()
+        if message is None:
+            raise SystemExit(_MISSING)
+        _show([message], json=json)
+
+
+@app.command()
+@_QUEUE
+@_POSITIONS
+def done(path: Path, positions: tuple[int, ...]) -> None:
+    """Mark messages as cleared.
+
+    Example: sej tq done jobs.tq 0
+    """
+    _mark(path, positions, MessageStatus.cleared, None)
+
+
+@app.command()
+@_QUEUE
+@_POSITIONS
+@click.option("--reason", help="Written into the reason variable of a message that has one.")
+def fail(path: Path, positions: tuple[int, ...], reason: str | None) -> None:
+    """Mark messages as critical errors.
+
+    Example: sej tq fail jobs.tq 0 --reason 'no such order'
+    """
+    _mark(path, positions, MessageStatus.critical, reason)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+@_QUEUE
+@click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--all", "all_", is_flag=True, help="With a command: go on until nothing is free.")
+@_JSON
+def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
+    """Claim the next free message. With a command: run it with the text as its input; alone: for the calling shell.
+
+    Where the command ends with 0 the message is cleared, else it is put back, or failed when its retries are used up.
+    A claim of the shell lasts until `sej tq done`, `sej tq fail`, or the shell's end. Exit code 4: nothing is free; 1:
+    the command failed.
+
+    Example: sej tq claim jobs.tq -- ./work
+    """
+    parent = os.getppid()
+    owner = None if command else f"{parent}@{host_name()}/{process_start(parent)}"
+    taken, failed = 0, 0
+    with _opened(path) as queue:
+        while (held := queue.take(owner)) is not None:
+            taken += 1
+            if not command:
+                _show([held.message], json=json)
+                return
+            try:
+                code = subprocess.run(command, input=held.message.value_bytes, check=False).returncode
+            except BaseException:
+                held.give_back()
+                raise
+            if code:
+                failed += 1
+                held.failed(f"exit code {code}")
+            else:
+                held.done()
+            if not all_:
+                break
+    if not taken:
+        raise SystemExit(_MISSING)
+    if failed:
+        raise SystemExit(_WRONG)
+
+
+@app.command("list")
+@_QUEUE
+@_JSON
+@click.option("--status", "names", type=click.Choice([status.name for status in _SHOWN]), multiple=True)
+def list_(path: Path, json: bool, names: tuple[str, ...]) -> None:
+    """Print the messages: position, status, text. Queued ones, unless --status names others.
+
+    Example: sej tq list --status queued --status critical jobs.tq
+    """
+    with _opened(path) as queue:
+        _show(queue.messages({MessageStatus[name] for name in names} or {MessageStatus.queued}), json=json)
+
+
+@app.command()
+@_QUEUE
+@_JSON
+def check(path: Path, json: bool) -> None:
+    """Say what somebody may have typed by mistake, as file:line:column. Exit code 1 where anything is.
+
+    Example: sej tq check jobs.tq
+    """
+    _require(path)
+    problems = check_file(path)
+    for problem in problems:
+        click.echo(jsonlib.dumps(problem._asdict()) if json else problem)
+    if problems:
+        raise SystemExit(_WRONG)
+
+
+@app.command()
+@_QUEUE
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--critical", is_flag=True, help="Critical errors too.")
+def archive(path: Path, target: Path, critical: bool) -> None:
+    """Move cleared messages to the end of another file; prints how many.
+
+    Example: sej tq archive jobs.tq jobs.done
+    """
+    with _opened(path) as queue:
+        statuses = {MessageStatus.cleared} | ({MessageStatus.critical} if critical else set())
+        click.echo(queue.archive(target, statuses))
+
+
+@app.command()
+@_QUEUE
+@_JSON
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds without a message after which to end.")
+def follow(path: Path, json: bool, timeout: float | None) -> None:
+    """Print queued messages, and those that come, whoever writes them; marks nothing.
+
+    Example: sej tq follow jobs.tq
+    """
+    with _opened(path) as queue:
+        for message in queue.follow(timeout=timeout):
+            _show([message], json=json)
+            sys.stdout.flush()
+
+
+@app.command()
+@_QUEUE
+@click.argument("journal", metavar="DIR", type=click.Path(path_type=Path))
+@click.pass_obj
+def drain(journals: JournalsLike, path: Path, journal: Path) -> None:
+    """Move every free message into a SEJ journal, each exactly once, whatever dies in between; prints how many.
+
+    Example: sej tq drain jobs.tq jobs
+    """
+    with _opened(path) as queue, journals.writer(journal) as writer:
+        click.echo(queue.drain_to(writer))
+
+
+def _require(path: Path) -> None:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file; `sej tq add` makes one")
+
+
+def _opened(path: Path) -> TextQueue:
+    _require(path)
+    return TextQueue(path)
+
+
+def _mark(path: Path, positions: tuple[int, ...], status: MessageStatus, reason: str | None) -> None:
+    with _opened(path) as queue:
+        there = {message.position: message for message in queue.messages(frozenset(_SHOWN))}
+        missing = [position for position in positions if position not in there]
+        if missing:
+            click.echo(f"sej: {path}: no message begins at position {missing[0]}; `sej tq list` prints them", err=True)
+            raise SystemExit(_MISSING)
+        queue.mark_many([there[position] for position in positions], status, reason=reason)
+
+
+def _show(messages: Iterable[Message], *, json: bool) -> None:
+    out = sys.stdout.buffer
+    for message in messages:
+        if json:
+            row = {
+                "path": message.path,
+                "position": message.position,
+                "status": message.status.name,
+                "value": message.value,
+                "variables": list(message.get_variables()),
+            }
+            out.write(jsonlib.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+        else:
+            text = message.value_bytes.replace(b"\\", b"\\\\").replace(b"\n", b"\\n")
+            out.write(b"%d\t%b\t%b\n" % (message.position, message.status.name.encode(), text))
