@@ -1,0 +1,78 @@
+"""sej kestrel and sej hub merge: the originals' files, and a hub's streams, from a shell."""
+
+import json
+import shutil
+from pathlib import Path
+
+import hub
+import kestrel
+import sej as library
+from tests.cli.command import sej
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "kestrel"
+
+
+def test_dump_and_state(tmp_path: Path) -> None:
+    directory = GOLDEN / "all_opcodes" / "journal"
+    names = {
+        json.loads(line)["name"] for line in sej("kestrel", "dump", "--json", directory / "cars").stdout.splitlines()
+    }
+    assert {"ADDX", "REMOVE", "SAVE_XID"} <= names
+    rows = [json.loads(line) for line in sej("kestrel", "state", "--json", directory, "cars").stdout.splitlines()]
+    state = kestrel.replay(directory, "cars")
+    assert len(rows) == len(state.items) + len(state.open_transactions)
+    assert sej("kestrel", "state", tmp_path / "missing", "cars").returncode == 4
+    assert sej("kestrel", "dump", tmp_path / "missing").returncode == 4
+
+
+def test_damage_is_named_behind_what_is_good() -> None:
+    directory = GOLDEN / "bad_opcode_127" / "journal"
+    for words in (["dump", directory / "cars"], ["state", directory, "cars"]):
+        done = sej("kestrel", *words)
+        assert done.returncode == 1
+        assert done.stdout
+        assert b"position" in done.stderr
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "expiry" / "journal", tmp_path / "spool")
+    items = kestrel.replay(tmp_path / "spool", "cars").items
+    done = sej("kestrel", "export", tmp_path / "spool", "cars", tmp_path / "journal")
+    assert done.returncode == 0, done.stderr
+    assert int(sej("count", tmp_path / "journal").stdout) == len(items)
+    assert sej("kestrel", "import", tmp_path / "back", "cars", tmp_path / "journal").returncode == 0
+    assert [item.data for item in kestrel.replay(tmp_path / "back", "cars").items] == [item.data for item in items]
+    assert sej("kestrel", "pack", tmp_path / "back", "cars").returncode == 0
+    assert [item.data for item in kestrel.replay(tmp_path / "back", "cars").items] == [item.data for item in items]
+    with kestrel.Queue(tmp_path / "back", "cars"):
+        assert sej("kestrel", "export", tmp_path / "back", "cars", tmp_path / "again").returncode == 3
+
+
+def test_kestrel_3(tmp_path: Path) -> None:
+    with library.Writer(tmp_path / "journal") as writer:
+        writer.append_many([b"one", b"\xff"])
+        writer.append(b"keyed", b"k")
+    words = ["kestrel", "import", "--segmented", tmp_path / "spool", "jobs", tmp_path / "journal"]
+    assert sej(*words).returncode == 1
+    assert sej(*words, "--drop-keys").returncode == 0
+    rows = [
+        json.loads(line)
+        for line in sej("kestrel", "state", "--segmented", "--json", tmp_path / "spool", "jobs").stdout.splitlines()
+    ]
+    assert [row["data"] for row in rows if "data" in row] == ["one", "keyed"]
+    assert [row["data_b64"] for row in rows if "data_b64" in row] == ["/w=="]
+    for file in (tmp_path / "spool").glob("jobs.*"):
+        assert sej("kestrel", "dump", "--json", file).returncode == 0
+    assert sej("kestrel", "export", "--segmented", tmp_path / "spool", "jobs", tmp_path / "back").returncode == 0
+    assert sej("count", tmp_path / "back").stdout == b"3\n"
+
+
+def test_a_hub_as_one_stream(tmp_path: Path) -> None:
+    with hub.Store(tmp_path / "hub") as store:
+        store.put("EWR", "flights", [library.Message(0, 1, 0, b"", b"first"), library.Message(1, 3, 0, b"", b"\xff")])
+        store.put("JFK", "flights", [library.Message(0, 2, 0, b"", b"second")])
+    rows = [json.loads(line) for line in sej("hub", "merge", "--json", tmp_path / "hub").stdout.splitlines()]
+    assert [(row["client"], row.get("value")) for row in rows] == [("EWR", "first"), ("JFK", "second"), ("EWR", None)]
+    assert sej("hub", "merge", tmp_path / "hub").stdout == b""
+    assert len(sej("hub", "merge", "--reader", "other", tmp_path / "hub").stdout.splitlines()) == 3
+    assert sej("hub", "ls", tmp_path / "hub").stdout == sej("hub", "stats", tmp_path / "hub").stdout

@@ -1,0 +1,120 @@
+"""What changes a journal: sej repair, clean, merge, index; and sej stat and doctor, which say when that is due."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import sej as library
+from tests.cli.command import sej
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    with library.Writer(path, segment_bytes=2000) as writer:
+        for number in range(300):
+            writer.append(b"value %d" % number)
+    return path
+
+
+def files(journal: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted((journal / "jnl").iterdir())}
+
+
+def damage(journal: Path) -> None:
+    segment = sorted((journal / "jnl").iterdir())[1]
+    data = bytearray(segment.read_bytes())
+    data[100:140] = b"\xff" * 40
+    segment.write_bytes(data)
+
+
+def test_repair_asks_then_loses_no_byte(journal: Path) -> None:
+    assert sej("repair", journal).stdout == b"nothing to repair\n"
+    damage(journal)
+    before = files(journal)
+    scanned = sej("scan", journal)
+    assert scanned.returncode == 1
+    assert b"position" in scanned.stderr
+    assert b"sej doctor" in scanned.stderr
+    looked = sej("doctor", journal)
+    assert looked.returncode == 1
+    assert b"sej repair" in looked.stdout
+    assert sej("repair", "--dry-run", journal).returncode == 1
+    done = sej("repair", journal, stdin=b"n\n")
+    assert done.returncode == 1
+    assert b"messages lost" in done.stdout
+    assert files(journal) == before
+    with library.Writer(journal):
+        assert sej("repair", "--yes", journal).returncode == 3
+    row = json.loads(sej("repair", "--yes", "--json", journal).stdout.splitlines()[-1])
+    assert row["done"]
+    (kept,) = row["kept"]
+    assert b"\xff" * 40 in Path(kept).read_bytes()
+    assert sej("verify", journal).returncode == 0
+    assert sej("scan", journal).returncode == 0
+    assert b"recorded gap" in sej("doctor", journal).stdout
+
+
+def test_clean_respects_readers(journal: Path) -> None:
+    segments = list(files(journal))
+    assert sej("clean", journal).returncode == 2
+    dry = sej("clean", "--max-bytes", "5K", "--dry-run", journal).stdout.decode().splitlines()
+    assert dry
+    assert list(files(journal)) == segments
+    with library.Offset(journal, "slow"):
+        pass
+    assert sej("clean", "--max-bytes", "5K", journal).stdout == b""
+    assert sej("clean", "--max-bytes", "5K", "--ignore-reader", "typo", journal).returncode == 2
+    gone = sej("clean", "--max-bytes", "5K", "--ignore-reader", "slow", journal).stdout.decode().splitlines()
+    assert gone == dry
+    assert list(files(journal)) == segments[len(gone) :]
+    assert sej("scan", "--start", "0", journal).returncode == 4
+
+
+def test_merge_and_index(journal: Path) -> None:
+    many = len(files(journal))
+    gone = int(sej("merge", "--min-bytes", "1M", journal).stdout)
+    assert len(files(journal)) == many - gone < many
+    for path in (journal / "idx").iterdir():
+        path.unlink()
+    assert int(sej("index", journal).stdout) >= 1
+    assert sej("count", journal).stdout == b"300\n"
+    assert sej("verify", journal).returncode == 0
+
+
+def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
+    with library.Offset(journal, "billing") as kept, library.Writer(journal):
+        kept.commit(100)
+        row = json.loads(sej("stat", "--json", journal).stdout)
+        assert (row["messages"], row["readers"][0]["behind"], row["readers"][0]["running"]) == (300, 200, True)
+        assert row["writer"].startswith("pid=")
+        page = sej("stat", journal).stdout
+        assert b"billing at 100, 200 behind, pid=" in page
+        lines = sej("stat", "--prometheus", journal, journal).stdout.decode().splitlines()
+        assert f'sej_reader_behind{{journal="{journal}",reader="billing"}} 200' in lines
+        assert f'sej_writer_running{{journal="{journal}"}} 1' in lines
+        assert lines.count("# TYPE sej_bytes gauge") == 1
+        assert sej("stat", "--health", journal).returncode == 0
+        stuck = sej("stat", "--health", "--stuck-after", "0", journal)
+        assert stuck.returncode == 1
+        assert b"stuck at 100" in stuck.stdout
+    assert sej("stat", "--health", "--stuck-after", "0", journal).returncode == 0  # nobody runs
+    assert sej("stat", tmp_path / "nothing").returncode == 4
+
+
+def test_doctor_is_one_page(journal: Path) -> None:
+    done = sej("doctor", journal)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) < 25
+    with library.Writer(journal):
+        rows = [json.loads(line) for line in sej("doctor", "--json", journal).stdout.splitlines()]
+    assert {row["what"] for row in rows} >= {"writer", "permissions", "disk", "messages", "damage", "clock"}
+    assert "pid=" in next(row["found"] for row in rows if row["what"] == "writer")
+    last = sorted((journal / "jnl").iterdir())[-1]
+    last.write_bytes(last.read_bytes()[:-3])
+    (journal / "jnl" / "notes.txt").touch()
+    done = sej("doctor", journal)
+    assert done.returncode == 1
+    assert b"torn tail" in done.stdout
+    assert b"notes.txt" in done.stdout

@@ -1,0 +1,82 @@
+"""Where things are: sej file, timestamp, old; --start and --end as times; --type; --format."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import sej as library
+from tests.cli.command import sej
+
+STAMP = 1_500_000_000_000_000_000
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Thirty messages, one a second, in segments of 5 to 6, types 0 to 2."""
+    path = tmp_path / "journal"
+    with library.Writer(path, segment_bytes=200) as writer:
+        for number in range(30):
+            writer.append(b"value %d" % number, b"\xff", number % 3, STAMP + number * 10**9)
+    return path
+
+
+def offsets(out: bytes) -> list[int]:
+    return [int(line.split(b"\t")[0]) for line in out.splitlines()]
+
+
+def test_times_choose_messages(journal: Path) -> None:
+    words = ["--start", "2017-07-14 02:40:05", "--end", "2017-07-14T02:40:08Z"]
+    assert offsets(sej("scan", *words, journal).stdout) == [5, 6, 7]
+    assert sej("count", *words, journal).stdout == b"3\n"
+    assert sej("count", "--start", "yesterday", journal).stdout == b"0\n"
+    assert sej("count", "--end", "1h ago", journal).stdout == b"30\n"
+    done = sej("scan", "--start", "soon", journal)
+    assert (done.returncode, b"is no time" in done.stderr) == (2, True)
+
+
+def test_type_zero_is_a_type(journal: Path) -> None:
+    assert offsets(sej("scan", "--type", "0", "--end", "9", journal).stdout) == [0, 3, 6]
+    assert offsets(sej("tail", "--type", "0", "--type", "2", "-n", "3", journal).stdout) == [26, 27, 29]
+    assert sej("count", "--type", "1", journal).stdout == b"10\n"
+    assert offsets(sej("dump", "--type", "0", sorted((journal / "jnl").iterdir())[0]).stdout)[:2] == [0, 3]
+
+
+def test_hex_shows_bytes(journal: Path) -> None:
+    line = sej("tail", "--format", "hex", "-n", "1", journal).stdout
+    assert line.endswith(b"\tff\t%b\n" % b"value 29".hex().encode())
+    assert json.loads(sej("tail", "--format", "json", "-n1", journal).stdout)["offset"] == 29
+    assert sej("tail", "--format", "bson", journal).returncode == 2
+
+
+def test_file_finds_the_segment(journal: Path) -> None:
+    segments = sorted((journal / "jnl").iterdir())
+    lines = sej("file", journal).stdout.decode().splitlines()
+    assert [line.split("\t")[0] for line in lines] == [str(segment) for segment in segments]
+    path = Path(sej("file", journal, "17").stdout.decode().strip())
+    assert 17 in offsets(sej("dump", path).stdout)
+    assert sej("file", journal, "2017-07-14 02:40:17").stdout.decode().strip() == str(path)
+    assert json.loads(sej("file", "--json", journal, "17").stdout)["path"] == str(path)
+    assert sej("file", journal, "30").returncode == 4
+    assert json.loads(sej("file", "--json", journal).stdout.splitlines()[0])["first_offset"] == 0
+
+
+def test_timestamp_is_of_the_message_itself(journal: Path) -> None:
+    assert sej("timestamp", journal, "5").stdout == b"5\t2017-07-14T02:40:05.000000000Z\n"
+    assert sej("timestamp", journal, "2017-07-14 02:40:05").stdout.startswith(b"5\t")
+    row = json.loads(sej("timestamp", "--json", journal, "0").stdout)
+    assert row == {"offset": 0, "timestamp_ns": STAMP, "time": "2017-07-14T02:40:00.000000000Z"}
+    done = sej("timestamp", journal, "30")
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert b"0 to 29" in done.stderr
+
+
+def test_old_is_what_nobody_needs(journal: Path) -> None:
+    segments = sorted((journal / "jnl").iterdir())
+    assert sej("old", journal).stdout.decode().splitlines() == [str(segment) for segment in segments[:-1]]
+    with library.Offset(journal, "slow") as kept:
+        kept.commit(int(segments[2].stem, 16))
+    assert sej("old", journal).stdout.decode().splitlines() == [str(segment) for segment in segments[:2]]
+    assert sej("old", "--before", "1h ago", journal).stdout == b""
+    assert sej("old", "--before", "17", journal).returncode == 2
+    assert sorted((journal / "jnl").iterdir()) == segments

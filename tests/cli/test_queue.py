@@ -1,0 +1,71 @@
+"""sej queue: work queues from the command line, on a journal and on a text file."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import sej as library
+from tests.cli.command import sej
+
+FAIL = [sys.executable, "-S", "-c", "import sys; sys.exit(3)"]
+CAT = [sys.executable, "-S", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read().upper())"]
+
+
+@pytest.fixture(params=["mails", "mails.tq"])
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / str(request.param)
+
+
+def stats(queue: Path) -> dict[str, int]:
+    row: dict[str, int] = json.loads(sej("queue", "stats", "--json", queue).stdout)
+    return row
+
+
+def test_put_and_get(queue: Path) -> None:
+    assert sej("queue", "get", queue).returncode == 4
+    assert sej("queue", "put", queue, "one", "two").returncode == 0
+    assert sej("queue", "put", queue, stdin=b"three\nfour\n").returncode == 0
+    assert stats(queue)["ready"] == 4
+    done = sej("queue", "get", queue)
+    assert (done.returncode, done.stdout) == (0, b"one\n")
+    assert sej("queue", "get", "--count", "2", queue).stdout == b"two\nthree\n"
+    assert sej("queue", "get", queue, "--", *CAT).stdout == b"FOUR"
+    assert sej("queue", "get", queue).returncode == 4
+    assert stats(queue)["done"] == 4
+
+
+def test_what_fails_too_often_is_dead_and_comes_back(tmp_path: Path) -> None:
+    queue = tmp_path / "mails"
+    sej("queue", "put", "--key", "k", queue, stdin=b"\xff\x00\n")
+    for command in ("dead", "redrive", "stats", "purge"):
+        assert sej("queue", command, "--name", "typo", queue).returncode == 4
+    assert not (queue / "ofs" / "typo.ofs").exists()
+    assert sej("queue", "get", "--max-attempts", "1", queue, "--", *FAIL).returncode == 0
+    assert stats(queue)["dead"] == 1
+    done = sej("queue", "dead", "--format", "hex", queue)
+    assert done.stdout.endswith(b"\t6b\tff00\n")
+    assert b"exit code 3" in done.stderr
+    assert sej("queue", "redrive", queue).stdout == b"1\n"
+    assert stats(queue)["ready"] == 1
+    assert sej("queue", "purge", queue, stdin=b"n\n").returncode == 1
+    assert stats(queue)["ready"] == 1
+    assert sej("queue", "purge", "--yes", queue).stdout == b"1\n"
+    assert stats(queue)["ready"] == 0
+
+
+def test_a_delayed_item_waits(tmp_path: Path) -> None:
+    queue = tmp_path / "mails"
+    sej("queue", "put", "--delay", "1h", queue, "later")
+    sej("queue", "put", "--priority", "1", queue, "sooner")
+    assert stats(queue) == {"ready": 1, "delayed": 1, "leased": 0, "done": 0, "dead": 0}
+    assert sej("queue", "get", queue).stdout == b"sooner\n"
+    assert sej("queue", "get", queue).returncode == 4
+
+
+def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with library.open_queue("mails") as queue:
+        queue.put(b"one")
+    assert sej("queue", "get", "mails").stdout == b"one\n"

@@ -1,0 +1,112 @@
+"""Readers and their kept offsets: sej offset, reset, follow."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import sej as library
+from tests.cli.command import sej, start
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    with library.Writer(path) as writer:
+        writer.append_many([b"value %d" % number for number in range(10)])
+    with library.Offset(path, "billing") as kept:
+        kept.commit(7)
+    return path
+
+
+def test_offset_is_alone_on_its_line(journal: Path) -> None:
+    assert sej("offset", journal, "billing").stdout == b"7\n"
+    assert sej("offset", journal).stdout == b"billing\t7\t3 behind\tnot running\n"
+    done = sej("offset", journal, "bill")
+    assert (done.returncode, b"billing" in done.stderr) == (4, True)
+    with library.Offset(journal, "billing"):
+        row = json.loads(sej("offset", "--json", journal).stdout)
+    assert (row["name"], row["offset"], row["behind"]) == ("billing", 7, 3)
+    assert row["holder"].startswith("pid=")
+
+
+def test_reset_shows_and_asks(journal: Path) -> None:
+    done = sej("reset", journal, "billing", "2", stdin=b"n\n")
+    assert done.returncode == 1
+    assert b"5 messages will be read again" in done.stdout
+    assert b"value 2" in done.stdout
+    assert library.read_offset(journal, "billing") == 7
+    assert sej("reset", journal, "billing", "2").returncode == 1  # nobody answers
+    assert library.read_offset(journal, "billing") == 7
+    assert sej("reset", journal, "billing", "2", stdin=b"y\n").returncode == 0
+    assert library.read_offset(journal, "billing") == 2
+    done = sej("reset", "--yes", journal, "billing", "end")
+    assert b"8 messages will never be read" in done.stdout
+    assert library.read_offset(journal, "billing") == 10
+    assert sej("reset", "--yes", journal, "billing", "1h ago").returncode == 0
+    assert library.read_offset(journal, "billing") == 0
+
+
+def test_reset_refuses(journal: Path) -> None:
+    assert sej("reset", "--yes", journal, "billing", "11").returncode == 2
+    assert sej("reset", "--yes", journal, "billing").returncode == 2
+    assert sej("reset", "--yes", journal, "typo", "1").returncode == 4
+    assert library.read_offset(journal, "typo") is None
+    with library.Offset(journal, "billing"):
+        assert sej("reset", "--yes", journal, "billing", "1").returncode == 3
+    assert sej("reset", "--yes", "--create", journal, "../x", "1").returncode == 2
+    assert sej("reset", "--yes", "--create", journal, "typo", "1").returncode == 0
+    assert library.read_offset(journal, "typo") == 1
+    assert sej("reset", "--yes", "--remove", journal, "typo").returncode == 0
+    assert set(library.Journal(journal).offsets()) == {"billing"}
+
+
+@pytest.mark.parametrize("data", [b"\0\0\0", (99).to_bytes(8, "big")])
+def test_reset_mends_a_file_that_cannot_be_right(journal: Path, data: bytes) -> None:
+    file = journal / "ofs" / "billing.ofs"
+    file.write_bytes(data)
+    assert sej("offset", journal).returncode == 1
+    assert sej("doctor", "--quick", journal).returncode == 1
+    assert sej("stat", "--health", journal).returncode == 1
+    assert sej("reset", "--yes", journal, "billing", "3").returncode == 0
+    assert library.read_offset(journal, "billing") == 3
+    kept = journal / "kept" / "billing.ofs"
+    assert not kept.exists() if len(data) == 8 else kept.read_bytes() == data
+
+
+def test_follow_goes_on_where_its_reader_stopped(journal: Path) -> None:
+    done = sej("follow", "--reader", "billing", "--timeout", "0", journal)
+    assert [line.split(b"\t")[0] for line in done.stdout.splitlines()] == [b"7", b"8", b"9"]
+    assert library.read_offset(journal, "billing") == 10
+    assert sej("follow", "--reader", "billing", "--timeout", "0", journal).stdout == b""
+    assert sej("follow", "--reader", "billing", "--start", "3", journal).returncode == 2
+    assert len(sej("follow", "--start", "5", "--timeout", "0", journal).stdout.splitlines()) == 5
+
+
+def test_follow_ends_quietly(journal: Path) -> None:
+    with start("follow", "--start", "9", journal) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline().endswith(b"value 9\n")
+        with library.Writer(journal) as writer:
+            writer.append(b"\xff\x00")
+        assert running.stdout.readline().endswith(b"\\xff\\x00\n")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+        assert running.stderr.read() == b""
+
+
+def test_follow_into_a_closed_pipe(journal: Path) -> None:
+    with library.Writer(journal) as writer:
+        writer.append_many([b"x" * 100] * 20_000)
+    with start("follow", "--reader", "billing", journal) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(20) == 0
+        assert running.stderr.read() == b""
+    kept = library.read_offset(journal, "billing")
+    assert kept is not None
+    assert kept < 20_010  # what nobody read is not committed

@@ -1,0 +1,68 @@
+"""Durations, sizes and times, as people write them."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from sej.cli.units import Moment, parse_duration, parse_moment, parse_place, parse_size
+
+NOW = 1_500_000_000_000_000_000  # 2017-07-14T02:40:00Z
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("0", 0), ("1.5h", 5400), ("1h30m", 5400), ("2 days", 172_800), ("2w", 1_209_600), ("10 min", 600)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("1000", 1000), ("64K", 65_536), ("1.5 GiB", 3 << 29), ("2t", 2 << 40)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31 12:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T12:00:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("now", datetime(2017, 7, 14, 2, 40, tzinfo=UTC)),
+        ("today", datetime(2017, 7, 14, tzinfo=UTC)),
+        ("yesterday", datetime(2017, 7, 13, tzinfo=UTC)),
+        ("02:39", datetime(2017, 7, 14, 2, 39, tzinfo=UTC)),
+        ("10m ago", datetime(2017, 7, 14, 2, 30, tzinfo=UTC)),
+        ("-1h10m", datetime(2017, 7, 14, 1, 30, tzinfo=UTC)),
+        ("@1500000000", datetime(2017, 7, 14, 2, 40, tzinfo=UTC)),
+        ("1960-01-01", datetime(1960, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_times(text: str, when: datetime) -> None:
+    assert parse_moment(text, NOW).timestamp == int(when.timestamp()) * 10**9
+
+
+def test_what_the_command_prints_it_reads_to_the_nanosecond() -> None:
+    assert parse_place("2017-07-14T02:40:00.000000001Z", 0) == Moment(NOW + 1)
+    assert parse_place("@1500000000.000000001", 0) == Moment(NOW + 1)
+    assert parse_place("17", NOW) == 17
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-13-01", "10x ago", "-", "1.5", "²"])
+def test_no_place(text: str) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        parse_place(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["", "h", "-1", "1h x", "nan", "inf"])
+def test_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "K", "-1", "1X"])
+def test_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        parse_size(text)
