@@ -42,7 +42,7 @@ def test_add_next_done_fail(jobs: Path) -> None:
 def test_claim_runs_a_command(jobs: Path) -> None:
     assert sej("tq", "claim", jobs, "--", *CAT).stdout == b"ONE"
     sej("tq", "add", jobs, "last", "--variable", "retries=0 ")
-    assert sej("tq", "claim", "--all", jobs, "--", *CAT).stdout == "größer".upper().encode() + b"LAST"
+    assert sej("tq", "claim", "--all", jobs, "--", *CAT).stdout == "größer".encode().upper() + b"LAST"
     assert sej("tq", "claim", jobs, "--", *CAT).returncode == 4
     sej("tq", "add", jobs, "hopeless", "--variable", "retries=1 ")
     assert sej("tq", "claim", jobs, "--", *FAIL).returncode == 1
