@@ -18,17 +18,16 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
-from sej.dead import append_dead_letter, dead_letters, source_of
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
-from sej.errors import ClosedError, JournalNotFoundError, LeaseLostError
+from sej.errors import ClosedError, LeaseLostError
 from sej.locks import Lock
 from sej.maintenance import Retention
-from sej.message import FIRST, Message, Start
-from sej.offset import Offset
+from sej.message import FIRST, Start
 from sej.queue_clock import SYSTEM, Clock
 from sej.queue_codec import done_record, record
-from sej.queue_format import DEAD, DONE, EXTEND, FREE, MAX_ATTEMPT, PURGE, WAIT
+from sej.queue_format import DONE, EXTEND, FREE, MAX_ATTEMPT, PURGE, WAIT
+from sej.queue_grave import Grave
 from sej.queue_item import JournalItem
 from sej.queue_log import QueueLog, register_reader
 from sej.queue_put import Putter
@@ -50,6 +49,7 @@ class JournalQueue(WorkQueue):
 
     Attributes:
         dead_letter: the journal of the dead letters.
+        maxsize: how many items may wait; 0: no bound.
         recovered: what opening found damaged, or None.
 
     Example:
@@ -124,6 +124,7 @@ class JournalQueue(WorkQueue):
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self.name = check_name(name, "a queue's name")
+        self.maxsize = maxsize
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
         self._max_attempts = max_attempts
         self._backoff = Backoff(backoff_s, backoff_max_s)
@@ -133,7 +134,7 @@ class JournalQueue(WorkQueue):
         self._pid = os.getpid()
         self._closed = False
         self._mutex = threading.RLock()
-        self._keep_at = 0
+        self._keep_at = self._judge_at = 0
         self._watched: list[Watch] = []
         self._writer = SharedWriter(
             path,
@@ -159,12 +160,13 @@ class JournalQueue(WorkQueue):
             self._reader_lock.release()
             self._writer.close()
             raise
+        self._grave = Grave(self._directory, self.name, self._log, self.dead_letter)
         self._taker = Taker(
             self._directory,
             self._log,
             self._slots,
             clock,
-            self._bury,
+            self._grave.bury,
             lease_ns=int(lease_s * _NS),
             max_attempts=max_attempts,
             expire_ns=None if expire_s is None else int(expire_s * _NS),
@@ -223,6 +225,9 @@ class JournalQueue(WorkQueue):
             try:
                 now = self._clock.boot_ns()
                 found = self._taker.take(n, now)
+                if not found and now >= self._judge_at:
+                    self._judge_at = now + _NS
+                    self._taker.judge()
                 if now >= self._keep_at or log.large:
                     self._housekeeping(now)
                 epoch = log.epoch
@@ -323,7 +328,7 @@ class JournalQueue(WorkQueue):
 
     def _fail_item(self, item: JournalItem, reason: str) -> None:
         def bury() -> None:
-            self._bury(item._message, item._attempts, reason)
+            self._grave.bury(item._message, item._attempts, reason)
             item._ended = True
 
         self._end(item, bury)
@@ -337,20 +342,6 @@ class JournalQueue(WorkQueue):
             self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))
 
         self._end(item, prolong)
-
-    def _bury(self, message: Message, attempts: int, reason: str) -> None:
-        """The dead letter is durable before the item is given up: after a crash between the two it is not lost."""
-        append_dead_letter(
-            self.dead_letter,
-            message,
-            source=source_of(self._directory),
-            reader=self.name,
-            attempts=attempts,
-            reason=reason,
-            perhaps_there=True,
-            disk=self._disk,
-        )
-        self._log.append(record(DEAD, message.offset, attempt=attempts))
 
     def _check(self, item: JournalItem) -> None:
         there = self._log.state.leased.get(item._message.offset)
@@ -397,22 +388,8 @@ class JournalQueue(WorkQueue):
         What was put back is remembered in the journal of the dead letters, by a kept offset of the name
         ``redrive-<name>``. After a crash in the middle some come twice.
         """
-        name = f"redrive-{self.name}"
-        source = source_of(self._directory)
-        count = 0
-        try:
-            place = Offset(self.dead_letter, name, disk=self._disk)
-        except JournalNotFoundError:
-            return 0
-        with place:
-            for letter in dead_letters(self.dead_letter, place.value, disk=self._disk):
-                if limit is not None and count >= limit:
-                    break
-                if (letter.source, letter.reader) == (source, self.name):
-                    self._putter.put_back(letter.message, guard=self._mutex)
-                    count += 1
-                place.commit(letter.letter_offset + 1)
-        return count
+        self._require_open()
+        return self._grave.redrive(limit, lambda message: self._putter.put_back(message, guard=self._mutex))
 
     def sync(self) -> None:
         """Force what was put and done so far to the disk."""

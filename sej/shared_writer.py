@@ -340,7 +340,13 @@ class SharedWriter:
             raise
 
     def _rotate(self) -> None:
-        """Seal the last segment, with its index, and start the next one."""
+        """Seal the last segment, with its index, and start the next one.
+
+        The mark goes first: whoever finds it believes that the old segment is still the last, and one who dies in here
+        may leave a new one behind.
+        """
+        self._mark = b""
+        self._lock.truncate(0)
         assert self._file is not None
         self._take(open_end(self._directory))
         assert self._file is not None

@@ -1,5 +1,8 @@
 """The queue on a journal, by its promises, with a clock that is moved by hand."""
 
+import os
+import queue
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -405,6 +408,53 @@ class TestWhole:
             other.put(b"job")
             waiter.join(30)
             assert found[0].value == b"job"
+
+    def test_a_forked_child_is_refused_and_holds_nothing(self, tmp_path: Path, clock: FakeClock) -> None:
+        q = opened(tmp_path, clock)
+        q.put(b"job")
+        take(q)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                q.get(timeout=0)
+            except sej.ClosedError:
+                os.write(writing, b"r")
+            os.close(writing)
+            signal.pause()
+        os.close(writing)
+        assert os.read(reading, 1) == b"r"
+        kill(q)
+        clock.move(0.2)
+        with opened(tmp_path, clock) as heir:  # the child lives, but the lease does not
+            assert take(heir).attempts == 2
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+
+    def test_corruption_in_the_journal_is_loud(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a", b"b", b"c", b"d", b"e"])
+            (segment,) = (tmp_path / "jnl").iterdir()
+            data = bytearray(segment.read_bytes())
+            data[27 + 17] ^= 1  # the second message's key size
+            segment.write_bytes(data)
+            assert take(q).value == b"a"
+            with pytest.raises(sej.CorruptionError):
+                q.get(timeout=0)
+
+    def test_a_full_adapter(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, maxsize=1) as q:
+            adapter = sej.QueueAdapter(q)
+            assert adapter.empty()
+            adapter.put(b"x")
+            assert adapter.full()
+            with pytest.raises(queue.Full):
+                adapter.put_nowait(b"y")
+            adapter.join(0.01)
+            assert adapter.get() == b"x"
+            adapter.task_done()
+            adapter.join()
 
 
 class TestDamage:

@@ -70,6 +70,27 @@ sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"
     assert everything(tmp_path) == [b"first", b"promised 0", b"promised 1", b"last"]
 
 
+def test_one_that_dies_between_two_segments_is_noticed(tmp_path: Path) -> None:
+    code = """
+import os, sys, sej, sej.shared_writer
+make = sej.shared_writer.start_segment
+def die(directory, offset):
+    make(directory, offset)
+    os._exit(9)
+sej.shared_writer.start_segment = die
+sej.SharedWriter(sys.argv[1], segment_bytes=10).append(b"b")
+"""
+    with sej.SharedWriter(tmp_path) as survivor:
+        survivor.append(b"a")
+        child = script(code, tmp_path)
+        assert child.wait(60) == 9
+        child.communicate()
+        assert survivor.append(b"c") == 1
+        assert survivor.append(b"d") == 2
+    assert everything(tmp_path) == [b"a", b"c", b"d"]
+    assert sej.Journal(tmp_path).verify() == []
+
+
 def test_the_original_unlinks_the_lock_file(tmp_path: Path) -> None:
     with sej.SharedWriter(tmp_path) as one:
         one.append(b"a")
