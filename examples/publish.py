@@ -1,0 +1,12 @@
+"""Messages that belong together appear together: readers, and a crash, see all of them or none."""
+
+import sej
+
+with sej.Writer("accounts") as writer:
+    span = writer.publish([b"alice -10", b"bob +10"], keys=[b"alice", b"bob"])
+    print("published", span)
+
+with sej.Scanner("accounts") as scanner:
+    booked = [message.value.decode() for message in scanner]
+print(booked)
+assert booked == ["alice -10", "bob +10"]
