@@ -1,4 +1,4 @@
-"""``sej append``: lines of standard input become messages."""
+"""``sej append``: lines of standard input become messages, or values that say their length."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from sej.writer import Durability, Writer
 __all__ = ["append"]
 
 _READ_BYTES: Final = 1 << 18
+_LENGTH_BYTES: Final = 4
 
 
 @click.command
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--key", default="", help="The key of every message.")
 @click.option("--type", "kind", type=click.IntRange(0, 255), default=0, help="The type of every message.")
+@click.option("--length-prefixed", is_flag=True, help="Before each value its length: 4 bytes, big endian; for binary.")
 @click.option("--durability", type=click.Choice(get_args(Durability)), default="os", show_default=True)
-def append(directory: Path, key: str, kind: int, durability: Durability) -> None:
+def append(directory: Path, key: str, kind: int, length_prefixed: bool, durability: Durability) -> None:
     r"""Append each line of standard input as a message, as it comes in; the line's end is not part of it.
 
     Example: printf 'one\ntwo\n' | sej append orders
     """
     with Writer(directory, durability=durability) as writer:
         first = writer.offset
-        for lines in _lines(sys.stdin.fileno()):
-            writer.append_many(lines, [key.encode()] * len(lines), kind)
+        values = _prefixed if length_prefixed else _lines
+        for batch in values(sys.stdin.fileno()):
+            writer.append_many(batch, [key.encode()] * len(batch), kind)
         stop = writer.offset
     if sys.stderr.isatty():
         click.echo(f"appended {stop - first} messages from offset {first} on", err=True)
@@ -45,3 +48,26 @@ def _lines(fd: int) -> Iterator[list[bytes]]:
             yield lines
     if rest:
         yield [rest]
+
+
+def _prefixed(fd: int) -> Iterator[list[bytes]]:
+    """The values that every read completes.
+
+    Raises:
+        ValueError: the input ends inside one; those before it were handed on.
+    """
+    rest = bytearray()
+    while data := os.read(fd, _READ_BYTES):
+        rest += data
+        values, position = [], 0
+        while len(rest) - position >= _LENGTH_BYTES:
+            end = position + _LENGTH_BYTES + int.from_bytes(rest[position : position + _LENGTH_BYTES], "big")
+            if end > len(rest):
+                break
+            values.append(bytes(rest[position + _LENGTH_BYTES : end]))
+            position = end
+        del rest[:position]
+        if values:
+            yield values
+    if rest:
+        raise ValueError(f"standard input ends inside a value: its last {len(rest)} bytes were not appended")

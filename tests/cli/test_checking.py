@@ -104,5 +104,5 @@ def test_no_case_ends_in_a_traceback(case: str, tmp_path: Path) -> None:
     else:
         assert counted.returncode == 1
         assert b"position" in counted.stderr
-    for command in ("scan", "tail"):
+    for command in ("scan", "tail", "doctor", "stat"):
         assert sej(command, "--json", tmp_path / "j").returncode in (0, 1)

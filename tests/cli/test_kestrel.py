@@ -27,7 +27,8 @@ def test_dump_and_state(tmp_path: Path) -> None:
 
 def test_damage_is_named_behind_what_is_good() -> None:
     directory = GOLDEN / "bad_opcode_127" / "journal"
-    for words in (["dump", directory / "cars"], ["state", directory, "cars"]):
+    commands: list[list[str | Path]] = [["dump", directory / "cars"], ["state", directory, "cars"]]
+    for words in commands:
         done = sej("kestrel", *words)
         assert done.returncode == 1
         assert done.stdout
@@ -52,7 +53,7 @@ def test_kestrel_3(tmp_path: Path) -> None:
     with library.Writer(tmp_path / "journal") as writer:
         writer.append_many([b"one", b"\xff"])
         writer.append(b"keyed", b"k")
-    words = ["kestrel", "import", "--segmented", tmp_path / "spool", "jobs", tmp_path / "journal"]
+    words: list[str | Path] = ["kestrel", "import", "--segmented", tmp_path / "spool", "jobs", tmp_path / "journal"]
     assert sej(*words).returncode == 1
     assert sej(*words, "--drop-keys").returncode == 0
     rows = [

@@ -66,3 +66,13 @@ def test_a_held_journal_is_busy(tmp_path: Path) -> None:
     assert b"pid=" in done.stderr
     (tmp_path / "file").touch()
     assert sej("append", tmp_path / "file", stdin=b"a\n").returncode == 4
+
+
+def test_values_that_say_their_length(tmp_path: Path) -> None:
+    expected = [b"a\nb", b"", b"\xff" * 300_000]
+    data = b"".join(len(value).to_bytes(4, "big") + value for value in expected)
+    assert sej("append", "--length-prefixed", tmp_path / "j", stdin=data).returncode == 0
+    assert values(tmp_path / "j") == expected
+    done = sej("append", "--length-prefixed", tmp_path / "j", stdin=b"\0\0\0\1x\0\0\0\2y")
+    assert (done.returncode, b"last 5 bytes" in done.stderr) == (2, True)
+    assert values(tmp_path / "j") == [*expected, b"x"]
