@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pipeline.counting import count
     from pipeline.lag import Behind, Lag
     from pipeline.options import OptionError
-    from pipeline.session import register, session, spark_conf
+    from pipeline.sessions import register, session, spark_conf
 
 _HOME = {
     "pipeline.counting": ("count",),
     "pipeline.lag": ("Behind", "Lag"),
     "pipeline.options": ("OptionError",),
-    "pipeline.session": ("register", "session", "spark_conf"),
+    "pipeline.sessions": ("register", "session", "spark_conf"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -128,7 +128,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
             number = version("sej-journals")
         except PackageNotFoundError:
             number = "(not installed)"
-        click.echo(f"sej {number}, codec {codec.IMPLEMENTATION}, Python {sys.version.split()[0]}")
+        kind = {"c": "compiled (c)", "python": "pure (python)"}[codec.IMPLEMENTATION]
+        click.echo(f"sej {number}, codec {kind}, Python {sys.version.split()[0]}")
         ctx.exit()
 
 

@@ -137,7 +137,7 @@ def test_version_names_the_codec() -> None:
     done = sej("--version")
     assert done.returncode == 0
     assert f"codec {codec.IMPLEMENTATION}".encode() in done.stdout
-    assert b"codec python" in sej("--version", env={"SEJ_CODEC": "python"}).stdout
+    assert b"codec pure (python)" in sej("--version", env={"SEJ_CODEC": "python"}).stdout
 
 
 def test_help_has_examples() -> None:

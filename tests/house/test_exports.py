@@ -80,3 +80,11 @@ def test_importing_loads_nothing_heavy(package: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert not [module for module in HEAVY if module in loaded]
+
+
+@pytest.mark.parametrize("name", ["sej", "shard", "hub", "textqueue", "pipeline"])
+def test_no_module_hides_a_public_name(name: str) -> None:
+    """Importing a module binds its name in its package: one that is called like a lazy function would replace it."""
+    package = importlib.import_module(name)
+    modules = {found.name for found in pkgutil.iter_modules(package.__path__)}
+    assert not modules & set(package.__all__)

@@ -58,7 +58,7 @@ def test_wheel_installs_with_its_compiled_codec(clean: Path, tmp_path: Path) -> 
     version = run([clean.parent / "sej", "--version"], tmp_path)
     assert version.returncode == 0, version.stderr
     assert "0.1.0" in version.stdout
-    assert ("compiled" if compiled else "python") in version.stdout.lower()
+    assert ("codec compiled" if compiled else "codec pure") in version.stdout.lower()
 
 
 def test_without_a_compiler_the_wheel_is_pure_and_works(clean: Path, tmp_path: Path) -> None:
