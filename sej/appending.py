@@ -35,7 +35,7 @@ Durability = Literal["buffer", "os", "interval", "disk"]
 
 _BUFFER_BYTES: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
-_CHECKPOINT_BYTES: Final = 1 << 26
+_CHECKPOINT_BYTES: Final = 1 << 28
 """So much is left to the kernel before a background sync lets the index grow: what a reopening has to walk at most."""
 _LOCK_CHECK_S: Final = 0.09
 _LOOK_NS: Final = 100_000_000
