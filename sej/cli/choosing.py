@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from sej.cli.output import FORMS, form_named
 from sej.cli.units import Moment, parse_duration, parse_place, parse_size
 from sej.journal import Journal
 from sej.message import Message
@@ -77,16 +78,19 @@ def form_options(command: _Command) -> _Command:
     """Add ``--format`` and ``--json``, its short form; the command gets ``form``."""
 
     def chosen_form(ctx: click.Context, _: click.Parameter, value: str) -> str:
-        return "json" if ctx.params.pop("json", False) else value
+        json = ctx.params.pop("json", False)
+        form = "json" if json and value in ("text", "hex") else value
+        form_named(form)  # what it needs is there
+        return form
 
     form = click.option(
         "--format",
         "form",
-        type=click.Choice(["text", "json", "hex"]),
+        type=click.Choice(FORMS),
         default="text",
         show_default=True,
         callback=chosen_form,
-        help="hex: as text, but key and value in hexadecimal.",
+        help="hex: as text, with key and value in hexadecimal; msgpack, bson: as json, with such values taken apart.",
     )
     json = click.option("--json", is_flag=True, is_eager=True, help="One JSON object a line.")
     return json(form(command))

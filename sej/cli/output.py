@@ -1,16 +1,20 @@
-"""Messages as lines: for people with escapes or in hexadecimal, for programs as JSON. No I/O but writing lines."""
+"""Messages as lines: for people with escapes or in hexadecimal, for programs as JSON, whose values may be taken apart.
+
+No I/O but writing lines.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from sej.format import NO_TIMESTAMP
 from sej.message import Message
 
-__all__ = ["FORMS", "as_hex", "as_json", "as_text", "iso_time", "print_messages"]
+__all__ = ["FORMS", "as_hex", "as_json", "as_text", "form_named", "iso_time", "print_messages"]
 
 _NS: Final = 1_000_000_000
 _ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {
@@ -31,7 +35,12 @@ def iso_time(timestamp: int) -> str | None:
     if timestamp == NO_TIMESTAMP:
         return None
     seconds, rest = divmod(timestamp, _NS)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
+    return f"{_second(seconds)}.{rest:09d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def as_text(message: Message) -> str:
@@ -52,22 +61,9 @@ def as_json(message: Message) -> str:
         >>> as_json(Message(7, NO_TIMESTAMP, 0, b"k", bytes([255])))
         '{"offset": 7, "timestamp_ns": null, "time": null, "type": 0, "key": "k", "value_b64": "/w=="}'
     """
-    import base64
     import json
 
-    stamp = None if message.timestamp == NO_TIMESTAMP else message.timestamp
-    row: dict[str, Any] = {
-        "offset": message.offset,
-        "timestamp_ns": stamp,
-        "time": iso_time(message.timestamp),
-        "type": message.type,
-    }
-    for name, data in (("key", message.key), ("value", message.value)):
-        try:
-            row[name] = data.decode()
-        except UnicodeDecodeError:
-            row[f"{name}_b64"] = base64.b64encode(data).decode()
-    return json.dumps(row, ensure_ascii=False)
+    return json.dumps(_row(message) | _text_or_b64("value", message.value), ensure_ascii=False)
 
 
 def as_hex(message: Message) -> str:
@@ -81,16 +77,63 @@ def as_hex(message: Message) -> str:
     return f"{message.offset}\t{stamp}\t{message.type}\t{message.key.hex()}\t{message.value.hex()}"
 
 
-FORMS: Final[dict[str, Callable[[Message], str]]] = {"text": as_text, "json": as_json, "hex": as_hex}
+_LINES: Final[dict[str, Callable[[Message], str]]] = {"text": as_text, "json": as_json, "hex": as_hex}
+FORMS: Final = (*_LINES, "msgpack", "bson")
 """What ``--format`` takes."""
+
+
+def form_named(form: str) -> Callable[[Message], str]:
+    """What makes a line of a message, for one of FORMS.
+
+    Raises:
+        ValueError: what takes such values apart is not installed.
+    """
+    if form in _LINES:
+        return _LINES[form]
+    import json
+
+    from sej.cli.decoding import decoder
+
+    decode = decoder(form)
+
+    def line(message: Message) -> str:
+        """As JSON, with the value taken apart; a value that is none of the format stays what it is, and says so."""
+        row = _row(message)
+        try:
+            value = decode(message.value)
+        except ValueError as error:
+            return json.dumps(row | _text_or_b64("value", message.value) | {"error": str(error)}, ensure_ascii=False)
+        return f'{json.dumps(row, ensure_ascii=False)[:-1]}, "value": {value}}}'
+
+    return line
 
 
 def print_messages(messages: Iterable[Message], form: str) -> None:
     """Write one line a message to standard output, in UTF-8 whatever the locale says; form: one of FORMS."""
-    line = FORMS[form]
+    line = form_named(form)
     out = sys.stdout.buffer
     for message in messages:
         out.write(line(message).encode() + b"\n")
+
+
+def _row(message: Message) -> dict[str, Any]:
+    """What JSON says of a message, but its value."""
+    return {
+        "offset": message.offset,
+        "timestamp_ns": None if message.timestamp == NO_TIMESTAMP else message.timestamp,
+        "time": iso_time(message.timestamp),
+        "type": message.type,
+        **_text_or_b64("key", message.key),
+    }
+
+
+def _text_or_b64(name: str, data: bytes) -> dict[str, str]:
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_b64": base64.b64encode(data).decode()}
 
 
 def _line(data: bytes) -> str:

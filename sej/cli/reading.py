@@ -94,13 +94,17 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
 @click.command
 @click.argument("segment", type=click.Path(path_type=Path))
 @form_options
+@range_options
 @type_option
-def dump(segment: Path, form: str, types: tuple[int, ...]) -> None:
+def dump(
+    segment: Path, form: str, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
+) -> None:
     """Print the messages of one segment, wherever it lies; no directory around it is needed.
 
-    Example: sej dump orders/jnl/0000000000000000.jnl
+    Example: sej dump --format msgpack orders/jnl/0000000000000000.jnl
     """
-    print_messages((message for message in _segment(segment) if not types or message.type in types), form)
+    messages = _between(_segment(segment), start, end)
+    print_messages((message for message in messages if not types or message.type in types), form)
 
 
 def _count(path: Path) -> int:
@@ -133,6 +137,23 @@ def _count_slowly(path: Path) -> int:
         while batch := scanner.read(BATCH):
             total += len(batch)
         return total
+
+
+def _between(messages: Iterator[Message], start: int | Moment | None, end: int | Moment | None) -> Iterator[Message]:
+    """From start on, before end; a time is reached by the first message that is as new, as in a whole journal."""
+    begun = start is None
+    for message in messages:
+        begun = begun or _reaches(message, start)
+        if _reaches(message, end):
+            return
+        if begun:
+            yield message
+
+
+def _reaches(message: Message, place: int | Moment | None) -> bool:
+    if place is None:
+        return False
+    return message.timestamp >= place.timestamp if isinstance(place, Moment) else message.offset >= place
 
 
 def _segment(path: Path) -> Iterator[Message]:

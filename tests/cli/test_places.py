@@ -46,7 +46,7 @@ def test_hex_shows_bytes(journal: Path) -> None:
     line = sej("tail", "--format", "hex", "-n", "1", journal).stdout
     assert line.endswith(b"\tff\t%b\n" % b"value 29".hex().encode())
     assert json.loads(sej("tail", "--format", "json", "-n1", journal).stdout)["offset"] == 29
-    assert sej("tail", "--format", "bson", journal).returncode == 2
+    assert sej("tail", "--format", "xml", journal).returncode == 2
 
 
 def test_file_finds_the_segment(journal: Path) -> None:
