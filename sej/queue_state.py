@@ -129,19 +129,20 @@ class QueueState:
                     self._earliest = b
                 self.anchor = (a - 1, extra)
                 self._pass(a)
-            elif kind == DONE:
-                if a - offset == 1 and not self.above:
-                    if leased.pop(offset, None) is not None or waiting.pop(offset, None) is not None:
+            elif kind == DONE and a <= self.frontier and not self.above:
+                for number in range(offset, a):
+                    if leased.pop(number, None) is not None or waiting.pop(number, None) is not None:
                         self.done += 1
-                    if self._lapsed or self.expires:
-                        self._forget(offset)
-                else:
-                    self._done(offset, a)
+                if self._lapsed or self.expires or self.intents:
+                    for number in range(offset, a):
+                        self._forget(number)
             else:
                 self._apply(kind, band, attempt, slot, offset, a, b, extra)
 
     def _apply(self, kind: int, band: int, attempt: int, slot: int, offset: int, a: int, b: int, extra: int) -> None:
-        if kind == PICK:
+        if kind == DONE:
+            self._done(offset, a)
+        elif kind == PICK:
             self._remove(offset)
             self.intents.pop(offset, None)
             self._lease(offset, Lease(attempt, slot, b, band))

@@ -100,6 +100,15 @@ class TestOrder:
         clock.move(0.01)
         assert values(q) == [b"later"]
 
+    def test_what_was_done_before_its_turn_stays_done_in_a_compacted_log(self, q: JournalQueue) -> None:
+        q.put(b"usual")
+        q.put(b"urgent", priority=1)
+        take(q).done()
+        with q._mutex:
+            q._locked(q._log.compact)
+        assert values(q) == [b"usual"]
+        assert q.stats().done == 2
+
     def test_two_queues_over_one_journal_each_get_everything(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, name="a") as a, opened(tmp_path, clock, name="b") as b:
             a.put(b"job")
