@@ -61,7 +61,7 @@ class _Slot:
 class Merge:
     """Reads all client directories of a hub as one stream, and remembers how far it came.
 
-    Use it from one thread.
+    Use it from one thread. After :meth:`close` every call raises :class:`~sej.ClosedError`.
 
     Attributes:
         root: the hub's.

@@ -140,6 +140,7 @@ class Store:
 
         Raises:
             DecodeError: these are no whole messages; nothing was taken.
+            GapError: as :meth:`put`, or the journal is not there and create is False.
             SejError: as :meth:`put`.
         """
         if not len(data):

@@ -40,7 +40,26 @@ class Sink(Protocol):
 
 
 class Counters(NamedTuple):
-    """What the original counts, by its names; since the queue was opened where it is no size."""
+    """What the original counts, by its names; since the queue was opened where it is no size.
+
+    Attributes:
+        items: waiting.
+        bytes: of these.
+        total_items: put.
+        logsize: bytes of all files.
+        expired_items: that expired.
+        mem_items: waiting items that are in memory.
+        mem_bytes: of these.
+        age: ms that the item taken last had waited.
+        discarded: dropped at a limit.
+        waiters: calls that wait for an item.
+        open_transactions: reserved items.
+        transactions: items that were reserved.
+        canceled_transactions: that were put back.
+        total_flushes: calls of flush.
+        journal_rewrites: how often the journal was written anew.
+        journal_rotations: how often a file was ended.
+    """
 
     items: int
     bytes: int
@@ -190,7 +209,7 @@ class Opened:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the queue is empty and older than ``max_queue_age_s``: it may be deleted."""
+        """Whether it may be deleted, as the queue is empty and older than ``max_queue_age_s``."""
         with self._guard:
             limit = self._max_queue_age_s
             idle = not self._backlog and not self._machine.open and not self._waiters

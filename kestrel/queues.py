@@ -65,7 +65,7 @@ class Queues:
             return sorted({*self._open, *queue_names(self.directory, self._disk)})
 
     def open(self, name: str) -> Queue:
-        """The queue of that name, made if missing. Raises as ``Queue``."""
+        """The queue of that name, made if missing. Raises as :class:`Queue`, and ShutError once closed."""
         with self._guard:
             if self._closed:
                 raise ShutError("the queues are closed; open them anew", path=self.directory)

@@ -159,7 +159,7 @@ class State(NamedTuple):
 
     @property
     def recovered(self) -> list[Item]:
-        """The items with the open ones put back, as opening the queue would: lowest xid at the head."""
+        """The items with the open ones put back, the lowest xid at the head, as opening the queue would."""
         return [*self.open_transactions.values(), *self.items]
 
 
@@ -173,7 +173,7 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         disk: the seam.
 
     Returns:
-        The state. Damage is in it, never raised: every file counts up to its first unreadable place.
+        The state. Damage is in it, never raised; every file counts up to its first unreadable place.
 
     Raises:
         MissingError: there is no such directory.

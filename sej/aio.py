@@ -92,7 +92,11 @@ class Writer:
 
     @property
     def writer(self) -> sej.writer.Writer:
-        """The writer below."""
+        """The writer below.
+
+        Raises:
+            ClosedError: it is not open.
+        """
         if self._writer is None:
             raise ClosedError("the writer is not open: use `async with`, or await open()", path=os.fspath(self._path))
         return self._writer

@@ -125,6 +125,18 @@ class Consumer:
         """As :meth:`run`, with up to batch_messages at a time. A batch that fails is tried again as a whole.
 
         After max_attempts its messages are tried one by one, so that only those that fail go to the dead letters.
+
+        Args:
+            handler: called with a list of messages.
+            batch_messages: at most so many.
+            timeout: as for :meth:`run`.
+
+        Returns:
+            How many messages were handled, dead letters among them.
+
+        Raises:
+            RetriesExhaustedError: one message failed again by itself and there is no dead letter.
+            SejError: as :meth:`run`.
         """
         wait = self._timeout if isinstance(timeout, Start) else timeout
         with (

@@ -34,7 +34,14 @@ _SCAN_MESSAGES: Final = 4096
 
 
 class SegmentInfo(NamedTuple):
-    """One segment as it is now: first offset, path, size in bytes, time of its last change in ns."""
+    """One segment as it is now.
+
+    Attributes:
+        first_offset: the offset of its first message, by its name.
+        path: the file.
+        size: in bytes.
+        mtime_ns: the time of its last change, ns since the epoch.
+    """
 
     first_offset: int
     path: str
@@ -129,7 +136,7 @@ class Journal:
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next message gets: behind the last whole message, torn tail or not."""
+        """The offset that the next message gets, behind the last whole message, torn tail or not."""
         return Tail(self._directory).end_offset()
 
     @property

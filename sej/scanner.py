@@ -34,7 +34,7 @@ class Scanner:
     """Reads the messages of a journal in order, and waits for more.
 
     It keeps nothing on disk; see :class:`sej.Offset` for a place that outlives the process. Use it from one thread;
-    :meth:`close` may be called from any.
+    :meth:`close` may be called from any, and after it everything else raises :class:`~sej.ClosedError`.
 
     Attributes:
         path: the SEJ directory.
@@ -167,7 +167,7 @@ class Scanner:
 
     @property
     def gaps(self) -> list[Gap]:
-        """Lost messages that were passed: gaps that a repair recorded, and what ``on_corruption="skip"`` skipped."""
+        """Lost messages that were passed, in gaps that a repair recorded and where ``on_corruption="skip"`` skipped."""
         return [*self._passed, *self._cursor.gaps]
 
     # --- moving

@@ -87,7 +87,7 @@ class Item(ABC):
     @property
     @abstractmethod
     def value(self) -> Any:
-        """What was put: bytes, or what the queue's serializer makes of them."""
+        """What was put; bytes, or what the queue's serializer makes of them."""
 
     @property
     @abstractmethod
@@ -97,12 +97,12 @@ class Item(ABC):
     @property
     @abstractmethod
     def message(self) -> Any:
-        """What the backend keeps: a :class:`sej.Message` on a journal."""
+        """What the backend keeps, a :class:`sej.Message` on a journal."""
 
     @property
     @abstractmethod
     def attempts(self) -> int:
-        """How often it was handed out, this time included: 1 at first."""
+        """How often it was handed out, this time included; 1 at first."""
 
     @property
     @abstractmethod
@@ -151,7 +151,8 @@ class WorkQueue(ABC):
     Attributes:
         path: as given on opening.
         name: the queue's.
-        can: what this backend can do, of :data:`CAPABILITIES`.
+        can: what this backend can do, of ``keys``, ``delay``, ``priority``, ``expire``, ``dedupe``, ``maxsize``,
+            ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive`` and ``purge``.
     """
 
     path: str
@@ -232,7 +233,7 @@ class WorkQueue(ABC):
             timeout: seconds to wait for room where the queue has a maxsize; None: for ever.
 
         Returns:
-            Its number: the offset on a journal.
+            Its number, the offset on a journal.
 
         Raises:
             QueueFullError: no room came within the time-out.

@@ -73,7 +73,7 @@ class Path:
 
     @property
     def name(self) -> str:
-        """What the shards' names have in common: ``orders.3``, ``3``, ``orders``."""
+        """What the shards' names have in common, as in ``orders.3``, ``3`` or ``orders``."""
         if not self.bits:
             return self.prefix
         return f"{self.prefix}.{self.bits:x}" if self.prefix else f"{self.bits:x}"

@@ -18,7 +18,8 @@ __all__ = ["TreeWatch", "watch"]
 class TreeWatch:
     """Iterates over the SEJ directories that appear under a root after it was made; :meth:`stop` ends that.
 
-    Use it from one thread; :meth:`stop` and :meth:`close` may be called from any.
+    Use it from one thread; :meth:`stop` and :meth:`close` may be called from any. After :meth:`close` reading raises
+    :class:`~sej.ClosedError`.
 
     Attributes:
         tree: what was there at the start; nothing is in both, and nothing is missed between.

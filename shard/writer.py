@@ -36,6 +36,8 @@ _NOT_GIVEN: Final = -1
 class Writer:
     """Appends to a tree of shards. Threads may share it.
 
+    After :meth:`close`, and in a forked child, every call raises :class:`~sej.ClosedError`.
+
     Attributes:
         path: the tree.
 

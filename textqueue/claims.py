@@ -35,7 +35,10 @@ _TRIES: Final = 16
 
 
 class Claim:
-    """A message that this process holds: end it by ``done``, ``failed`` or ``give_back``."""
+    """A message that this process holds: end it by ``done``, ``failed``, ``give_up`` or ``give_back``.
+
+    These raise :class:`~sej.ClosedError` where the queue was closed, which has given the message back.
+    """
 
     def __init__(self, claimer: Claimer, message: Message, owner: bytes) -> None:
         """Made by a queue."""

@@ -21,7 +21,14 @@ __all__ = [
 
 
 class MessageStatus(enum.Enum):
-    """What became of a message; the names and values are those of the published package."""
+    """What became of a message; the names and values are those of the published package.
+
+    Attributes:
+        cleared: done.
+        queued: waits.
+        comment: no message, a person's note.
+        critical: failed, and will not be tried again.
+    """
 
     cleared = 1
     queued = 2

@@ -45,6 +45,12 @@ class _Input(NamedTuple):
 class TextQueue:
     """A queue of messages in files that people edit.
 
+    After :meth:`close` whatever needs the files raises :class:`~sej.ClosedError`; any call may raise a
+    :class:`~textqueue.TextQueueError`.
+
+    Attributes:
+        conflicts: what a person should know, in the order in which it was found.
+
     Example:
         >>> import tempfile
         >>> q = TextQueue(tempfile.mkdtemp() + "/jobs.tq")
@@ -80,7 +86,7 @@ class TextQueue:
             disk: the seam.
 
         Raises:
-            ValueError: an option is not one of those above.
+            InvalidTextError: an option is not one of those above.
         """
         if on_revert not in ("reapply", "deliver"):
             raise InvalidTextError(f"on_revert must be 'reapply' or 'deliver', not {on_revert!r}")
@@ -306,7 +312,9 @@ class TextQueue:
         target: str | os.PathLike[str],
         statuses: Collection[MessageStatus] = frozenset({MessageStatus.cleared}),
     ) -> int:
-        """Move done messages to the end of another file; see ``textqueue.archive``.
+        """Move done messages to the end of another file; a crash in between loses and repeats nothing.
+
+        A comment right above them goes with them.
 
         Args:
             target: the file; made when it is missing.
@@ -324,7 +332,7 @@ class TextQueue:
         return sum(archive(source, os.fspath(target), statuses) for source in there)
 
     def drain_to(self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000) -> int:
-        """Move every free message into a journal, each once, whatever dies in between; see ``textqueue.drain``.
+        """Move every free message into a journal, each once, whatever dies in between.
 
         A message is marked as cleared only after the journal has it on disk.
 
@@ -338,6 +346,7 @@ class TextQueue:
 
         Raises:
             LockedError: somebody else drains the same file.
+            InvalidTextError: batch is below 1.
         """
         self._check_open()
         if batch < 1:

@@ -117,6 +117,7 @@ class Copier:
             AccessError: the hub does not let this client in.
             SejError: the first directory's error, where some could not be copied; the others were.
             JournalNotFoundError: there is nothing at the path.
+            NotAJournalError: it is a file.
         """
         copied = self._pass(patient=False)
         for error in self.progress.failures.values():
@@ -136,6 +137,7 @@ class Copier:
         Raises:
             AccessError: the hub does not let this client in; waiting would not help.
             ClosedError: the client was closed.
+            NotAJournalError: the path is a file; while there is nothing, it waits.
         """
         stop = stop or threading.Event()
         deadline = None if timeout is None else time.monotonic() + timeout

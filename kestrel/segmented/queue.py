@@ -180,6 +180,10 @@ class Queue:
 
         Args:
             items: their ids do not count, they get the next ones.
+
+        Raises:
+            FullError: as :meth:`put_many`.
+            TooLargeError: as :meth:`put_many`.
         """
         found = [one._replace(data=self._checked(one.data)) for one in items]
         with self.guard:
@@ -322,7 +326,12 @@ class Queue:
     # What the readers call, under the lock.
 
     def check(self) -> None:
-        """Make sure that the queue is open and well."""
+        """Make sure that the queue is open and well.
+
+        Raises:
+            ShutError: it was closed.
+            FailedError: a write or sync failed before.
+        """
         if self._closed:
             raise ShutError("the queue is closed; open it anew", path=join(self.directory, self.name))
         self._files.check()

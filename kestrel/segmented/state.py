@@ -52,7 +52,7 @@ def load(directory: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> St
     """What a queue's files add up to; changes nothing, takes no lock and holds all of it in memory.
 
     Returns:
-        The state. Damage is in it, never raised: every file counts up to its first unreadable place.
+        The state. Damage is in it, never raised; every file counts up to its first unreadable place.
 
     Raises:
         MissingError: there is no such directory.
