@@ -6,9 +6,20 @@ Needs the extra ``hub`` (grpcio). The protocol is ``hub.proto``; docs/formats/hu
 from __future__ import annotations
 
 from hub.wire.access import Tokens, make_token
-from hub.wire.client import Client, Standing
+from hub.wire.client import Client, Listed, Standing
 from hub.wire.copier import Copier, Progress
 from hub.wire.server import Server
 from hub.wire.tls import ClientTLS, ServerTLS
 
-__all__ = ["Client", "ClientTLS", "Copier", "Progress", "Server", "ServerTLS", "Standing", "Tokens", "make_token"]
+__all__ = [
+    "Client",
+    "ClientTLS",
+    "Copier",
+    "Listed",
+    "Progress",
+    "Server",
+    "ServerTLS",
+    "Standing",
+    "Tokens",
+    "make_token",
+]

@@ -17,14 +17,14 @@ import grpc
 
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
-from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, to_wire
+from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, to_wire
 from hub.wire.status import from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
 from sej.errors import ClosedError
 from sej.format import OVERHEAD_SIZE
 from sej.message import Message
 
-__all__ = ["Client", "Standing"]
+__all__ = ["Client", "Listed", "Standing"]
 
 _BATCH_BYTES: Final = 1 << 20
 _BATCH_MESSAGES: Final = 10_000
@@ -42,6 +42,26 @@ class Standing(NamedTuple):
     known: bool
     first_offset: int
     next_offset: int
+
+
+class Listed(NamedTuple):
+    """One journal on the hub.
+
+    Attributes:
+        client: whose.
+        journal_dir: its name.
+        first_offset: the first offset that the hub still has.
+        next_offset: what the hub expects; everything below is durable.
+        size: about how many bytes its messages take.
+        id: other bytes in a journal that was made anew; empty where it has none.
+    """
+
+    client: str
+    journal_dir: str
+    first_offset: int
+    next_offset: int
+    size: int
+    id: bytes
 
 
 class Client:
@@ -175,6 +195,61 @@ class Client:
     def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
         """The offset that the hub expects next; 0 for a journal that it does not have."""
         return self.where(journal_dir, client_id=client_id).next_offset
+
+    def find_time(self, journal_dir: str, timestamp: int, *, client_id: str | None = None) -> int:
+        """The first offset as new as timestamp, ns; where there is none, the one that the hub expects next."""
+        request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir, Timestamp=timestamp)
+        call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
+        with self._translating():
+            found: int = call(request, timeout=self._timeout_s, metadata=self._metadata).TimeOffset
+        return found
+
+    def journals(self, client_id: str = "") -> list[Listed]:
+        """The journals that this client may read, and where each stands; of one client, or of all."""
+        call = self._unary("List", pb.ListRequest.SerializeToString, pb.ListResponse.FromString)
+        with self._translating():
+            answer = call(pb.ListRequest(ClientID=client_id), timeout=self._timeout_s, metadata=self._metadata)
+        return [Listed(j.ClientID, j.JournalDir, j.FirstOffset, j.NextOffset, j.Size, j.ID) for j in answer.Journals]
+
+    def read_encoded(
+        self,
+        journal_dir: str,
+        offset: int,
+        stop: int = 0,
+        *,
+        client_id: str | None = None,
+        skip: bool = False,
+        verify: bool = False,
+    ) -> Iterator[bytes | memoryview]:
+        """Whole messages as they stand in the journal, in large chunks, each without a gap in its offsets.
+
+        Args:
+            journal_dir: the journal's name on the hub.
+            offset: the first message's.
+            stop: end with the chunk that reaches it; 0: with what is there.
+            client_id: whose; not given: this client's own.
+            skip: pass over what is damaged; the offsets of the messages show where.
+            verify: compare blocks with their checksums.
+
+        Raises:
+            SejError: as :meth:`hub.Store.get`; UnavailableError where the connection was lost: go on from there.
+        """
+        call: Any = self._open().unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)
+        request = pb.ReadRequest(
+            ClientID=self._who(client_id),
+            JournalDir=journal_dir,
+            Offset=offset,
+            StopOffset=stop,
+            Skip=skip,
+            Verify=verify,
+        )
+        with self._translating():
+            answers = call(request, metadata=self._metadata)
+            try:
+                for answer in answers:
+                    yield open_read_response(answer)
+            finally:
+                answers.cancel()
 
     def get(
         self,

@@ -28,13 +28,16 @@ __all__ = [
     "from_wire",
     "open_copy_request",
     "open_put_request",
+    "open_read_response",
     "parse",
+    "read_response",
     "to_wire",
 ]
 
 MAX_MESSAGE_BYTES: Final = 1 << 26
 """What one request or reply may hold; a journal's message beyond that needs a larger limit on both sides."""
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
+assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
 _VARINT_BYTES: Final = 10
 
 
@@ -114,17 +117,38 @@ def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview, bool]:
     Raises:
         InvalidMessageError: these bytes are none.
     """
-    if data[:1] == bytes((_ENCODED_TAG,)):  # nothing but the bytes: no need to copy them
+    plain = _only_encoded(data)
+    if plain is not None:
+        return "", "", plain, False
+    request = parse(pb.CopyRequest, data)
+    return request.ClientID, request.JournalDir, request.Encoded, request.Create
+
+
+def read_response(data: bytes) -> bytes:
+    """A ReadResponse."""
+    return b"".join((bytes((_ENCODED_TAG,)), _varint(len(data)), data))
+
+
+def open_read_response(data: bytes) -> bytes | memoryview:
+    """The encoded messages of a ReadResponse.
+
+    Raises:
+        InvalidMessageError: these bytes are none.
+    """
+    plain = _only_encoded(data)
+    return parse(pb.ReadResponse, data).Encoded if plain is None else plain
+
+
+def _only_encoded(data: bytes) -> memoryview | None:
+    """The bytes of the field Encoded where there is nothing else, without copying them."""
+    if data[:1] == bytes((_ENCODED_TAG,)):
         size = shift = 0
         for at in range(1, min(len(data), 1 + _VARINT_BYTES)):
             size |= (data[at] & 0x7F) << shift
             shift += 7
             if data[at] < 0x80:
-                if at + 1 + size == len(data):
-                    return "", "", memoryview(data)[at + 1 :], False
-                break
-    request = parse(pb.CopyRequest, data)
-    return request.ClientID, request.JournalDir, request.Encoded, request.Create
+                return memoryview(data)[at + 1 :] if at + 1 + size == len(data) else None
+    return None
 
 
 def _varint(number: int) -> bytes:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12hub/wire/hub.proto\x12\x03hub\"R\n\nPutRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x1e\n\x08Messages\x18\x03 \x03(\x0b\x32\x0c.hub.Message\"!\n\x0bPutResponse\x12\x12\n\nNextOffset\x18\x01 \x01(\x04\"i\n\nGetRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x0e\n\x06Offset\x18\x03 \x01(\x04\x12\x13\n\x0bMaxMessages\x18\x04 \x01(\r\x12\x10\n\x08MaxBytes\x18\x05 \x01(\x04\"-\n\x0bGetResponse\x12\x1e\n\x08Messages\x18\x01 \x03(\x0b\x32\x0c.hub.Message\"V\n\x07Message\x12\x0e\n\x06Offset\x18\x01 \x01(\x04\x12\x11\n\tTimestamp\x18\x02 \x01(\x03\x12\x0c\n\x04Type\x18\x03 \x01(\r\x12\x0b\n\x03Key\x18\x04 \x01(\x0c\x12\r\n\x05Value\x18\x05 \x01(\x0c\"4\n\x0cWhereRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\"G\n\rWhereResponse\x12\r\n\x05Known\x18\x01 \x01(\x08\x12\x13\n\x0b\x46irstOffset\x18\x02 \x01(\x04\x12\x12\n\nNextOffset\x18\x03 \x01(\x04\"T\n\x0b\x43opyRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x0f\n\x07\x45ncoded\x18\x03 \x01(\x0c\x12\x0e\n\x06\x43reate\x18\x04 \x01(\x08\"\"\n\x0c\x43opyResponse\x12\x12\n\nNextOffset\x18\x01 \x01(\x04\x32\xf3\x01\n\x03Hub\x12*\n\x03Put\x12\x0f.hub.PutRequest\x1a\x10.hub.PutResponse\"\x00\x12*\n\x03Get\x12\x0f.hub.GetRequest\x1a\x10.hub.GetResponse\"\x00\x12/\n\x06\x46ollow\x12\x0f.hub.GetRequest\x1a\x10.hub.GetResponse\"\x00\x30\x01\x12\x30\n\x05Where\x12\x11.hub.WhereRequest\x1a\x12.hub.WhereResponse\"\x00\x12\x31\n\x04\x43opy\x12\x10.hub.CopyRequest\x1a\x11.hub.CopyResponse\"\x00(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12hub/wire/hub.proto\x12\x03hub\"R\n\nPutRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x1e\n\x08Messages\x18\x03 \x03(\x0b\x32\x0c.hub.Message\"!\n\x0bPutResponse\x12\x12\n\nNextOffset\x18\x01 \x01(\x04\"i\n\nGetRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x0e\n\x06Offset\x18\x03 \x01(\x04\x12\x13\n\x0bMaxMessages\x18\x04 \x01(\r\x12\x10\n\x08MaxBytes\x18\x05 \x01(\x04\"-\n\x0bGetResponse\x12\x1e\n\x08Messages\x18\x01 \x03(\x0b\x32\x0c.hub.Message\"V\n\x07Message\x12\x0e\n\x06Offset\x18\x01 \x01(\x04\x12\x11\n\tTimestamp\x18\x02 \x01(\x03\x12\x0c\n\x04Type\x18\x03 \x01(\r\x12\x0b\n\x03Key\x18\x04 \x01(\x0c\x12\r\n\x05Value\x18\x05 \x01(\x0c\"Z\n\x0cWhereRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x16\n\tTimestamp\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0c\n\n_Timestamp\"[\n\rWhereResponse\x12\r\n\x05Known\x18\x01 \x01(\x08\x12\x13\n\x0b\x46irstOffset\x18\x02 \x01(\x04\x12\x12\n\nNextOffset\x18\x03 \x01(\x04\x12\x12\n\nTimeOffset\x18\x04 \x01(\x04\"\x1f\n\x0bListRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\"-\n\x0cListResponse\x12\x1d\n\x08Journals\x18\x01 \x03(\x0b\x32\x0b.hub.Listed\"q\n\x06Listed\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x13\n\x0b\x46irstOffset\x18\x03 \x01(\x04\x12\x12\n\nNextOffset\x18\x04 \x01(\x04\x12\x0c\n\x04Size\x18\x05 \x01(\x04\x12\n\n\x02ID\x18\x06 \x01(\x0c\"u\n\x0bReadRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x0e\n\x06Offset\x18\x03 \x01(\x04\x12\x12\n\nStopOffset\x18\x04 \x01(\x04\x12\x0c\n\x04Skip\x18\x05 \x01(\x08\x12\x0e\n\x06Verify\x18\x06 \x01(\x08\"\x1f\n\x0cReadResponse\x12\x0f\n\x07\x45ncoded\x18\x03 \x01(\x0c\"T\n\x0b\x43opyRequest\x12\x10\n\x08\x43lientID\x18\x01 \x01(\t\x12\x12\n\nJournalDir\x18\x02 \x01(\t\x12\x0f\n\x07\x45ncoded\x18\x03 \x01(\x0c\x12\x0e\n\x06\x43reate\x18\x04 \x01(\x08\"\"\n\x0c\x43opyResponse\x12\x12\n\nNextOffset\x18\x01 \x01(\x04\x32\xd3\x02\n\x03Hub\x12*\n\x03Put\x12\x0f.hub.PutRequest\x1a\x10.hub.PutResponse\"\x00\x12*\n\x03Get\x12\x0f.hub.GetRequest\x1a\x10.hub.GetResponse\"\x00\x12/\n\x06\x46ollow\x12\x0f.hub.GetRequest\x1a\x10.hub.GetResponse\"\x00\x30\x01\x12\x30\n\x05Where\x12\x11.hub.WhereRequest\x1a\x12.hub.WhereResponse\"\x00\x12-\n\x04List\x12\x10.hub.ListRequest\x1a\x11.hub.ListResponse\"\x00\x12/\n\x04Read\x12\x10.hub.ReadRequest\x1a\x11.hub.ReadResponse\"\x00\x30\x01\x12\x31\n\x04\x43opy\x12\x10.hub.CopyRequest\x1a\x11.hub.CopyResponse\"\x00(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,13 +42,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGE']._serialized_start=300
   _globals['_MESSAGE']._serialized_end=386
   _globals['_WHEREREQUEST']._serialized_start=388
-  _globals['_WHEREREQUEST']._serialized_end=440
-  _globals['_WHERERESPONSE']._serialized_start=442
-  _globals['_WHERERESPONSE']._serialized_end=513
-  _globals['_COPYREQUEST']._serialized_start=515
-  _globals['_COPYREQUEST']._serialized_end=599
-  _globals['_COPYRESPONSE']._serialized_start=601
-  _globals['_COPYRESPONSE']._serialized_end=635
-  _globals['_HUB']._serialized_start=638
-  _globals['_HUB']._serialized_end=881
+  _globals['_WHEREREQUEST']._serialized_end=478
+  _globals['_WHERERESPONSE']._serialized_start=480
+  _globals['_WHERERESPONSE']._serialized_end=571
+  _globals['_LISTREQUEST']._serialized_start=573
+  _globals['_LISTREQUEST']._serialized_end=604
+  _globals['_LISTRESPONSE']._serialized_start=606
+  _globals['_LISTRESPONSE']._serialized_end=651
+  _globals['_LISTED']._serialized_start=653
+  _globals['_LISTED']._serialized_end=766
+  _globals['_READREQUEST']._serialized_start=768
+  _globals['_READREQUEST']._serialized_end=885
+  _globals['_READRESPONSE']._serialized_start=887
+  _globals['_READRESPONSE']._serialized_end=918
+  _globals['_COPYREQUEST']._serialized_start=920
+  _globals['_COPYREQUEST']._serialized_end=1004
+  _globals['_COPYRESPONSE']._serialized_start=1006
+  _globals['_COPYRESPONSE']._serialized_end=1040
+  _globals['_HUB']._serialized_start=1043
+  _globals['_HUB']._serialized_end=1382
 # @@protoc_insertion_point(module_scope)

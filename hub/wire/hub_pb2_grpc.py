@@ -54,6 +54,16 @@ class HubStub:
                 request_serializer=hub_dot_wire_dot_hub__pb2.WhereRequest.SerializeToString,
                 response_deserializer=hub_dot_wire_dot_hub__pb2.WhereResponse.FromString,
                 _registered_method=True)
+        self.List = channel.unary_unary(
+                '/hub.Hub/List',
+                request_serializer=hub_dot_wire_dot_hub__pb2.ListRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.ListResponse.FromString,
+                _registered_method=True)
+        self.Read = channel.unary_stream(
+                '/hub.Hub/Read',
+                request_serializer=hub_dot_wire_dot_hub__pb2.ReadRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.ReadResponse.FromString,
+                _registered_method=True)
         self.Copy = channel.stream_stream(
                 '/hub.Hub/Copy',
                 request_serializer=hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
@@ -94,6 +104,20 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def List(self, request, context):
+        """Which journals the caller may read, and where each stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Read(self, request, context):
+        """Encoded messages as they stand in the journal, up to its end: Copy the other way round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Copy(self, request_iterator, context):
         """Takes encoded messages as they stand in the client's journal. Each response says up to where everything is
         durable; one response may answer several requests.
@@ -124,6 +148,16 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Where,
                     request_deserializer=hub_dot_wire_dot_hub__pb2.WhereRequest.FromString,
                     response_serializer=hub_dot_wire_dot_hub__pb2.WhereResponse.SerializeToString,
+            ),
+            'List': grpc.unary_unary_rpc_method_handler(
+                    servicer.List,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.ListRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.ListResponse.SerializeToString,
+            ),
+            'Read': grpc.unary_stream_rpc_method_handler(
+                    servicer.Read,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.ReadRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.ReadResponse.SerializeToString,
             ),
             'Copy': grpc.stream_stream_rpc_method_handler(
                     servicer.Copy,
@@ -239,6 +273,60 @@ class Hub:
             '/hub.Hub/Where',
             hub_dot_wire_dot_hub__pb2.WhereRequest.SerializeToString,
             hub_dot_wire_dot_hub__pb2.WhereResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def List(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hub.Hub/List',
+            hub_dot_wire_dot_hub__pb2.ListRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.ListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Read(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hub.Hub/Read',
+            hub_dot_wire_dot_hub__pb2.ReadRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.ReadResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""The five calls of the service ``hub.Hub``, each a translation: bytes to the store's words and back.
+"""The seven calls of the service ``hub.Hub``, each a translation: bytes to the store's words and back.
 
 Every call is checked by the guard before the store sees it, and whatever goes wrong becomes a status with a reason
 (:mod:`hub.wire.status`). Put and Copy get their requests as bytes; see :mod:`hub.wire.frames`.
@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import grpc
 
-from hub.errors import UnavailableError
+from hub.errors import AccessError, UnavailableError
 from hub.naming import Source, check_journal, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
 from hub.wire.copying import CopySession
-from hub.wire.frames import encode_put_request, open_copy_request, open_put_request, parse, to_wire
+from hub.wire.frames import encode_put_request, open_copy_request, open_put_request, parse, read_response, to_wire
+from hub.wire.reading import Catalog, encoded, find_time
 from hub.wire.status import BusyError, to_status
 from sej.errors import InvalidMessageError, InvalidNameError, SejError
 from sej.format import OVERHEAD_SIZE
@@ -40,7 +41,7 @@ class Service:
     """Answers the calls.
 
     Attributes:
-        streams: how many Copy and Follow calls are under way.
+        streams: how many Copy, Follow and Read calls are under way.
         refusals: calls that ended with an error, by its name in the metadata; the store counts its own too.
     """
 
@@ -59,12 +60,13 @@ class Service:
         Args:
             store: where the messages go.
             guard: who may.
-            max_streams: Copy and Follow calls at a time; each holds a thread.
+            max_streams: Copy, Follow and Read calls at a time; each holds a thread.
             max_reply_bytes: messages in one reply take at most so much, if there is more than one.
             idle_s: a copying client that is silent for so long is gone.
             clock: seconds since the epoch, for tokens that expire.
         """
         self._store = store
+        self._catalog = Catalog(store)
         self._guard = guard
         self._max_reply_bytes = max_reply_bytes
         self._idle_s = idle_s
@@ -83,6 +85,8 @@ class Service:
             "Put": grpc.unary_unary_rpc_method_handler(self._put, None, pb.PutResponse.SerializeToString),
             "Get": grpc.unary_unary_rpc_method_handler(self._get, None, reply),
             "Where": grpc.unary_unary_rpc_method_handler(self._where, None, pb.WhereResponse.SerializeToString),
+            "List": grpc.unary_unary_rpc_method_handler(self._list, None, pb.ListResponse.SerializeToString),
+            "Read": grpc.unary_stream_rpc_method_handler(self._read, None, None),
             "Follow": grpc.unary_stream_rpc_method_handler(self._follow, None, reply),
             "Copy": grpc.stream_stream_rpc_method_handler(self._copy, None, pb.CopyResponse.SerializeToString),
         }
@@ -133,8 +137,29 @@ class Service:
             if first is None:
                 return pb.WhereResponse()
             end = self._store.end_offset(request.ClientID, request.JournalDir)
-            return pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end)
+            found = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end)
+            if request.HasField("Timestamp"):
+                source = self._allow(context, "read", request.ClientID, request.JournalDir)
+                found.TimeOffset = find_time(self._store, source, request.Timestamp)
+            return found
         raise AssertionError("the call was aborted")
+
+    def _list(self, data: bytes, context: grpc.ServicerContext) -> pb.ListResponse:
+        with self._answering(context):
+            request = parse(pb.ListRequest, data)
+            sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
+            clients = {client for client in {source.client for source in sources} if self._may_read(context, client)}
+            found = (self._catalog.listed(source) for source in sources if source.client in clients)
+            return pb.ListResponse(Journals=[journal for journal in found if journal is not None])
+        raise AssertionError("the call was aborted")
+
+    def _read(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with self._answering(context), self._stream():
+            request = parse(pb.ReadRequest, data)
+            source = self._allow(context, "read", request.ClientID, request.JournalDir)
+            for chunk in encoded(self._store, source, request):
+                self._require_running()
+                yield read_response(chunk)
 
     def _follow(self, data: bytes, context: grpc.ServicerContext) -> Iterator[pb.GetResponse]:
         with self._answering(context), self._stream():
@@ -184,6 +209,16 @@ class Service:
             return source
         self._guard.check(context, role, client, self._clock())
         return source
+
+    def _may_read(self, context: grpc.ServicerContext, client: str) -> bool:
+        """Whether the caller may read a client's journals; raises where nobody knows the caller."""
+        try:
+            self._guard.check(context, "read", client, self._clock())
+        except AccessError as error:
+            if error.known:
+                return False
+            raise
+        return True
 
     def _require_running(self) -> None:
         if self._stopping.is_set():

@@ -24,7 +24,7 @@ import sej
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, hash_token
-from hub.wire.frames import copy_request, encode_put_request, open_copy_request, open_put_request
+from hub.wire.frames import copy_request, encode_put_request, open_copy_request, open_put_request, open_read_response
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.support import CERTIFICATES, connected, serving
 from tests.sej.support import packed, sample, segments
@@ -108,6 +108,51 @@ def test_what_is_not_the_beginning_does_not_become_one(tmp_path: Path) -> None:
             list(client.copy("j", [packed(sample(5, 10))], create=False))
         assert store.sources() == []
         assert list(client.copy("j", [packed(sample(5, 10))])) == [15]
+
+
+def test_a_journal_is_given_as_it_stands(tmp_path: Path) -> None:
+    messages = sample(9000, 5, size=400)
+    with connected(tmp_path) as (store, client):
+        store.put("client-a", "j", messages)
+        chunks = [bytes(chunk) for chunk in client.read_encoded("j", 5)]
+        assert len(chunks) > 1
+        assert b"".join(chunks) == packed(messages)
+        assert b"".join(client.read_encoded("j", 7, 8)).startswith(packed(messages[2:3]))
+        assert list(client.read_encoded("j", 9005)) == []
+        with pytest.raises(sej.OffsetTooSmallError) as deleted:
+            list(client.read_encoded("j", 4))
+        assert deleted.value.first_available == 5
+        with pytest.raises(sej.JournalNotFoundError):
+            list(client.read_encoded("unknown", 0))
+        assert [client.find_time("j", messages[at].timestamp) for at in (0, 77)] == [5, 82]
+        assert client.find_time("j", messages[-1].timestamp + 1) == 9005
+        assert open_read_response(pb.ReadResponse(Encoded=chunks[0]).SerializeToString()) == chunks[0]
+
+
+def test_a_damaged_journal_is_given_where_it_is_asked_for(tmp_path: Path) -> None:
+    messages = sample(30)
+    with connected(tmp_path) as (store, client):
+        store.put("client-a", "j", messages)
+        (segment,) = (tmp_path / "client-a.j" / "jnl").iterdir()
+        with segment.open("r+b") as file:
+            file.seek(len(packed(messages[:10])) + 10)
+            file.write(b"\xff" * 8)
+        with pytest.raises(sej.CorruptionError):
+            list(client.read_encoded("j", 0))
+        assert list(client.read_encoded("j", 0, skip=True)) == [packed(messages[:10]), packed(messages[11:])]
+
+
+def test_the_list_of_journals_says_where_each_stands(tmp_path: Path) -> None:
+    with connected(tmp_path) as (store, client):
+        assert client.journals() == []
+        store.put("client-a", "j", sample(5))
+        store.put("client-b", "k.1.000", sample(7, 3))
+        first, second = client.journals()
+        assert first[:5] == ("client-a", "j", 0, 5, len(packed(sample(5))))
+        assert second[:5] == ("client-b", "k.1.000", 3, 10, len(packed(sample(7, 3))))
+        assert len(first.id) == len(second.id) == 16
+        assert first.id != second.id
+        assert client.journals("client-b") == [second]
 
 
 def test_follow_brings_what_comes(tmp_path: Path) -> None:
@@ -369,8 +414,13 @@ def test_tokens_have_roles(tmp_path: Path) -> None:
             assert list(client.copy("j", [packed(sample(3))])) == [3]
             with pytest.raises(hub.AccessError, match="to read"):
                 client.get("j", 0)
+            with pytest.raises(hub.AccessError, match="to read"):
+                list(client.read_encoded("j", 0))
+            assert client.journals() == []
         with as_caller(read) as client:
             assert client.get("j", 0) == sample(3)
+            assert list(client.read_encoded("j", 0)) == [packed(sample(3))]
+            assert [listed.journal_dir for listed in client.journals()] == ["j"]
             assert len(next(client.follow("j", 0))) == 3
             assert client.end_offset("j") == 3
             for write_attempt in (lambda: client.put("j", sample(4)), lambda: [*client.copy("j", [packed(sample(4))])]):
@@ -387,6 +437,8 @@ def test_tokens_have_roles(tmp_path: Path) -> None:
                     lambda: client.where("j"),
                     lambda: list(client.copy("j", [packed(sample(4))])),
                     lambda: next(client.follow("j", 0)),
+                    lambda: list(client.read_encoded("j", 0)),
+                    lambda: client.journals(),
                 ):  # fmt: skip
                     with pytest.raises(hub.AccessError, match=words) as refused:
                         attempt()
