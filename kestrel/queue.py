@@ -22,7 +22,10 @@ _pack: Final = ADDX_HEAD.pack
 
 
 class Queue(Opened):
-    """A queue; see :class:`Opened` for its options.
+    """A queue in a Kestrel 2 journal.
+
+    Any call may raise :class:`~kestrel.errors.FailedError` (a write, a sync or the lock failed, now or before) and,
+    after ``close`` and in a forked child, :class:`~kestrel.errors.ShutError`.
 
     Example:
         >>> with Queue(directory, "cars") as queue:  # doctest: +SKIP
@@ -65,7 +68,12 @@ class Queue(Opened):
                 self._changed.notify()
 
     def put_many(self, values: Iterable[bytes], *, expiry: int = 0) -> int:
-        """Add items at the end, with one write: all of them or none. Raises as :meth:`put`; returns how many."""
+        """Add items at the end, with one write: all of them or none; returns how many.
+
+        Raises:
+            FullError: there is no room for all of them.
+            TooLargeError: one of them is over the limit for one.
+        """
         items = [self._checked(data) for data in values]
         if not 0 <= expiry <= MAX_TIME_MS:
             raise ValueError(f"expiry must be 0 or ms since the epoch, not {expiry}")
@@ -148,7 +156,7 @@ class Queue(Opened):
             False where no such transaction is open; nothing was added.
 
         Raises:
-            TooLargeError: the item is over the limit for one. Limits on the queue do not count here.
+            TooLargeError: the item is over the limit for one. Limits on the queue do not count here: no FullError.
         """
         data = self._checked(data)
         with self._guard:

@@ -49,7 +49,9 @@ _INDEX_BYTES: Final = 1 << 24
 class SharedWriter:
     """Appends to a journal beside other shared writers, and when no exclusive writer has it.
 
-    Safe to use from many threads.
+    Safe to use from many threads. A call that needs the journal raises :class:`~sej.LockedError` where an exclusive
+    writer has it for longer than lock_timeout, :class:`~sej.WriterFailedError` where a write or sync failed, now or
+    before, and :class:`~sej.ClosedError` after :meth:`close` and in a forked child.
 
     Attributes:
         path: the SEJ directory.
@@ -200,7 +202,7 @@ class SharedWriter:
 
     @property
     def offset(self) -> int:
-        """Within a turn: what the next message gets. Else: what it was at the last turn."""
+        """What the next message gets, within a turn; else what that was at the last turn."""
         return self._offset
 
     @property

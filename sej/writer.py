@@ -42,6 +42,10 @@ __all__ = ["Durability", "Writer"]
 class Writer(Appender):
     """Appends to a journal; one at a time for a directory, shared by any number of threads.
 
+    Any call may raise :class:`~sej.WriterFailedError` (a write or sync failed, now or before) or, of its kind,
+    :class:`~sej.LockLostError` (the lock file was removed or replaced). After :meth:`close`, and in a forked child,
+    every call raises :class:`~sej.ClosedError`.
+
     Attributes:
         path: the SEJ directory.
         recovery: the torn tail that opening cut, or None.

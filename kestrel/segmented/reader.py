@@ -63,7 +63,21 @@ class Owner(Protocol):
 
 
 class Counters(NamedTuple):
-    """What a reader has waiting, and what it did since the queue was opened."""
+    """What a reader has waiting, and what it did since the queue was opened.
+
+    Attributes:
+        items: waiting.
+        bytes: of these.
+        open: taken and neither committed nor given back.
+        gets: calls of get.
+        hits: that found an item.
+        misses: that did not.
+        committed: items.
+        canceled: items that were given back.
+        expired: items.
+        discarded: items that were dropped at a limit.
+        flushes: calls of flush.
+    """
 
     items: int
     bytes: int
@@ -88,6 +102,7 @@ class Reader:
     def __init__(
         self, queue: Owner, name: str, bookmark: Bookmark, files: WriterFiles, file: BookmarkFile, disk: Disk
     ) -> None:
+        """Made by ``Queue.reader``."""
         self.name = name
         self._queue = queue
         self._file = file
