@@ -31,6 +31,8 @@ _OFS: Final = re.compile(r"(.+)\.ofs")
 class Offset:
     """A reader's kept offset, held by one process at a time.
 
+    After :meth:`close` commit and reset raise :class:`~sej.ClosedError`.
+
     Attributes:
         path: the SEJ directory.
         name: the reader's.

@@ -67,6 +67,8 @@ class Listed(NamedTuple):
 class Client:
     """Talks to a hub; shared by any number of threads.
 
+    After :meth:`close` every call raises :class:`~sej.ClosedError`.
+
     Attributes:
         address: the hub's.
         client_id: who this is.
