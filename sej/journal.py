@@ -189,6 +189,7 @@ class Journal:
 
         Raises:
             CorruptionError: a message cannot be found from its end.
+            OffsetGapError: messages are missing between two segments, and no gap is recorded.
         """
         segments = self._directory.segments()
         below: int | None = None
