@@ -40,6 +40,7 @@ _CORE: Final = {
     "file": "sej.cli.places",
     "old": "sej.cli.places",
     "stat": "sej.cli.stat",
+    "top": "sej.cli.top",
     "verify": "sej.cli.checking",
     "doctor": "sej.cli.doctor",
     "repair": "sej.cli.mending",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from sej.directory import Directory
@@ -15,7 +16,7 @@ from sej.errors import SejError
 from sej.journal import Journal
 from sej.offset import read_offset
 
-__all__ = ["Reader", "holder_of", "readers_of"]
+__all__ = ["Reader", "holder_of", "journals_below", "readers_of"]
 
 
 class Reader(NamedTuple):
@@ -66,12 +67,27 @@ def _locked_by(fd: int) -> int | None:
     return next((int(line[4]) for line in lines if line[1] == "FLOCK" and line[5] == wanted), None)
 
 
-def readers_of(journal: Journal) -> list[Reader]:
-    """The readers of a journal, by name."""
+def journals_below(path: Path) -> list[str]:
+    """A SEJ directory itself, or those that stand in a directory: a tree of shards, a hub's root.
+
+    Raises:
+        JournalNotFoundError: there is nothing at path.
+        NotAJournalError: it is a file.
+    """
+    if (path / "jnl").is_dir():
+        return [str(path)]
+    if not path.is_dir():
+        Directory(path, OS).require()
+    names = sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith("."))
+    return [str(path / name) for name in names if (path / name / "jnl").is_dir()]
+
+
+def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Reader]:
+    """The readers of a journal, by name; span: its first and its end offset, where they are known."""
     directory = Directory(journal.path, OS)
     folder = directory.at("ofs")
     found = []
-    first, end = journal.first_offset, journal.end_offset
+    first, end = span or (journal.first_offset, journal.end_offset)
     for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         name, dot, suffix = entry.rpartition(".")
         if not (dot and name and suffix == "ofs"):

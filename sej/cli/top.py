@@ -1,0 +1,264 @@
+"""``sej top``: journals as they live: how fast they grow, who writes, how far behind their readers are."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from sej.cli.choosing import DURATION, JSON
+from sej.cli.exits import Exit
+from sej.cli.output import iso_time
+from sej.cli.standing import Reader, holder_of, journals_below, readers_of
+from sej.directory import Directory
+from sej.disk import OS
+from sej.errors import SejError
+from sej.journal import Journal, Tail
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["top"]
+
+_SORTS: Final[dict[str, Callable[[_Row], Any]]] = {
+    "name": lambda row: row.path,
+    "rate": lambda row: (-(row.rate or 0), row.path),
+    "lag": lambda row: (-row.behind, row.path),
+    "bytes": lambda row: (-row.bytes, row.path),
+}
+_INTERVAL_MIN_S: Final = 0.05
+_KEYS: Final = 64
+_CHROME_LINES: Final = 6
+"""What the table takes besides its rows."""
+
+
+@click.command
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@JSON
+@click.option("--once", is_flag=True, help="Look once, and say no rates.")
+@click.option("--interval", type=DURATION, default="1s", show_default=True, help="Between two looks, as in 5s.")
+@click.option("--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="What stands first.")
+def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: str) -> None:
+    """Watch journals: messages and bytes a second, who writes, how far behind the readers are.
+
+    A PATH is a SEJ directory, or one that holds such: a tree of shards, a hub's root; without it, where you are. What
+    is made later is found. In a terminal a table, until q or an interrupt; else one line a journal and look: time,
+    path, next offset, messages a second, bytes, bytes a second, writer, readers.
+
+    Example: sej top --sort lag data
+    """
+    watched = _Watched(paths or (Path(),))
+    table = not json and sys.stdout.isatty() and not once
+    with _screen() if table else _lines(json=json) as show:
+        while True:
+            rows = sorted(watched.look(), key=_SORTS[sort])
+            if once and not rows:
+                click.echo(f"sej: no journal is in {', '.join(map(str, watched.paths))}", err=True)
+                raise SystemExit(Exit.MISSING)
+            show(rows)
+            if once or not _wait(max(interval, _INTERVAL_MIN_S)):
+                return
+
+
+class _Row(NamedTuple):
+    """One journal at one moment; a rate is per second since the look before, None at the first."""
+
+    path: str
+    time_ns: int
+    end_offset: int = 0
+    rate: float | None = None
+    bytes: int = 0
+    byte_rate: float | None = None
+    writer: str | None = None
+    idle_s: float | None = None
+    readers: tuple[tuple[Reader, float | None], ...] = ()
+    error: str | None = None
+
+    @property
+    def behind(self) -> int:
+        """What its slowest reader has not read."""
+        return max((reader.behind for reader, _ in self.readers), default=0)
+
+
+class _Watched:
+    """The journals below some paths, and how they were at the last look."""
+
+    def __init__(self, paths: tuple[Path, ...]) -> None:
+        self.paths = paths
+        self._tails: dict[str, Tail] = {}
+        self._before: dict[str, _Row] = {}
+
+    def look(self) -> list[_Row]:
+        """How they are now; one that cannot be read says why, and the others go on."""
+        found = dict.fromkeys(journal for path in self.paths for journal in journals_below(path))
+        self._before = {path: self._row(path) for path in found}
+        return list(self._before.values())
+
+    def _row(self, path: str) -> _Row:
+        places = Directory(path, OS)
+        now = time.time_ns()
+        try:
+            journal = Journal(path)
+            segments = journal.segments
+            end = self._tails.setdefault(path, Tail(places)).end_offset()
+            size = sum(segment.size for segment in segments)
+            changed = max((segment.mtime_ns for segment in segments), default=None)
+            readers = readers_of(journal, (segments[0].first_offset if segments else 0, end))
+            writer = holder_of(places.at("jnl.lck"))
+        except (SejError, OSError) as error:
+            return _Row(path, now, error=str(error))
+        before = self._before.get(path, _Row(path, now, error="not looked at yet"))
+        passed = 0.0 if before.error is not None else (now - before.time_ns) / 1e9
+        stood = {reader.name: reader.offset for reader, _ in before.readers}
+
+        def rate(new: int | None, old: int | None) -> float | None:
+            """Per second; a journal made anew, and a reader moved back, begin at nothing."""
+            return None if new is None or old is None or passed <= 0 else max(new - old, 0) / passed
+
+        return _Row(
+            path,
+            now,
+            end,
+            rate(end, before.end_offset),
+            size,
+            rate(size, before.bytes),
+            writer,
+            None if changed is None else max(now - changed, 0) / 1e9,
+            tuple((reader, rate(reader.offset, stood.get(reader.name))) for reader in readers),
+        )
+
+
+@contextmanager
+def _lines(*, json: bool) -> Iterator[Callable[[list[_Row]], None]]:
+    """Shows rows as lines, written out at each look."""
+
+    def show(rows: list[_Row]) -> None:
+        for row in rows:
+            click.echo(jsonlib.dumps(_object(row)) if json else _line(row))
+        sys.stdout.flush()
+
+    yield show
+
+
+def _object(row: _Row) -> dict[str, Any]:
+    readers = [
+        {"name": one.name, "offset": one.offset, "behind": one.behind, "rate": rate, "running": one.holder is not None}
+        for one, rate in row.readers
+    ]
+    return row._asdict() | {"time": iso_time(row.time_ns), "readers": readers}
+
+
+def _line(row: _Row) -> str:
+    if row.error is not None:
+        return f"{iso_time(row.time_ns)}\t{row.path}\t{row.error}"
+    readers = " ".join(f"{one.name}:-{one.behind}" for one, _ in row.readers) or "-"
+    rate, byte_rate = ("-" if one is None else f"{one:.1f}" for one in (row.rate, row.byte_rate))
+    cells = (row.end_offset, rate, row.bytes, byte_rate, _pid(row.writer), readers)
+    return "\t".join(map(str, (iso_time(row.time_ns), row.path, *cells)))
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[list[_Row]], None]]:
+    """Shows rows as a table that fills the terminal; rich honours NO_COLOR."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    with _quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda rows: live.update(_table(rows, console.height - _CHROME_LINES), refresh=True)
+
+
+def _table(rows: list[_Row], lines: int) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
+    total = f"{_rate(sum(row.rate or 0 for row in rows))} messages/s, {_bytes(sum(row.bytes for row in rows))}"
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(row.path)) for row in rows]) if rows else ""
+    table = Table(caption=f"{len(rows)} journals, {total}{hidden}; q ends", expand=True, title=escape(root))
+    table.add_column("journal", overflow="ellipsis", no_wrap=True, ratio=3)
+    for name in ("next offset", "messages/s", "size", "size/s", "last", "writer"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("readers: behind, messages/s", overflow="ellipsis", no_wrap=True, ratio=4)
+    for row in rows[:lines]:
+        name = escape(os.path.relpath(row.path, root))
+        if row.error is not None:
+            table.add_row(name, *[""] * 6, f"[red]{escape(row.error)}")
+            continue
+        last = "" if row.idle_s is None else f"{_duration(row.idle_s)} ago"
+        cells = (f"{row.end_offset:,}", _rate(row.rate), _bytes(row.bytes), _bytes(row.byte_rate), last)
+        table.add_row(name, *cells, _pid(row.writer), _readers(row))
+    return table
+
+
+def _readers(row: _Row) -> str:
+    """The slowest first: green runs and is at the end, yellow runs, red is wrong, plain does not run."""
+    shown = []
+    for reader, rate in sorted(row.readers, key=lambda one: -one[0].behind):
+        colour = "red" if reader.error else "default" if not reader.holder else "yellow" if reader.behind else "green"
+        shown.append(f"[{colour}]{reader.name} {-reader.behind:,}[/] ({_rate(rate)})")
+    return "  ".join(shown)
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}"
+
+
+def _bytes(size: float | None) -> str:
+    if size is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _pid(holder: str | None) -> str:
+    return "-" if holder is None else holder.split(" ")[0].removeprefix("pid=")
+
+
+@contextmanager
+def _quiet_keys() -> Iterator[None]:
+    """A key is read as it is pressed and not shown, while this lasts."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _wait(seconds: float) -> bool:
+    """Wait for the next look; False: q was pressed, in a terminal that asks for nothing else."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        time.sleep(seconds)
+        return True
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], left)[0]:
+            pressed = os.read(sys.stdin.fileno(), _KEYS)
+            if not pressed or b"q" in pressed:
+                return False
+    return True
