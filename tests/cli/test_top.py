@@ -92,7 +92,7 @@ def test_a_table_in_a_terminal(root: Path, colour: bool) -> None:
         code, rest = ended(shown)
         assert code == 0
         assert b"\x1b[?1049l" in rest  # the screen that was there before is back
-        assert (b"\x1b[32mruns" in seen.getvalue()) == colour
+        assert (b"\x1b[33mruns" in seen.getvalue()) == colour
 
 
 def test_an_interrupt_gives_the_terminal_back(root: Path) -> None:
