@@ -28,14 +28,14 @@ Layout = Literal["directory", "shards", "hub"]
 _LAYOUTS: Final = ("directory", "shards", "hub")
 
 
-def paths_of(options: Mapping[str, str]) -> list[str]:
+def paths_of(options: Mapping[str, str], *, may_be_none: bool = False) -> list[str]:
     """What ``load`` was given: one path or many; ``file:`` in front is dropped.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is none, and may_be_none is false.
     """
     given = [options["path"]] if "path" in options else json.loads(options.get("paths", "[]"))
-    if not given or not all(given):
+    if not all(given) or not (given or may_be_none):
         raise OptionError("no path: load(root) is due, with a SEJ directory, a tree of shards or a hub's root")
     return [re.sub(r"\Afile:(//(?=/))?", "", path) for path in given]
 

@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from pipeline.extents import Extent
 from pipeline.places import Origin
-from pipeline.remote import RemoteFollower
 from sej.directory import Directory
 from sej.disk import OS, Status
 from sej.journal import Tail
@@ -130,12 +129,12 @@ class Root:
         self,
         paths: list[str],
         discover: Callable[[], list[Origin]],
-        make: Callable[[Origin], Follower | RemoteFollower],
+        make: Callable[[Origin], Follower],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is looked at yet."""
-        self.followers: dict[str, Follower | RemoteFollower] = {}
+        self.followers: dict[str, Follower] = {}
         self._paths = paths
         self._discover = discover
         self._make = make
@@ -143,7 +142,7 @@ class Root:
         self._marks: list[tuple[int, int, int] | None] = []
         self._scanned_at = float("-inf")
 
-    def look(self) -> dict[str, Follower | RemoteFollower]:
+    def look(self) -> dict[str, Follower]:
         """The journals that are there now, each looked at; the names of vanished ones are gone."""
         marks = [None if (there := OS.status(path)) is None else _mark(there) for path in self._paths]
         now = self._clock()

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import OffsetTooSmallError, SejError, TruncatedError
+from sej.gaps import Gap
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "How", "how", "read"]
 
@@ -98,7 +99,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBat
                 batch = batch.slice(0, max(part.stop - first, 0))
             if batch.num_rows:
                 yield batch
-        _report(part, cursor, how)
+        _report(part, cursor.gaps, how)
     finally:
         cursor.close()
 
@@ -106,12 +107,25 @@ def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBat
 def _read_remote(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
     assert how.remote is not None
     batches = Batches(schema, part.origin)
-    due = part.start
-    for first, found in how.remote.read(part):
-        yield batches.batch(found, first)
-        due = first + found.messages
-    if due < part.stop:
-        _missing(part, due, how)
+    due, gaps = part.start, []
+    while due < part.stop:
+        try:
+            rest = part._replace(start=due)
+            for first, found in how.remote.read(rest, skip=how.on_corruption == "skip", verify=how.verify):
+                if first > due:
+                    gaps.append(Gap(due, min(first, part.stop), "missing or damaged on the hub"))
+                yield batches.batch(found, first)
+                due = first + found.messages
+        except OffsetTooSmallError as error:
+            if how.fail_on_data_loss:
+                raise
+            _log.warning("%s", error)
+            due = error.first_available
+            continue
+        if due < part.stop:
+            _missing(part, due, how)
+        break
+    _report(part, gaps, how)
 
 
 def _cursor(part: Slice, start: int, how: How) -> Cursor:
@@ -137,12 +151,12 @@ def _missing(part: Slice, due: int, how: How) -> None:
     _log.warning("%s", error)
 
 
-def _report(part: Slice, cursor: Cursor, how: How) -> None:
+def _report(part: Slice, gaps: Sequence[Gap], how: How) -> None:
     """Say what was passed over: in the log, and in the report where one is asked for."""
-    if how.on_corruption != "skip" or not cursor.gaps:
+    if how.on_corruption != "skip" or not gaps:
         return
     lines = []
-    for gap in cursor.gaps:
+    for gap in gaps:
         _log.warning("%s: %d messages from %d on are lost: %s", part.origin.path, gap.missing, gap.start, gap.reason)
         row = {"directory": part.origin.name, "path": part.origin.path, "start": gap.start, "stop": gap.stop}
         lines.append(json.dumps({**row, "missing": gap.missing, "reason": gap.reason}) + "\n")

@@ -1,35 +1,37 @@
 """Journals that are read through a hub's protocol, where Spark's executors share no disk with it.
 
-The hub is not asked for a list, so ``load`` names what is read: ``berlin.orders.3.005`` is one journal,
-``berlin.orders.3`` all shards of a tree that the hub has. Each task has its own connection, made after the fork.
-Several addresses are several ways to the same hub: journals are spread over them.
+The hub is asked which journals there are, and gives them as they stand in its files: the tasks take them apart, in
+batches, as they do with files. Each task has its own connection, made after the fork. Several addresses are several
+ways to the same hub: journals are spread over them.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Sequence
-from functools import cached_property
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from zlib import crc32
 
-from hub.naming import parse_source
+from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
 from pipeline.places import Origin, Slice
-from sej.codec import Columns
+from sej.codec import Columns, columns
 from sej.errors import JournalNotFoundError
-from sej.message import Message
-from shard.names import Path, split_name
+from sej.format import OFFSET, OFFSET_SIZE
+from shard.names import split_name
 
 if TYPE_CHECKING:
-    from hub.wire import Client
+    from hub.wire import Client, Listed
 
-__all__ = ["Remote", "RemoteExtent", "RemoteFollower", "origins"]
+__all__ = ["Remote", "RemoteExtent", "RemoteFollower", "RemoteRoot", "matching"]
 
-_MESSAGES: Final = 10_000
-_MESSAGE_BYTES: Final = 256
-"""What a message is taken to weigh: the hub tells offsets, not bytes."""
+_TRIES: Final = 7
+_WAIT_S: Final = 0.1
+_LOOK_S: Final = 0.1
+_MESSAGES: Final = 1 << 14
+_log = logging.getLogger("pipeline")
+_T = TypeVar("_T")
 
 
 class Remote(NamedTuple):
@@ -38,10 +40,11 @@ class Remote(NamedTuple):
     Attributes:
         addresses: ``host:port`` each.
         token: shown with every call.
-        ca: a PEM file: who signed the hub's certificate; with it or a certificate, TLS is used.
+        ca: a PEM file: who signed the hub's certificate; None: the usual authorities.
         certificate: a PEM file, for mutual TLS.
         key: a PEM file, for mutual TLS.
         server_name: in the hub's certificate, where it is not the address.
+        tls: whether TLS is used; None: where one of the four above is given.
     """
 
     addresses: tuple[str, ...]
@@ -50,160 +53,220 @@ class Remote(NamedTuple):
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
+    tls: bool | None = None
 
     @classmethod
     def of(cls, options: Options) -> Remote | None:
         """What the options say; None where no hub is given."""
         if not options["hub"]:
             return None
-        names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName")
+        names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls")
         return cls(options["hub"], *(options[name] for name in names))
 
-    def client(self, name: str) -> Client:
-        """A connection for one journal."""
+    def client(self, name: str = "", turn: int = 0) -> Client:
+        """A connection for one journal; the next turn takes the next address."""
         from hub.wire import Client, ClientTLS
 
-        secure = any((self.ca, self.certificate, self.server_name))
+        secure = any((self.ca, self.certificate, self.server_name)) if self.tls is None else self.tls
         tls = ClientTLS(self.ca, self.certificate, self.key, self.server_name) if secure else None
-        return Client(self.addresses[crc32(name.encode()) % len(self.addresses)], token=self.token, tls=tls)
+        at = (crc32(name.encode()) + turn) % len(self.addresses)
+        return Client(self.addresses[at], token=self.token, tls=tls)
 
-    def read(self, part: Slice) -> Iterator[tuple[int, Columns]]:
+    def ask(self, question: Callable[[Client], _T], name: str = "") -> _T:
+        """One short call; where the hub cannot be reached, once more, at the next address.
+
+        Raises:
+            UnavailableError: it could not be reached again and again.
+        """
+        for turn in range(_TRIES):
+            try:
+                with self.client(name, turn) as client:
+                    return question(client)
+            except UnavailableError as error:
+                _pause(turn, error)
+        raise AssertionError("the last try returns or raises")
+
+    def read(self, part: Slice, *, skip: bool = False, verify: bool = False) -> Iterator[tuple[int, Columns]]:
         """The messages of a slice as (first offset, columns); fewer where the hub has no more.
+
+        A connection that is lost is made anew, and reading goes on behind the last message that came.
 
         Raises:
             OffsetTooSmallError: the hub deleted them.
+            CorruptionError: the hub's copy is damaged, and skip is not set.
+            UnavailableError: the hub could not be reached again and again.
         """
-        due = part.start
-        with self.client(part.origin.name) as client:
-            while due < part.stop:
-                limit = min(_MESSAGES, part.stop - due)
-                found = client.get(_journal(part.origin), due, limit, client_id=part.origin.client)
-                if not found:
-                    return
-                yield found[0].offset, _columns(found)
-                due = found[-1].offset + 1
+        due, turn = part.start, 0
+        journal, whose = part.origin.name.partition(".")[2], part.origin.client
+        while due < part.stop:
+            try:
+                with self.client(part.origin.name, turn) as client:
+                    chunks = client.read_encoded(journal, due, part.stop, client_id=whose, skip=skip, verify=verify)
+                    for chunk in chunks:
+                        for first, found in _columns(chunk, part.stop):
+                            yield first, found
+                            due, turn = first + found.messages, 0
+                return
+            except UnavailableError as error:
+                _pause(turn, error)
+                turn += 1
+
+
+def _pause(turn: int, error: UnavailableError) -> None:
+    """Wait a little before the next try; raise after the last one."""
+    if turn + 1 >= _TRIES:
+        raise error
+    _log.warning("%s; once more", error)
+    time.sleep(_WAIT_S * 2**turn)
+
+
+def _columns(chunk: bytes | memoryview, stop: int) -> Iterator[tuple[int, Columns]]:
+    """A chunk's messages below stop."""
+    position, due = 0, OFFSET.unpack(chunk[:OFFSET_SIZE])[0]
+    while position < len(chunk) and due < stop:
+        found = columns(chunk, position, len(chunk), due, min(_MESSAGES, stop - due))
+        yield due, found
+        position = found.position
+        due += found.messages
 
 
 class RemoteExtent:
     """What a journal on a hub holds; as :class:`pipeline.extents.Extent`, as far as the hub tells."""
 
-    def __init__(self, origin: Origin, remote: Remote) -> None:
-        """Ask.
-
-        Raises:
-            JournalNotFoundError: the hub has no such journal.
-            UnavailableError: the hub cannot be reached.
-        """
+    def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
+        """Keep what the hub said."""
         self.origin = origin
-        with remote.client(origin.name) as client:
-            standing = client.where(_journal(origin), client_id=origin.client)
-        if not standing.known:
-            raise JournalNotFoundError(f"the hub at {', '.join(remote.addresses)} has no journal {origin.name!r}")
-        self.first, self.end = standing.first_offset, standing.next_offset
+        self.first, self.end = listed.first_offset, listed.next_offset
+        self._size = listed.size
+        self._remote = remote
 
     def find_time(self, timestamp: int) -> int:
-        """The hub does not look for times."""
-        raise OptionError("a hub is not asked for times: give offsets, or filter on timestamp_ns")
+        """The first offset as new as timestamp, ns; the end where there is none."""
+        journal, whose = self.origin.name.partition(".")[2], self.origin.client
+        question = self._remote.ask(
+            lambda client: client.find_time(journal, timestamp, client_id=whose), self.origin.name
+        )
+        return min(question, self.end)
 
     def slice(self, start: int, stop: int) -> Slice:
         """The messages [start, stop)."""
         start, stop = max(start, self.first), min(stop, self.end)
-        return Slice(self.origin, start, max(start, stop), max(stop - start, 0) * _MESSAGE_BYTES)
+        return Slice(self.origin, start, max(start, stop), self.size_of(start, stop))
+
+    def size_of(self, start: int, stop: int) -> int:
+        """About how many bytes [start, stop) take: the hub tells those of the whole journal."""
+        return max(stop - start, 0) * self._size // max(self.end - self.first, 1)
 
     def cut(self, part: Slice, size: int) -> tuple[Slice, Slice] | None:
         """Divide a slice by count."""
-        at = part.start + size // _MESSAGE_BYTES
+        at = part.start + size * (part.stop - part.start) // max(part.size, 1)
         if not part.start < at < part.stop:
             return None
         return self.slice(part.start, at), self.slice(at, part.stop)
 
 
 class RemoteFollower:
-    """A growing journal on a hub; as :class:`pipeline.following.Follower`."""
+    """A growing journal on a hub, as the last list said; as :class:`pipeline.following.Follower`."""
 
-    id = ""
-
-    def __init__(self, origin: Origin, remote: Remote) -> None:
-        """Nothing is asked yet."""
+    def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
+        """Keep what the hub said."""
         self.origin = origin
-        self.first = self.end = 0
-        self._remote = remote
+        self.id = listed.id.hex()[:16]
+        self.first, self.end = listed.first_offset, listed.next_offset
+        self._extent = RemoteExtent(origin, listed, remote)
 
-    @cached_property
-    def _client(self) -> Client:
-        return self._remote.client(self.origin.name)
-
-    def look(self) -> int:
-        """Ask; returns the end."""
-        standing = self._client.where(_journal(self.origin), client_id=self.origin.client)
-        self.first, self.end = standing.first_offset, standing.next_offset
-        return self.end
+    @property
+    def extent(self) -> RemoteExtent:
+        """The same as an extent."""
+        return self._extent
 
     def place(self, offset: int) -> None:
         """The hub tells no places."""
 
     def size_of(self, start: int, stop: int) -> int:
         """About how many bytes [start, stop) take."""
-        return (stop - start) * _MESSAGE_BYTES
+        return self._extent.size_of(start, stop)
 
 
-def origins(names: Sequence[str], remote: Remote) -> list[Origin]:
-    """The journals that names mean.
+class RemoteRoot:
+    """The journals on a hub that a stream reads, new ones included; as :class:`pipeline.following.Root`.
+
+    Spark asks every 10 ms, the hub is asked ten times a second: one call for all journals.
+
+    Attributes:
+        followers: by name.
+    """
+
+    def __init__(
+        self, remote: Remote, names: Sequence[str], pattern: str | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing is asked yet."""
+        self.followers: dict[str, RemoteFollower] = {}
+        self._remote = remote
+        self._names = names
+        self._pattern = pattern
+        self._clock = clock
+        self._looked_at = float("-inf")
+
+    def look(self) -> dict[str, RemoteFollower]:
+        """The journals as the last list said."""
+        if self._clock() - self._looked_at >= _LOOK_S:
+            found = matching(self._remote, self._names, self._pattern, may_be_empty=True)
+            self.followers = {
+                origin.name: RemoteFollower(origin, listed, self._remote) for origin, listed in found.items()
+            }
+            self._looked_at = self._clock()
+        return self.followers
+
+
+def matching(
+    remote: Remote, names: Sequence[str], pattern: str | None, *, may_be_empty: bool = False
+) -> dict[Origin, Listed]:
+    """The journals on a hub that are meant.
+
+    Args:
+        remote: the hub.
+        names: ``berlin.orders.3.005`` is a journal, ``berlin.orders.3`` all shards of a tree, ``berlin`` all of a
+            client; none: all that may be read.
+        pattern: only names that match it, as on a disk.
+        may_be_empty: whether what is not there may still come.
 
     Raises:
-        OptionError: a name is no journal's on a hub.
-        JournalNotFoundError: the hub has no shard of a tree.
+        JournalNotFoundError: a name is no journal, tree or client there.
+        OptionError: the pattern matches none.
+        UnavailableError: the hub cannot be reached.
     """
-    found = []
+    from pipeline.discovery import matcher
+
+    clients = {name.partition(".")[0] for name in names}
+    whose = next(iter(clients)) if len(clients) == 1 else ""
+    there = {_origin(listed): listed for listed in remote.ask(lambda client: client.journals(whose))}
+    chosen = {} if names else there
     for name in names:
-        source = parse_source(name)
-        if source is None:
-            raise OptionError(
-                f"{name!r}: with the option hub, load names journals: client.journal, or client.prefix.bits"
+        meant = {origin: listed for origin, listed in there.items() if name in _called(origin)}
+        if not meant and not may_be_empty:
+            raise JournalNotFoundError(
+                f"the hub at {', '.join(remote.addresses)} has no journal, tree or client {name!r} that may be read"
             )
-        tree = _tree(source.journal_dir)
-        if tree is None:
-            shard = split_name(source.journal_dir)
-            found.append(_origin(name, source.client, shard))
-            continue
-        there = []
-        with remote.client(name) as client:
-            for index in range(tree.count):
-                journal = tree.dir(index)
-                if client.where(journal, client_id=source.client).known:
-                    parts = (tree.prefix, tree.bits, index)
-                    there.append(_origin(f"{source.client}.{journal}", source.client, parts))
-        if not there:
-            raise JournalNotFoundError(f"the hub at {', '.join(remote.addresses)} has no shard of {name!r}")
-        found += there
-    return found
+        chosen |= meant
+    if pattern is None:
+        return chosen
+    matches = matcher(pattern)
+    kept = {origin: listed for origin, listed in chosen.items() if matches(origin.name)}
+    if chosen and not kept and not may_be_empty:
+        raise OptionError(f"pattern={pattern!r} matches none of {len(chosen)} journals; one is {min(chosen).name!r}")
+    return kept
 
 
-def _tree(journal: str) -> Path | None:
-    """The tree that ``prefix.bits`` or ``bits`` names, or None where it is a journal's own name."""
-    prefix, _, bits = journal.rpartition(".")
-    shard = split_name(f"{journal}.000")
-    return Path("", prefix, int(bits, 16)) if shard is not None and shard[1] else None
-
-
-def _origin(name: str, client: str, shard: tuple[str, int, int] | None) -> Origin:
+def _origin(listed: Listed) -> Origin:
+    name = f"{listed.client}.{listed.journal_dir}"
+    shard = split_name(listed.journal_dir)
     if shard is None:
-        return Origin(name, name, client)
-    return Origin(name, name, client, shard[0] or None, shard[1], shard[2])
+        return Origin(name, name, listed.client)
+    return Origin(name, name, listed.client, shard[0] or None, shard[1], shard[2])
 
 
-def _journal(origin: Origin) -> str:
-    return origin.name.partition(".")[2]
-
-
-def _columns(messages: list[Message]) -> Columns:
-    return Columns(
-        len(messages),
-        0,
-        array("q", [message.timestamp for message in messages]).tobytes(),
-        array("i", [message.type for message in messages]).tobytes(),
-        array("i", accumulate((len(message.key) for message in messages), initial=0)).tobytes(),
-        b"".join(message.key for message in messages),
-        array("i", accumulate((len(message.value) for message in messages), initial=0)).tobytes(),
-        b"".join(message.value for message in messages),
-    )
+def _called(origin: Origin) -> tuple[str, ...]:
+    """The names that mean a journal: its own, its tree's, its client's."""
+    own = (origin.name, str(origin.client))
+    return own if not origin.bits else (*own, origin.name.rpartition(".")[0])

@@ -25,10 +25,9 @@ from pipeline.discovery import discover, paths_of
 from pipeline.extents import Extent
 from pipeline.filters import Chosen, choose
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
-from pipeline.places import Origin
 from pipeline.planning import pack
 from pipeline.reading import how, read
-from pipeline.remote import Remote, RemoteExtent, origins
+from pipeline.remote import Remote, RemoteExtent, matching
 from pipeline.schema import SCHEMA, arrow_schema, check_projection
 from pipeline.sink import SejStreamWriter, SejWriter
 from pipeline.stream import SejStreamReader
@@ -52,7 +51,7 @@ class UnfilteredSejReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The slices of each task; empty where there is nothing to read."""
         options = self._options
-        extents = [self._extent(origin) for origin in self._origins() if self._chosen.takes(origin)]
+        extents = list(self._extents())
         parts = slices(extents, options, self._chosen.low, self._chosen.high)
         by_name = {extent.origin.name: extent for extent in extents}
         if self._chosen.newest_from is not None:
@@ -69,17 +68,16 @@ class UnfilteredSejReader(DataSourceReader):
         )
         return [InputPartition(part) for part in packed]
 
-    def _origins(self) -> list[Origin]:
-        remote = Remote.of(self._options)
+    def _extents(self) -> Iterator[Extent | RemoteExtent]:
+        options, remote = self._options, Remote.of(self._options)
         if remote is not None:
-            return origins(self._paths, remote)
-        return discover(self._paths, layout=self._options["layout"], pattern=self._options["pattern"])
-
-    def _extent(self, origin: Origin) -> Extent | RemoteExtent:
-        remote = Remote.of(self._options)
-        if remote is not None:
-            return RemoteExtent(origin, remote)
-        return Extent(origin, on_corruption=self._options["onCorruption"])
+            for origin, listed in matching(remote, self._paths, options["pattern"]).items():
+                if self._chosen.takes(origin):
+                    yield RemoteExtent(origin, listed, remote)
+            return
+        for origin in discover(self._paths, layout=options["layout"], pattern=options["pattern"]):
+            if self._chosen.takes(origin):
+                yield Extent(origin, on_corruption=options["onCorruption"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task. Spark makes a partition of None out of no partitions."""
@@ -113,11 +111,12 @@ class UnfilteredSejSource(DataSource):
         """A batch read."""
         options = parse(READ, self.options)
         pushes = self.pushes_filters if options["pushFilters"] is None else options["pushFilters"]
-        return (SejReader if pushes else UnfilteredSejReader)(paths_of(self.options), options, schema)
+        return (SejReader if pushes else UnfilteredSejReader)(_paths(self.options, options), options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream."""
-        return SejStreamReader(paths_of(self.options), parse(STREAM, self.options), schema)
+        options = parse(STREAM, self.options)
+        return SejStreamReader(_paths(self.options, options), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch sink."""
@@ -133,6 +132,10 @@ class SejSource(UnfilteredSejSource):
     """``sej`` in a session whose filter pushdown is on."""
 
     pushes_filters = True
+
+
+def _paths(given: Mapping[str, str], options: Options) -> list[str]:
+    return paths_of(given, may_be_none=bool(options["hub"]))
 
 
 def _one_path(options: Mapping[str, str]) -> str:

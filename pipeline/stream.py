@@ -7,7 +7,7 @@ offsets that Spark keeps. Reading happens in the tasks, by another instance that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,12 @@ from pipeline.extents import Extent
 from pipeline.following import Follower, Root
 from pipeline.limits import by_bytes, by_messages
 from pipeline.options import OptionError, Options
-from pipeline.places import Origin, Slice
+from pipeline.places import Slice
 from pipeline.planning import PARTITION_BYTES_MIN, pack
 from pipeline.positions import Offsets, advance, entry, start_in
 from pipeline.progress import Progress
 from pipeline.reading import how, read
-from pipeline.remote import Remote, RemoteExtent, RemoteFollower, origins
+from pipeline.remote import Remote, RemoteExtent, RemoteFollower, RemoteRoot
 from pipeline.schema import arrow_schema, check_projection
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
 
     @cached_property
-    def _root(self) -> Root:
+    def _root(self) -> Root | RemoteRoot:
         options = self._options
         remote = Remote.of(options)
         if remote is not None:
-            return Root([], lambda: origins(self._paths, remote), lambda origin: RemoteFollower(origin, remote))
+            return RemoteRoot(remote, self._paths, options["pattern"])
         return Root(
             self._paths,
             lambda: discover(self._paths, layout=options["layout"], pattern=options["pattern"], may_be_empty=True),
@@ -76,14 +76,14 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts."""
         options = self._options
-        followers = self._root.look()
+        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
         there = [follower.origin for follower in followers.values()]
         given = by_directory(options["startingOffsets"] or "earliest", there, "startingOffsets", EARLIEST)
         found = {}
         for name, follower in followers.items():
             offset = given[name]
             if options["startingTimestamp"] is not None:
-                offset = self._extent(follower.origin).find_time(options["startingTimestamp"])
+                offset = _extent(follower).find_time(options["startingTimestamp"])
             elif offset == EARLIEST:
                 offset = follower.first
             elif offset == LATEST:
@@ -105,7 +105,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next micro-batch goes. Everything up to start is finished by now."""
-        followers = self._root.look()
+        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
         fail = self._options["failOnDataLoss"]
         starts = {name: start_in(follower, start, fail=fail) for name, follower in followers.items()}
         ends = {name: max(follower.end, starts[name]) for name, follower in followers.items()}
@@ -125,7 +125,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The slices between two offsets, packed."""
-        followers = self._root.look()
+        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
         fail = self._options["failOnDataLoss"]
         parts: list[Slice] = []
         extents: dict[str, Extent | RemoteExtent] = {}
@@ -140,7 +140,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size = follower.size_of(first, stop)
             parts.append(Slice(follower.origin, first, stop, size, follower.place(first)))
             if size > PARTITION_BYTES_MIN:
-                extents[name] = self._extent(follower.origin)
+                extents[name] = _extent(follower)
         packed = pack(parts, extents, at_least=self._options["minPartitions"], at_most=self._options["maxPartitions"])
         return [InputPartition(part) for part in packed]
 
@@ -153,12 +153,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if "_progress" in self.__dict__ and self._progress is not None:
             self._progress.close()
 
-    def _extent(self, origin: Origin) -> Extent | RemoteExtent:
-        remote = Remote.of(self._options)
-        return Extent(origin, judge=False) if remote is None else RemoteExtent(origin, remote)
-
     def _limited(
-        self, starts: dict[str, int], ends: dict[str, int], followers: dict[str, Follower | RemoteFollower]
+        self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Follower | RemoteFollower]
     ) -> dict[str, int]:
         if self._options["maxMessagesPerTrigger"] is not None:
             ends = by_messages(starts, ends, self._options["maxMessagesPerTrigger"])
@@ -167,7 +163,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = by_bytes(starts, ends, limit, lambda name, left, right: followers[name].size_of(left, right))
         return ends
 
-    def _keep_progress(self, done: Offsets, followers: dict[str, Follower | RemoteFollower]) -> None:
+    def _keep_progress(self, done: Offsets, followers: Mapping[str, Follower | RemoteFollower]) -> None:
         progress = self._progress
         if progress is None:
             return
@@ -186,6 +182,10 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task."""
         return read(partition.value or (), arrow_schema(self._schema), how(self._options))
+
+
+def _extent(follower: Follower | RemoteFollower) -> Extent | RemoteExtent:
+    return follower.extent if isinstance(follower, RemoteFollower) else Extent(follower.origin, judge=False)
 
 
 def _same(left: dict[str, Any] | None, right: dict[str, Any]) -> bool:

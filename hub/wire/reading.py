@@ -44,7 +44,7 @@ class Catalog:
             ClientID=source.client,
             JournalDir=source.journal_dir,
             FirstOffset=first,
-            NextOffset=self._store.end_offset(*source),
+            NextOffset=_behind_damage(Directory(path, OS), self._store.end_offset(*source)),
             Size=sum(segment.size for segment in Journal(path).segments),
             ID=journal_id(Directory(path, OS)) or b"",
         )
@@ -60,6 +60,17 @@ def _mark(directory: Directory) -> object | None:
     if jnl is None or last is None:
         return None
     return jnl.identity, jnl.mtime_ns, last.identity, last.size
+
+
+def _behind_damage(directory: Directory, end: int) -> int:
+    """Where messages end although some are damaged: who reads up to there is told, or passes over them."""
+    cursor = Cursor(directory, end, on_corruption="skip")
+    try:
+        while cursor.read_encoded(_CHUNK_BYTES)[1] or cursor.judge():
+            pass
+        return cursor.due if cursor.gaps else end
+    finally:
+        cursor.close()
 
 
 def find_time(store: Store, source: Source, timestamp: int) -> int:

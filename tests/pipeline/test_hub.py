@@ -1,57 +1,146 @@
-from collections.abc import Iterator
+"""Spark through a real server with TLS and tokens: the same rows as from the disk."""
+
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import hub
-from hub.wire import Server
-from tests.pipeline.conftest import fill
+import sej
+from hub.wire import Client, Server, ServerTLS, Tokens, make_token
+from hub.wire.access import Grant, hash_token
+from pipeline.places import Origin, Slice
+from pipeline.remote import Remote
+from tests.hub.support import CERTIFICATES, free_port
+from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
+Load = Callable[..., DataFrame]
 
 
 @pytest.fixture
-def address(hub_root: Path) -> Iterator[str]:
-    """A real server before the hub's root."""
-    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
-        yield server.address
+def options(hub_root: Path) -> Iterator[dict[str, str]]:
+    """How to reach a real server before the hub's root; its token is good for berlin, tokyo and paris."""
+    token = make_token()
+    grants = [Grant(hash_token(token), "read", ("berlin", "tokyo", "paris"))]
+    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0", tls=tls, tokens=Tokens(grants)) as server:
+        fill(hub_root / "moscow.orders.1.000", 9, tag="hidden")
+        yield {"hub": server.address, "hubToken": token, "hubCa": str(CERTIFICATES / "ca.pem")}
 
 
-def test_batch_through_the_hub_equals_the_disk(spark: SparkSession, hub_root: Path, address: str) -> None:
-    near = spark.read.format("sej").load(str(hub_root)).where("client = 'berlin'")
-    far = spark.read.format("sej").option("hub", address).load(["berlin.orders.1", "berlin.plain.log"])
-    order = ["prefix", "shard", "offset"]
-    assert far.orderBy(order).collect() == near.orderBy(order).collect()
-    assert far.where("shard = 1 AND offset >= 4").count() == 2
+@pytest.fixture
+def far(spark: SparkSession, options: dict[str, str]) -> Load:
+    def load(*names: str, **more: object) -> DataFrame:
+        given = {name: str(value) for name, value in more.items()}
+        reader = spark.read.format("sej").options(**options).options(**given)
+        return reader.load(list(names)) if names else reader.load()
+
+    return load
 
 
-def test_offsets_through_the_hub(spark: SparkSession, address: str) -> None:
-    frame = spark.read.format("sej").option("hub", address).option("startingOffsets", '{"tokyo.orders.1.001": 4}')
-    assert frame.option("minPartitions", 2).load("tokyo.orders.1.001").count() == 2
+def test_everything_that_may_be_read_equals_the_disk(spark: SparkSession, hub_root: Path, far: Load) -> None:
+    near = spark.read.format("sej").load(str(hub_root)).where("client <> 'moscow'")
+    order = ["client", "prefix", "shard", "offset"]
+    assert far().orderBy(order).collect() == near.orderBy(order).collect()
+    assert far().count() == 25
 
 
-def test_stream_through_the_hub(spark: SparkSession, hub_root: Path, address: str, tmp_path: Path) -> None:
-    found: list[int] = []
+def test_names_and_patterns_choose(far: Load) -> None:
+    assert far("tokyo").count() == 11
+    assert far("berlin.orders.1", "berlin.plain.log").count() == 14
+    assert far("tokyo.orders.1.001").where("offset >= 4").count() == 2
+    assert far(pattern=r".*\.orders\.1\.001").where("client = 'berlin'").count() == 6
 
-    def run() -> None:
-        frame = spark.readStream.format("sej").option("hub", address).option("maxMessagesPerTrigger", 4)
-        query = frame.load("tokyo.orders.1").writeStream.foreachBatch(
-            lambda rows, _: found.extend(row.offset for row in rows.collect())
-        )
-        query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
 
-    run()
-    assert sorted(found) == sorted([*range(5), *range(6)])
-    fill(hub_root / "tokyo.orders.1.000", 3, first=5)
-    run()
-    assert sorted(found) == sorted([*range(8), *range(6)])
+def test_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
+    start = '{"tokyo.orders.1.001": 4}'
+    assert far("tokyo.orders.1.001", startingOffsets=start).count() == 2
+    times = {"startingTimestamp": BASE_NS + 2 * 10**9, "endingTimestamp": BASE_NS + 4 * 10**9}
+    assert [row.offset for row in far("tokyo.orders.1.000", **times).collect()] == [2, 3]
+    assert far("tokyo", minPartitions=4).rdd.getNumPartitions() == 4
+    assert far("tokyo", minPartitions=4).count() == 11
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("berlin.nothing.1", "no shard of"), ("berlin.other.log", "no journal 'berlin.other.log'"), ("x", "load names")],
+    [
+        ("berlin.nothing.1", "no journal, tree or client 'berlin.nothing.1'"),
+        ("moscow", "no journal, tree or client 'moscow'"),
+        ("x/y", "no journal, tree or client"),
+    ],
 )
-def test_what_the_hub_does_not_have_is_named(spark: SparkSession, address: str, name: str, says: str) -> None:
+def test_what_the_hub_does_not_give_is_named(far: Load, name: str, says: str) -> None:
     with pytest.raises(Exception, match=says):
-        spark.read.format("sej").option("hub", address).load(name).collect()
+        far(name).collect()
+
+
+def test_a_caller_without_a_token_is_told(spark: SparkSession, options: dict[str, str]) -> None:
+    without = {name: value for name, value in options.items() if name != "hubToken"}
+    with pytest.raises(Exception, match="wants a token"):
+        spark.read.format("sej").options(**without).load("tokyo").collect()
+
+
+def test_damage_on_the_hub_is_skipped_and_counted(
+    spark: SparkSession, hub_root: Path, far: Load, tmp_path: Path
+) -> None:
+    segment = hub_root / "tokyo.orders.1.001" / "jnl" / "0000000000000000.jnl"
+    with segment.open("r+b") as file:
+        file.seek(file.read().index(b"tokyo-2") - 30)
+        file.write(b"\xff" * 8)
+    with pytest.raises(Exception, match="CorruptionError"):
+        far("tokyo.orders.1.001").collect()
+    kept = far("tokyo.orders.1.001", onCorruption="skip", damageReport=tmp_path / "report").collect()
+    assert sorted(row.offset for row in kept) == [0, 3, 4, 5] or sorted(row.offset for row in kept) == [0, 1, 3, 4, 5]
+    (lost,) = spark.read.json(str(tmp_path / "report")).collect()
+    assert lost.missing == 6 - len(kept)
+
+
+def test_stream_sees_new_messages_journals_and_clients(
+    spark: SparkSession, hub_root: Path, options: dict[str, str], tmp_path: Path
+) -> None:
+    found: list[tuple[str, int]] = []
+
+    def run() -> None:
+        frame = spark.readStream.format("sej").options(**options).option("maxMessagesPerTrigger", 4)
+        writer = (
+            frame.option("pattern", r".*\.orders\..*")
+            .load()
+            .writeStream.foreachBatch(lambda rows, _: found.extend((row.client, row.offset) for row in rows.collect()))
+        )
+        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    wanted = [(client, offset) for client in ("berlin", "tokyo") for count in (5, 6) for offset in range(count)]
+    assert sorted(found) == sorted(wanted)
+    fill(hub_root / "tokyo.orders.1.000", 3, first=5)
+    fill(hub_root / "paris.orders.1.001", 2)
+    run()
+    wanted += [("tokyo", 5), ("tokyo", 6), ("tokyo", 7), ("paris", 0), ("paris", 1)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_reading_goes_on_when_the_hub_is_back(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "berlin.large") as writer:
+        writer.append_many([b"x" * 1000] * 20_000)
+    address = f"127.0.0.1:{free_port()}"
+    with hub.Store(tmp_path) as store:
+        first = Server(store, address)
+        rows = Remote((address,)).read(Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1))
+        seen = [next(rows)]
+        back: list[Server] = []
+
+        def restart() -> None:
+            first.close()
+            back.append(Server(store, address))
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        seen += rows
+        thread.join()
+        with back[0], Client(address) as client:
+            assert client.journals()[0].next_offset == 20_000
+    assert [at for at, _ in seen] == [sum(columns.messages for _, columns in seen[:turn]) for turn in range(len(seen))]
+    assert sum(columns.messages for _, columns in seen) == 20_000
