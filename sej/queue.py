@@ -25,12 +25,13 @@ from sej.locks import Lock
 from sej.maintenance import Retention
 from sej.message import FIRST, Start
 from sej.queue_clock import SYSTEM, Clock
-from sej.queue_codec import done_record, record
+from sej.queue_codec import record
 from sej.queue_format import DONE, EXTEND, FREE, MAX_ATTEMPT, PURGE, WAIT
 from sej.queue_grave import Grave
 from sej.queue_item import JournalItem
 from sej.queue_log import QueueLog, register_reader
 from sej.queue_put import Putter
+from sej.queue_replay import done_record
 from sej.queue_slots import Slots
 from sej.queue_take import PROBE_NS, Taker
 from sej.shared_writer import SharedDurability, SharedWriter

@@ -29,9 +29,10 @@ from sej.maintenance import readers_lock
 from sej.message import FIRST, Start
 from sej.offset import read_offset, sync_up_to
 from sej.queue_clock import Clock
-from sej.queue_codec import good_bytes, head, read_head, record, stamp_of
+from sej.queue_codec import head, read_head, record, stamp_of
 from sej.queue_format import BOOT, KEPT, RECORD_SIZE
 from sej.queue_reader import MessageReader
+from sej.queue_replay import apply, good_bytes
 from sej.queue_state import QueueState
 from sej.recovery import keep
 
@@ -119,7 +120,7 @@ class QueueLog:
         if size >= RECORD_SIZE:
             data = file.read(min(size - size % RECORD_SIZE, _READ_BYTES), self._position)
             good, _ = good_bytes(data)
-            self.state.apply(memoryview(data)[:good])
+            apply(self.state, memoryview(data)[:good])
             self._position += good
             self._crowded = _CROWD
 
@@ -176,7 +177,7 @@ class QueueLog:
             raise self._failed(error) from error
         self._position += len(data)
         self.appended += len(data)
-        self.state.apply(data)
+        apply(self.state, data)
 
     @property
     def large(self) -> bool:
@@ -251,7 +252,7 @@ class QueueLog:
         while self._position < size:
             data = file.read(min(_READ_BYTES, size - self._position), self._position)
             good, damaged = good_bytes(data)
-            self.state.apply(memoryview(data)[:good])
+            apply(self.state, memoryview(data)[:good])
             self._position += good
             if good == len(data):
                 continue
@@ -357,7 +358,7 @@ class QueueLog:
         self.epoch = epoch
         self._position = self._compacted_bytes = len(data)
         fresh = QueueState()
-        fresh.apply(memoryview(data)[RECORD_SIZE:])
+        apply(fresh, memoryview(data)[RECORD_SIZE:])
         self.state = fresh
 
     def _fresh_epoch(self) -> int:

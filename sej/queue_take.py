@@ -12,10 +12,11 @@ from typing import Final
 from sej.directory import Directory
 from sej.message import Message
 from sej.queue_clock import Clock
-from sej.queue_codec import lease_record, message_check, record, stamp_of
+from sej.queue_codec import message_check, record, stamp_of
 from sej.queue_format import DONE, DROP, FREE, PICK
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
+from sej.queue_replay import lease_record
 from sej.queue_slots import Slots
 
 __all__ = ["PROBE_NS", "Taker"]
