@@ -27,7 +27,18 @@ from typing import Final, Literal, NamedTuple, Protocol
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["OS", "Disk", "File", "Mode", "OsDisk", "OsFile", "Status", "network_file_system", "replace_file"]
+__all__ = [
+    "OS",
+    "Disk",
+    "File",
+    "Mode",
+    "OsDisk",
+    "OsFile",
+    "Status",
+    "file_system",
+    "network_file_system",
+    "replace_file",
+]
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
 """``read``; ``edit``: read and write what exists; ``append``: made if missing, every write goes to the end;
@@ -363,9 +374,15 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbf
 
 
 def network_file_system(path: str | os.PathLike[str]) -> str | None:
-    """The type of the network file system that holds path (``"nfs4"``), or None on a local one.
+    """The type of the network file system that holds path (``"nfs4"``), or None on a local one."""
+    kind = file_system(path)
+    return kind if kind in _NETWORK else None
 
-    Read from ``/proc/self/mountinfo``: the mount with the longest matching mount point. Elsewhere: None.
+
+def file_system(path: str | os.PathLike[str]) -> str | None:
+    """The type of the file system that holds path (``"ext4"``), or None where nobody tells.
+
+    Read from ``/proc/self/mountinfo``: the mount with the longest matching mount point.
     """
     real = os.path.realpath(path)
     best, kind = "", None
@@ -373,7 +390,7 @@ def network_file_system(path: str | os.PathLike[str]) -> str | None:
         inside = real == point or real.startswith(point if point.endswith("/") else point + "/")
         if inside and len(point) >= len(best):
             best, kind = point, name
-    return kind if kind in _NETWORK else None
+    return kind
 
 
 def _mounts() -> Iterator[tuple[str, str]]:

@@ -41,6 +41,7 @@ _CORE: Final = {
     "old": "sej.cli.places",
     "stat": "sej.cli.stat",
     "top": "sej.cli.top",
+    "bench": "sej.cli.bench",
     "verify": "sej.cli.checking",
     "doctor": "sej.cli.doctor",
     "repair": "sej.cli.mending",

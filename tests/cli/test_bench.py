@@ -1,0 +1,64 @@
+"""sej bench: every contestant works, says what it survives, and leaves nothing behind."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sej.cli.contestants import CONTESTANTS
+from tests.cli.command import ENV, sej, start
+from tests.cli.terminal import ended, terminal
+
+
+def test_every_contestant_works(tmp_path: Path) -> None:
+    done = sej("bench", "--json", "--seconds", "0", "--value-bytes", "1K", tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    head, *rows = map(json.loads, done.stdout.splitlines())
+    assert (head["path"], head["value_bytes"], head["not_installed"]) == (str(tmp_path), 1024, [])
+    assert [(row["operation"], row["call"]) for row in rows] == [(one.operation, one.call) for one in CONTESTANTS]
+    for row in rows:
+        assert row["rate"] > 0
+        assert len(row["rounds"]) == 3
+        assert row["survives"] in ("clean close", "process death", "power loss") or row["operation"] == "read in order"
+        assert bool(row["version"]) == (row["library"] != "system")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_peers_that_are_missing_are_named(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['huey'] = None; from sej.cli import main; sys.exit(main())"
+    words = ["bench", "--json", "--seconds", "0", "--only", "put, one", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", code, *words], env=ENV, capture_output=True, check=True)
+    head, *rows = map(json.loads, done.stdout.splitlines())
+    assert head["not_installed"] == ["huey"]
+    assert "huey" not in {row["library"] for row in rows}
+    assert {"system", "sej", "litequeue"} <= {row["library"] for row in rows}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_its_files_go_however_it_ends(tmp_path: Path, number: int, code: int) -> None:
+    with start("bench", "--seconds", "10m", "--only", "append", tmp_path) as running:
+        while not list(tmp_path.glob("sej-bench-*/*/*")):
+            assert running.poll() is None
+        running.send_signal(number)
+        assert running.wait(20) == code
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_words(tmp_path: Path) -> None:
+    assert sej("bench", "--only", "no such thing", tmp_path).returncode == 2
+    assert sej("bench", tmp_path / "missing").returncode == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bar_and_a_table_in_a_terminal(tmp_path: Path) -> None:
+    with terminal("bench", "--seconds", "0.1", "--only", "Writer.append", tmp_path) as shown:
+        shown.expect(b"measurements.*/15")
+        code, text = ended(shown)
+    assert code == 0
+    assert b"process death" in text
+    assert "┃".encode() in text
