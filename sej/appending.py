@@ -196,28 +196,37 @@ class Appender:
 
     def _end_block(self) -> None:
         """Put what the buffer holds, all of it written, into a block of the index."""
-        buffer = self._buffer
-        if not len(buffer) and self._partial is None:
-            return
-        part = self._partial
-        with buffer.block() as view:
-            crc = crc32c(view, part.crc32c if part else 0)
-        if len(buffer):
-            newest = buffer.newest_timestamp if part is None else max(part.newest_timestamp, buffer.newest_timestamp)
-            last = buffer.last_timestamp
-            first = part.first_timestamp if part else buffer.first_timestamp
+        buffer, part = self._buffer, self._partial
+        position, offset = buffer.position, buffer.offset
+        if part is not None:
+            self._blocks.append(self._join(part))
+            self._partial = None
+        elif len(buffer):
+            crc = crc32c(buffer.block())
+            first, last, newest = buffer.first_timestamp, buffer.last_timestamp, buffer.newest_timestamp
+            if newest > self._newest:
+                self._newest = newest
+            start, due = self._block_position, self._block_offset
+            self._blocks.append(Block(start, position, due, offset - due, crc, first, last, self._newest))
         else:
-            assert part is not None
-            newest, last, first = part.newest_timestamp, part.last_timestamp, part.first_timestamp
-        start = part.position if part else self._block_position
-        start_offset = part.first_offset if part else self._block_offset
-        self._newest = max(self._newest, newest)
-        count = buffer.offset - start_offset
-        self._blocks.append(Block(start, self._buffer.position, start_offset, count, crc, first, last, self._newest))
-        self._partial = None
-        self._block_position = self._buffer.position
-        self._block_offset = buffer.offset
+            return
+        self._block_position, self._block_offset = position, offset
         buffer.clear()
+
+    def _join(self, part: Block) -> Block:
+        """The block that an earlier writer left open, with what the buffer holds."""
+        buffer = self._buffer
+        last, newest = part.last_timestamp, part.newest_timestamp
+        if len(buffer):
+            last, newest = buffer.last_timestamp, max(newest, buffer.newest_timestamp)
+        self._newest = max(self._newest, newest)
+        return part._replace(
+            end=buffer.position,
+            messages=buffer.offset - part.first_offset,
+            crc32c=crc32c(buffer.block(), part.crc32c),
+            last_timestamp=last,
+            newest_timestamp=self._newest,
+        )
 
     def _write_index(self, synced_position: int) -> None:
         """Write the entries whose bytes are synced. The index can be rebuilt: its failure harms nothing."""

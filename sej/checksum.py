@@ -1,11 +1,17 @@
-"""CRC32C (Castagnoli), as the package ``crc32c`` computes it: by the processor's instruction where it has one."""
+"""CRC32C (Castagnoli): our own where the processor multiplies without carries, four times 128 bits at once.
+
+Elsewhere the package ``crc32c``: by the processor's CRC instruction, or by tables where there is none.
+"""
 
 from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
 
 __all__ = ["crc32c"]
 
 
-def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+def _by_library(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """The checksum of what crc stands for, followed by data.
 
     Example:
@@ -16,3 +22,14 @@ def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     import crc32c as library
 
     return library.crc32c(data, crc)
+
+
+crc32c = _by_library
+if not TYPE_CHECKING and os.environ.get("SEJ_CODEC") != "python":
+    try:
+        from sej import _checksum_c
+    except ImportError:
+        pass
+    else:
+        if _checksum_c.FAST:
+            crc32c = _checksum_c.crc32c
