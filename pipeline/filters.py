@@ -1,7 +1,8 @@
 """Filters of a query that choose what is read, instead of being looked at message by message.
 
-Spark hands over an AND-list. What is answered here in full is taken off its list; a filter on time is used for the
-start alone and stays, because clocks need not be sorted.
+Spark hands over an AND-list. What is answered here in full is taken off its list. A filter on time stays on it: the
+index finds the first message that is new enough, and the tasks send on only what lies between the bounds; there the
+last microsecond counts as a whole. Clocks need not be sorted, so nothing but the beginning is left unread.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = ["Chosen", "choose"]
 _OF_ORIGIN = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
 _NEVER_NULL = {"offset", "timestamp_ns", "type", "key", "value"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US_NS = 1000
 
 
 class Chosen(NamedTuple):
@@ -38,13 +40,15 @@ class Chosen(NamedTuple):
     Attributes:
         low: no offset below.
         high: no offset from here on; None: no bound.
-        newest_from: start with the first message as new as this, ns; None: no bound.
+        since: no message older than this, ns; None: no bound.
+        until: no message newer than this, ns; None: no bound.
         origins: (attribute of an origin, the values it may have) each.
     """
 
     low: int = 0
     high: int | None = None
-    newest_from: int | None = None
+    since: int | None = None
+    until: int | None = None
     origins: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def takes(self, origin: Origin) -> bool:
@@ -78,10 +82,11 @@ def _apply(given: Filter, chosen: Chosen) -> tuple[Chosen, bool]:
     low, high = bounds
     if column == "offset":
         return _offsets(chosen, low, high), True
-    if column in ("timestamp", "timestamp_ns") and low is not None:
-        ns = _ns(low) if column == "timestamp" else low
-        newest = max(ns, chosen.newest_from) if chosen.newest_from is not None else ns
-        return chosen._replace(newest_from=newest), False
+    if column == "timestamp":
+        since, until = None if low is None else _ns(low), None if high is None else _ns(high) + _US_NS - 1
+        return _times(chosen, since, until), False
+    if column == "timestamp_ns":
+        return _times(chosen, low, high), False
     return chosen, False
 
 
@@ -119,7 +124,15 @@ def _offsets(chosen: Chosen, low: int | None, high: int | None) -> Chosen:
     return chosen
 
 
+def _times(chosen: Chosen, since: int | None, until: int | None) -> Chosen:
+    if since is not None:
+        chosen = chosen._replace(since=since if chosen.since is None else max(chosen.since, since))
+    if until is not None:
+        chosen = chosen._replace(until=until if chosen.until is None else min(chosen.until, until))
+    return chosen
+
+
 def _ns(moment: datetime) -> int:
     """Nanoseconds since the epoch. Spark cuts a timestamp to microseconds, so all of that microsecond counts."""
     since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * _US_NS

@@ -204,7 +204,7 @@ SEJ: Final = (
         None,
         'earliest, latest or JSON as {"orders.3.005": 23}',
         "startingOffsets",
-        "by default a batch at earliest, a stream at latest; directories that JSON leaves out: earliest",
+        "by default earliest, in a stream too; directories that JSON leaves out: earliest",
     ),
     Option(
         "endingOffsets",

@@ -13,12 +13,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import Batches
 from pipeline.options import Options
 from pipeline.places import Slice
 from pipeline.remote import Remote
+from sej.codec import Columns
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS
@@ -43,6 +45,8 @@ class How(NamedTuple):
         verify: compare blocks with their checksums.
         report: a directory for reports of what was skipped, or None.
         remote: the hub to read through, or None.
+        since: leave out messages older than this, ns; None: none.
+        until: leave out messages newer than this, ns; None: none.
     """
 
     on_corruption: Literal["raise", "skip"] = "raise"
@@ -50,6 +54,8 @@ class How(NamedTuple):
     verify: bool = False
     report: str | None = None
     remote: Remote | None = None
+    since: int | None = None
+    until: int | None = None
 
 
 def read(slices: Iterable[Slice], schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
@@ -97,6 +103,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBat
             batch = batches.batch(found, first)
             if cursor.due > part.stop:  # damage was skipped, up to behind the end of the slice
                 batch = batch.slice(0, max(part.stop - first, 0))
+            batch = _within(batch, found, how)
             if batch.num_rows:
                 yield batch
         _report(part, cursor.gaps, how)
@@ -114,8 +121,10 @@ def _read_remote(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.Record
             for first, found in how.remote.read(rest, skip=how.on_corruption == "skip", verify=how.verify):
                 if first > due:
                     gaps.append(Gap(due, min(first, part.stop), "missing or damaged on the hub"))
-                yield batches.batch(found, first)
                 due = first + found.messages
+                batch = _within(batches.batch(found, first), found, how)
+                if batch.num_rows:
+                    yield batch
         except OffsetTooSmallError as error:
             if how.fail_on_data_loss:
                 raise
@@ -126,6 +135,25 @@ def _read_remote(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.Record
             _missing(part, due, how)
         break
     _report(part, gaps, how)
+
+
+def _within(batch: pa.RecordBatch, found: Columns, how: How) -> pa.RecordBatch:
+    """The rows whose time is between the bounds; what lies together is not copied."""
+    if (how.since is None and how.until is None) or not batch.num_rows:
+        return batch
+    times = np.frombuffer(found.timestamps, np.int64, batch.num_rows)
+    keep = np.ones(batch.num_rows, np.bool_)
+    if how.since is not None:
+        keep &= times >= how.since
+    if how.until is not None:
+        keep &= times <= how.until
+    rows = np.flatnonzero(keep)
+    if not rows.size:
+        return batch.slice(0, 0)
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == rows.size:
+        return batch.slice(first, rows.size)
+    return batch.filter(pa.array(keep))
 
 
 def _cursor(part: Slice, start: int, how: How) -> Cursor:

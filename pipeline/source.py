@@ -54,10 +54,10 @@ class UnfilteredSejReader(DataSourceReader):
         extents = list(self._extents())
         parts = slices(extents, options, self._chosen.low, self._chosen.high)
         by_name = {extent.origin.name: extent for extent in extents}
-        if self._chosen.newest_from is not None:
-            newest = self._chosen.newest_from
+        since = self._chosen.since
+        if since is not None:
             parts = [
-                by_name[part.origin.name].slice(max(part.start, by_name[part.origin.name].find_time(newest)), part.stop)
+                by_name[part.origin.name].slice(max(part.start, by_name[part.origin.name].find_time(since)), part.stop)
                 for part in parts
             ]
         packed = pack(
@@ -81,7 +81,8 @@ class UnfilteredSejReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task. Spark makes a partition of None out of no partitions."""
-        return read(partition.value or (), arrow_schema(self._schema), how(self._options))
+        way = how(self._options)._replace(since=self._chosen.since, until=self._chosen.until)
+        return read(partition.value or (), arrow_schema(self._schema), way)
 
 
 class SejReader(UnfilteredSejReader):

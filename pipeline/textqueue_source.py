@@ -98,9 +98,12 @@ class TextRows(WriterCommitMessage):
 
 class _Writer:
     def __init__(self, path: str, schema: StructType, name: str, number: int | None) -> None:
-        foreign = [field.name for field in schema.fields if field.name not in _COLUMNS]
+        foreign = [field.name for field in schema.fields if field.name != "value"]
         if foreign:
-            raise OptionError(f"a .tq file has no place for column {foreign[0]!r}: select value, the text")
+            raise OptionError(
+                f"a row becomes one queued message, its value: no place for column {foreign[0]!r}; select value,"
+                " and put into its text what people need to see"
+            )
         if "value" not in schema.names:
             raise OptionError("there is no column 'value': a message is its text")
         if not isinstance(schema["value"].dataType, StringType):

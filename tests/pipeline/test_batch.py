@@ -3,10 +3,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import GreaterThan, IsNotNull, LessThanOrEqual
+from pyspark.sql.types import StructType
 
 import pipeline
 import sej
-from pipeline.schema import COLUMNS
+from pipeline.options import READ, parse
+from pipeline.schema import COLUMNS, SCHEMA, check_projection
+from pipeline.source import SejReader
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -236,8 +240,24 @@ def test_filters_choose_what_is_read(spark: SparkSession, hub_root: Path) -> Non
 def test_filter_on_time_is_exact(spark: SparkSession, journal: Path) -> None:
     frame = load(spark, journal)
     assert offsets(frame.where(f"timestamp_ns > {BASE_NS + 96 * 10**9}")) == [97, 98, 99]
+    assert offsets(frame.where(f"timestamp_ns < {BASE_NS + 2 * 10**9}")) == [0, 1]
+    between = f"timestamp_ns BETWEEN {BASE_NS + 7 * 10**9} AND {BASE_NS + 9 * 10**9}"
+    assert offsets(frame.where(between)) == [7, 8, 9]
     at = datetime.fromtimestamp(BASE_NS // 10**9 + 98, UTC).strftime("%Y-%m-%d %H:%M:%S")
     assert offsets(frame.where(f"timestamp >= '{at}'")) == [98, 99]
+    assert offsets(frame.where(f"timestamp <= '{at}'")) == list(range(99))
+    assert offsets(frame.where(f"timestamp = '{at}'")) == [98]
+
+
+def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
+    times = [40, 10, 20, 30, 5, 20, 50]
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x"] * len(times), timestamp=times)
+    reader = SejReader([str(tmp_path / "j")], parse(READ, {}), check_projection(StructType([SCHEMA["offset"]])))
+    asked = [GreaterThan(("timestamp_ns",), 9), LessThanOrEqual(("timestamp_ns",), 30), IsNotNull(("timestamp_ns",))]
+    assert list(reader.pushFilters(asked)) == asked[:2]
+    sent = [offset for part in reader.partitions() for batch in reader.read(part) for offset in batch[0].to_pylist()]
+    assert sent == [1, 2, 3, 5]
 
 
 # --- damage and loss

@@ -42,6 +42,14 @@ def test_rows_are_appended_to_a_text_queue_once(spark: SparkSession, tmp_path: P
         rows.write.format("textqueue").mode("overwrite").save(str(path))
 
 
+@pytest.mark.parametrize("column", ["key", "type", "status", "variables"])
+def test_a_text_queue_takes_nothing_but_text(spark: SparkSession, tmp_path: Path, column: str) -> None:
+    rows = spark.sql(f"SELECT 'x' AS value, 1 AS {column}")
+    with pytest.raises(Exception, match=f"no place for column '{column}'; select value"):
+        rows.write.format("textqueue").mode("append").save(str(tmp_path / "review.tq"))
+    assert not (tmp_path / "review.tq").exists()
+
+
 def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None:
     path = tmp_path / "review.tq"
     ledger = Path(f"{path}.spark")
