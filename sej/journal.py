@@ -7,7 +7,7 @@ and ends, where a time is, what the last messages are.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -214,9 +214,13 @@ class Journal:
             finally:
                 file.close()
 
-    def verify(self) -> list[Problem]:
-        """Read everything and compare it with the format, the offsets and the checksums; an empty list: all is well."""
-        return verify(self._directory)
+    def verify(self, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
+        """Read everything and compare it with the format, the offsets and the checksums; an empty list: all is well.
+
+        Args:
+            progress: called before each segment with the bytes read and the bytes there are.
+        """
+        return verify(self._directory, progress=progress)
 
     def clean(
         self,
@@ -246,7 +250,7 @@ class Journal:
         """Join small sealed segments until each has min_bytes, under live readers; returns how many went."""
         return merge(self._directory, min_bytes)
 
-    def repair(self, dry_run: bool = False) -> Repair:
+    def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:
         """Make a damaged journal one that opens, without losing a byte; explicit, and never done for you.
 
         Good runs become segments named by their first offset, damaged bytes go to ``kept/``, gaps are recorded so that
@@ -254,13 +258,14 @@ class Journal:
 
         Args:
             dry_run: only say what would be done.
+            progress: called before each segment with the bytes read and the bytes there are.
 
         Raises:
             LockedError: a writer is at work.
         """
         from sej.repair import repair
 
-        return repair(self._directory, dry_run=dry_run)
+        return repair(self._directory, dry_run=dry_run, progress=progress)
 
     def reindex(self) -> int:
         """Rebuild the sidecar index of every segment from the journal; returns how many blocks it has."""

@@ -15,6 +15,7 @@ anew, and the report names it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from sej.codec import Candidate
@@ -68,7 +69,9 @@ class _Plan(NamedTuple):
     damage: list[tuple[int, int, str]]
 
 
-def repair(directory: Directory, *, dry_run: bool = False) -> Repair:
+def repair(
+    directory: Directory, *, dry_run: bool = False, progress: Callable[[int, int], object] | None = None
+) -> Repair:
     """See :meth:`sej.Journal.repair`."""
     done = Repair([], [], [], [])
     with Lock(directory.at("jnl.lck"), what="the journal's writer lock", disk=directory.disk):
@@ -82,7 +85,10 @@ def repair(directory: Directory, *, dry_run: bool = False) -> Repair:
             finally:
                 last_file.close()
         behind = segments[0].first_offset if segments else 0
+        sizes = [0 if (found := directory.disk.status(segment.path)) is None else found.size for segment in segments]
         for at, segment in enumerate(segments):
+            if progress is not None:
+                progress(sum(sizes[:at]), sum(sizes))
             last = at == len(segments) - 1
             file = directory.disk.open(segment.path, "read")
             try:

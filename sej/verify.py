@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from sej.directory import Directory, Segment
@@ -42,12 +43,15 @@ class Problem(NamedTuple):
         return f"{self.path}: position {self.position}, offset {self.offset}: {self.kind}: {self.reason}"
 
 
-def verify(directory: Directory) -> list[Problem]:
+def verify(directory: Directory, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
     """Every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files."""
     problems: list[Problem] = []
     segments = directory.segments()
+    sizes = [0 if (found := directory.disk.status(segment.path)) is None else found.size for segment in segments]
     gaps = read_gaps(directory)
     for at, segment in enumerate(segments):
+        if progress is not None:
+            progress(sum(sizes[:at]), sum(sizes))
         try:
             file = directory.disk.open(segment.path, "read")
         except FileNotFoundError:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from sej.cli.exits import Exit
+from sej.cli.progress import progress_bar
 from sej.cli.standing import holder_of
 from sej.journal import Journal
 from sej.verify import Problem
@@ -28,7 +29,8 @@ def verify(directory: Path, json: bool) -> None:
     Example: sej verify orders
     """
     journal = Journal(directory)
-    problems = journal.verify()
+    with progress_bar("reading", size=True) as show:
+        problems = journal.verify(progress=show)
     if any(problem.kind == "torn tail" for problem in problems) and holder_of(os.path.join(directory, "jnl.lck")):
         problems = [problem for problem in problems if problem.kind != "torn tail"]
     for problem in problems:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as jsonlib
-import sys
 from pathlib import Path
 
 import click
 
 from sej.cli.choosing import DIRECTORY, DURATION, JSON, SIZE
 from sej.cli.exits import Exit
+from sej.cli.progress import progress_bar
 from sej.journal import Journal
 from sej.repair import Repair
 
@@ -30,10 +30,8 @@ def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
     Example: sej repair orders
     """
     journal = Journal(directory)
-    if sys.stderr.isatty():
-        size = sum(segment.size for segment in journal.segments)
-        click.echo(f"reading {len(journal.segments)} segments, {size} bytes ...", err=True)
-    plan = journal.repair(dry_run=True)
+    with progress_bar("reading", size=True) as show:
+        plan = journal.repair(dry_run=True, progress=show)
     if not plan.notes:
         _show(plan, json=json, done=False)
         return
@@ -43,7 +41,8 @@ def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
         raise SystemExit(Exit.WRONG)
     if not yes:
         click.confirm("Do it?", abort=True, err=True)
-    done = journal.repair()
+    with progress_bar("repairing", size=True) as show:
+        done = journal.repair(progress=show)
     _show(done, json=json, done=True)
 
 

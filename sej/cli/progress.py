@@ -10,22 +10,23 @@ __all__ = ["progress_bar"]
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
+def progress_bar(what: str, *, size: bool = False) -> Iterator[Callable[[int, int | None], None]]:
     """Gives a function of (done, total), where a total of None is one that is not known.
 
     Args:
         what: the words before the bar.
-        total: what the bar begins with.
+        size: it counts bytes.
     """
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
+    many = bars.DownloadColumn(binary_units=True) if size else bars.MofNCompleteColumn()
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), many, bars.TimeElapsedColumn())
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
 
         def show(done: int, total: int | None) -> None:
             bar.update(task, completed=done, total=total)
