@@ -1,4 +1,4 @@
-"""``sej spark count | archive | restore | reshard | compact | dedupe | stats | import-kestrel``."""
+"""``sej spark count | archive | restore | reshard | compact | dedupe | stats | import-kestrel | finish``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["app", "archive", "compact", "count", "dedupe", "import_kestrel", "reshard", "restore", "stats"]
+__all__ = ["app", "archive", "compact", "count", "dedupe", "finish", "import_kestrel", "reshard", "restore", "stats"]
 
 _PATH: Final = click.Path(path_type=Path)
 _PREFIX: Final = click.option("--prefix", help="Of the target's shards.")
@@ -198,3 +198,18 @@ def import_kestrel(directory: Path, queue: str, target: Path, kind: Any, reader:
     with _bar("import", None) as progress:
         added = jobs.import_kestrel(directory, queue, target, kind=kind, reader=reader, progress=progress)
     click.echo(f"{added} messages appended to {target}")
+
+
+@app.command()
+@click.argument("root", type=_PATH)
+def finish(root: Path) -> None:
+    """Finish what dead jobs had committed to ROOT, and remove what others left; needs no Spark.
+
+    The next job on ROOT does the same.
+    """
+    from pipeline.committing import finish_dead_jobs
+    from pipeline.target import Target
+
+    single = (root / "jnl").is_dir()
+    finish_dead_jobs(Target(str(root.absolute()), None, None if single else 1))
+    click.echo(f"nothing is left to finish in {root}")

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from pipeline.options import OptionError
-from pipeline.staging import Rows, forget, renumbered, sweep
+from pipeline.staging import Rows, decided, forget, renumbered, sweep
 from pipeline.target import Target
 from sej.batches import Batches
 from sej.disk import OS, replace_file
@@ -129,17 +129,15 @@ def _locked(target: Target) -> Lock:
 
 def _finish_dead_jobs(target: Target) -> None:
     """Whoever holds the lock and finds a decision knows that its driver died."""
-    for name in OS.list(target.staging):
-        if name.startswith("job-") and name.endswith(".json"):
-            path = os.path.join(target.staging, name)
-            found = _read(path)
-            # A root may hold several trees: the job's own is meant, not that of the job that finishes it.
-            its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
-            rows = [Rows(*row) for row in found.pop("rows")]
-            job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
-            assert job.number is not None
-            with _writers(its, job) as writers:
-                _apply(its, job, job.number, writers)
+    for name in decided(target.staging):
+        found = _read(_decision(target, name))
+        # A root may hold several trees: the job's own is meant, not that of the job that finishes it.
+        its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
+        rows = [Rows(*row) for row in found.pop("rows")]
+        job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
+        assert job.number is not None
+        with _writers(its, job) as writers:
+            _apply(its, job, job.number, writers)
     sweep(target.staging)
 
 

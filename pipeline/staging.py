@@ -22,7 +22,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +33,7 @@ from sej.disk import OS
 from sej.format import HEAD_SIZE, OFFSET_SIZE
 from sej.locks import process_start
 
-__all__ = ["Owner", "Rows", "Stage", "forget", "renumbered", "sweep"]
+__all__ = ["Owner", "Rows", "Stage", "decided", "forget", "renumbered", "sweep"]
 
 _BATCH_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 4 << 20
@@ -193,13 +193,25 @@ def forget(folder: str, job: str) -> None:
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
-def sweep(folder: str) -> int:
-    """Remove what the tasks of dead jobs left in a staging folder; returns how many there were."""
+def decided(folder: str) -> list[str]:
+    """The jobs in a staging folder that are decided and not finished. Who holds the lock knows that they are dead."""
+    names = OS.list(folder) if os.path.isdir(folder) else []
+    return [name[len("job-") : -len(".json")] for name in names if name.startswith("job-") and name.endswith(".json")]
+
+
+def sweep(folder: str, keep: Collection[str] = ()) -> int:
+    """Remove what the tasks of dead jobs left in a staging folder; returns how many there were.
+
+    Args:
+        folder: the staging folder; its commit lock is held.
+        keep: jobs whose files are still needed.
+    """
     gone = 0
     with suppress(FileNotFoundError):
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
-            if name.startswith("task-") and _owner_is_gone(path):
+            needed = any(name.startswith(f"task-{job}-") for job in keep)
+            if name.startswith("task-") and not needed and _owner_is_gone(path):
                 shutil.rmtree(path, ignore_errors=True)
                 gone += 1
     return gone

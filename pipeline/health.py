@@ -1,0 +1,52 @@
+"""What dead Spark jobs left below a root: ``sej doctor`` names it, and removes what nobody will ever read.
+
+The command finds :func:`look` through the entry-point group ``sej.doctor``. It needs no Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from sej.errors import LockedError
+from sej.locks import Lock
+
+__all__ = ["look"]
+
+_Finding = tuple[str, Literal["well", "note", "wrong"], str, str]
+_WHAT: Final = "spark jobs"
+
+
+def look(given: str | os.PathLike[str]) -> Iterator[_Finding]:
+    """Findings about the jobs that write to a journal or a tree: (what, level, found, what to do).
+
+    Args:
+        given: a SEJ directory, a shard, or the root of a tree.
+    """
+    path = os.path.abspath(given)
+    parent = os.path.dirname(path)
+    roots = {
+        path: (os.path.join(path, "tmp", "staging"), os.path.join(path, ".staging")),
+        parent: (os.path.join(parent, ".staging"),),
+    }
+    for root, stagings in roots.items():
+        for staging in stagings:
+            if os.path.isdir(staging):
+                yield from _look(root, staging)
+
+
+def _look(root: str, staging: str) -> Iterator[_Finding]:
+    from pipeline.staging import decided, sweep
+
+    try:
+        with Lock(os.path.join(staging, "commit.lck"), what="the commit of a job").acquire():
+            jobs = decided(staging)
+            if jobs:
+                found = f"{len(jobs)} committed to {root} but did not finish: {', '.join(sorted(jobs))}"
+                yield _WHAT, "note", found, f"the next job there finishes it; sej spark finish {root} does so now"
+            removed = sweep(staging, keep=jobs)
+            if removed:
+                yield _WHAT, "well", f"removed what {removed} tasks of dead jobs had left in {staging}", ""
+    except LockedError:
+        yield _WHAT, "well", f"one is committing to {root}", ""
