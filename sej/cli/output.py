@@ -5,6 +5,7 @@ No I/O but writing lines.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from typing import Any, Final
 from sej.format import NO_TIMESTAMP
 from sej.message import Message
 
-__all__ = ["FORMS", "as_hex", "as_json", "as_text", "form_named", "iso_time", "print_messages"]
+__all__ = ["FORMS", "as_hex", "as_json", "as_text", "coloured", "form_named", "iso_time", "print_messages"]
 
 _NS: Final = 1_000_000_000
 _ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {
@@ -144,3 +145,12 @@ def _line(data: bytes) -> str:
 
 
 _CONTROLS: Final = {number: text for number, text in _ESCAPES.items() if number != ord("\\")}
+
+
+def coloured(text: str, colour: str) -> str:
+    """Text in a colour where standard output is a terminal and NO_COLOR is not set."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    import click
+
+    return click.style(text, fg=colour)

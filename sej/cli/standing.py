@@ -13,10 +13,11 @@ from typing import NamedTuple
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import SejError
+from sej.format import NO_TIMESTAMP
 from sej.journal import Journal
 from sej.offset import read_offset
 
-__all__ = ["Reader", "holder_of", "journals_below", "readers_of"]
+__all__ = ["Reader", "holder_of", "journals_below", "readers_of", "stuck"]
 
 
 class Reader(NamedTuple):
@@ -108,3 +109,35 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
         holder = holder_of(os.path.join(folder, f"{name}.lck"))
         found.append(Reader(name, offset, behind, max(idle_s, 0.0), holder, error))
     return found
+
+
+def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str | None:
+    """How a reader that runs is stuck, in words; None where it is not.
+
+    It is where it committed nothing for after_s seconds, and its next message has been there as long.
+
+    Args:
+        path: the journal's.
+        reader: as :func:`readers_of` found it.
+        after_s: how long a commit may take.
+        first_offset: the journal's.
+    """
+    if reader.holder is None or not reader.behind or reader.idle_s <= after_s:
+        return None
+    due = max(reader.offset or 0, first_offset)
+    if _waits_s(path, due, reader.idle_s) <= after_s:
+        return None
+    return (
+        f"it is stuck at {due}: no commit for {reader.idle_s:.0f} s, {reader.behind} messages behind, {reader.holder}"
+    )
+
+
+def _waits_s(path: str, offset: int, idle_s: float) -> float:
+    """How long a message has been there; as long as its reader idles where the message has no time."""
+    from sej.scanner import Scanner
+
+    with Scanner(path, offset) as scanner:
+        for message in scanner.read(1):
+            if message.timestamp != NO_TIMESTAMP:
+                return time.time() - message.timestamp / 1e9
+    return idle_s

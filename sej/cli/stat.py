@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,10 +12,9 @@ import click
 from sej.cli.choosing import DURATION, JSON
 from sej.cli.exits import Exit
 from sej.cli.output import iso_time
-from sej.cli.standing import Reader, holder_of, readers_of
+from sej.cli.standing import Reader, holder_of, readers_of, stuck
 from sej.directory import Directory
 from sej.disk import OS
-from sej.format import NO_TIMESTAMP
 from sej.journal import Journal
 
 __all__ = ["stat"]
@@ -118,27 +116,9 @@ def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _stuck(row: dict[str, Any], stuck_after: float) -> Iterator[str]:
     for found in row["readers"]:
         reader = Reader(**{name: found[name] for name in Reader._fields})
-        if reader.error is not None:
-            yield f"{row['path']}: reader {reader.name!r}: {reader.error}"
-        elif reader.holder is not None and reader.behind and reader.idle_s > stuck_after:
-            waited = _waits_s(row, reader)
-            if waited > stuck_after:
-                due = reader.offset or row["first_offset"]
-                yield (
-                    f"{row['path']}: reader {reader.name!r} is stuck at {due}: no commit for {reader.idle_s:.0f} s,"
-                    f" {reader.behind} messages behind, {reader.holder}"
-                )
-
-
-def _waits_s(row: dict[str, Any], reader: Reader) -> float:
-    """How long a reader's next message has been there; as long as it idles where the message has no time."""
-    from sej.scanner import Scanner
-
-    with Scanner(row["path"], max(reader.offset or 0, row["first_offset"])) as scanner:
-        for message in scanner.read(1):
-            if message.timestamp != NO_TIMESTAMP:
-                return time.time() - message.timestamp / 1e9
-    return reader.idle_s
+        wrong = reader.error or stuck(row["path"], reader, stuck_after, row["first_offset"])
+        if wrong is not None:
+            yield f"{row['path']}: reader {reader.name!r}: {wrong}"
 
 
 def _label(text: str) -> str:

@@ -101,20 +101,3 @@ def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
         assert b"stuck at 100" in stuck.stdout
     assert sej("stat", "--health", "--stuck-after", "0", journal).returncode == 0  # nobody runs
     assert sej("stat", tmp_path / "nothing").returncode == 4
-
-
-def test_doctor_is_one_page(journal: Path) -> None:
-    done = sej("doctor", journal)
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) < 25
-    with library.Writer(journal):
-        rows = [json.loads(line) for line in sej("doctor", "--json", journal).stdout.splitlines()]
-    assert {row["what"] for row in rows} >= {"writer", "permissions", "disk", "messages", "damage", "clock"}
-    assert "pid=" in next(row["found"] for row in rows if row["what"] == "writer")
-    last = sorted((journal / "jnl").iterdir())[-1]
-    last.write_bytes(last.read_bytes()[:-3])
-    (journal / "jnl" / "notes.txt").touch()
-    done = sej("doctor", journal)
-    assert done.returncode == 1
-    assert b"torn tail" in done.stdout
-    assert b"notes.txt" in done.stdout

@@ -1,0 +1,243 @@
+"""What ``sej doctor`` looks at in one journal. Looks, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, NamedTuple
+
+from sej.cli.output import iso_time
+from sej.cli.standing import holder_of, readers_of, stuck
+from sej.directory import Directory
+from sej.disk import OS, network_file_system
+from sej.errors import CorruptionError, SejError
+from sej.format import NO_TIMESTAMP
+from sej.gaps import read_gaps
+from sej.index import IndexFile, read_blocks
+from sej.index_format import BLOCK_BYTES
+from sej.journal import Journal
+
+__all__ = ["Finding", "Level", "findings"]
+
+_FREE_BYTES: Final = 1 << 30
+_FREE_FILES: Final = 1000
+_CLOCK_S: Final = 60.0
+_STUCK_S: Final = 60.0
+_DO_OS: Final = "give this user what it may not read, or look at the disk"
+_QUICK_BYTES: Final = 16 * BLOCK_BYTES
+
+Level = Literal["well", "note", "wrong"]
+
+
+class Finding(NamedTuple):
+    """What was looked at, how it is, what was found, and what to do where it is not well."""
+
+    what: str
+    level: Level
+    found: str
+    do: str = ""
+
+
+def findings(
+    journal: Journal, *, quick: bool, progress: Callable[[int, int], object] | None = None
+) -> Iterator[Finding]:
+    """Everything about one journal; quick: without reading every message."""
+    places = Directory(journal.path, OS)
+    yield from _permissions(places)
+    looks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        lambda: _locks(places),
+        lambda: _disk(places),
+        lambda: _left_behind(places),
+        lambda: _messages(journal, places, quick=quick, progress=progress),
+        lambda: _clock(journal, places, quick=quick),
+        lambda: _readers(journal),
+    )
+    failed = set()
+    for look in looks:
+        try:
+            yield from look()
+        except (SejError, OSError, ValueError) as error:
+            if str(error) not in failed:  # one thing that is wrong may stand in the way of several looks
+                do = f"sej repair {journal.path}" if isinstance(error, CorruptionError) else _DO_OS
+                yield Finding("journal", "wrong", str(error), do)
+            failed.add(str(error))
+
+
+def _locks(places: Directory) -> Iterator[Finding]:
+    """The writer's, then those of readers, queues and their slots."""
+    writer = holder_of(places.at("jnl.lck"))
+    yield Finding("writer", "well", f"held by {writer}" if writer else "nobody writes")
+    held = []
+    for folder, _, names in os.walk(places.at("ofs")):
+        for name in sorted(names):
+            if name.endswith(".lck"):
+                path = os.path.join(folder, name)
+                holder = holder_of(path)
+                if holder is not None:
+                    held.append(f"{os.path.relpath(path, places.path)} by {holder}")
+    if held:
+        yield Finding("locks", "well", "; ".join(sorted(held)))
+
+
+def _permissions(places: Directory) -> Iterator[Finding]:
+    uid = os.stat(places.path).st_uid
+    denied, foreign = [], []
+    for folder, _, names in os.walk(places.path):
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            denied.append(folder)
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                owner = os.stat(path, follow_symlinks=False).st_uid
+            except FileNotFoundError:
+                continue  # retention or a rename took it meanwhile
+            if not os.access(path, os.R_OK | os.W_OK):
+                denied.append(path)
+            elif owner != uid:
+                foreign.append(path)
+    if denied:
+        found = f"{len(denied)} files or directories cannot be read and written by this user, as {denied[0]}"
+        yield Finding("permissions", "wrong", found, "give them to the user that writes the journal")
+    elif foreign:
+        found = f"{len(foreign)} files belong to somebody else than the directory, as {foreign[0]}"
+        yield Finding("permissions", "note", found, "let one user write a journal")
+    else:
+        yield Finding("permissions", "well", "everything can be read and written")
+
+
+def _disk(places: Directory) -> Iterator[Finding]:
+    kind = network_file_system(places.path)
+    if kind is not None:
+        yield Finding("file system", "wrong", f"{kind}: locks and syncs cannot be trusted", "move it to a local disk")
+    free = OS.free_bytes(places.path)
+    full = free < _FREE_BYTES
+    do = f"sej clean --max-bytes SIZE {places.path} removes segments that no reader needs" if full else ""
+    yield Finding("disk", "wrong" if full else "well", f"{free} bytes are free", do)
+    status = os.statvfs(places.path)
+    if status.f_files and status.f_favail < _FREE_FILES:
+        found = f"{status.f_favail} more files can be made there"
+        yield Finding("disk", "wrong", found, "remove small files on this disk: it has no inodes left for new segments")
+    kept = [os.path.join(folder, name) for folder, _, names in os.walk(places.at("kept")) for name in names]
+    if kept:
+        size = sum(os.path.getsize(path) for path in kept)
+        do = "look through them, then remove them: nobody else does"
+        yield Finding("kept bytes", "note", f"{len(kept)} files, {size} bytes in {places.at('kept')}", do)
+
+
+def _left_behind(places: Directory) -> Iterator[Finding]:
+    """What a crash left unfinished; while somebody writes it may be work in hand."""
+    if holder_of(places.at("jnl.lck")):
+        return
+    pending = [name for name in _names(places.at("txn")) if not name.endswith(".done")]
+    if pending:
+        found = f"{len(pending)} begun and not finished, as {places.at('txn', pending[0])}"
+        yield Finding("pending work", "note", found, "nothing: the next writer finishes it before its first append")
+    staged = _names(places.at("tmp"))
+    if staged:
+        found = f"{len(staged)} files in {places.at('tmp')}"
+        yield Finding("leftovers", "note", found, "nothing: the next writer sweeps what no pending work needs")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _messages(
+    journal: Journal,
+    places: Directory,
+    *,
+    quick: bool,
+    progress: Callable[[int, int], object] | None,
+) -> Iterator[Finding]:
+    writing = holder_of(places.at("jnl.lck")) is not None
+    segments = journal.segments
+    size = sum(segment.size for segment in segments)
+    span = f"{journal.first_offset} to {journal.end_offset}, {len(segments)} segments, {size} bytes"
+    yield Finding("messages", "well", span)
+    problems = [] if quick else journal.verify(progress=progress)
+    for problem in problems:
+        if problem.kind == "torn tail":
+            do = "" if writing else "nothing: the next writer cuts it and keeps the bytes"
+            yield Finding("torn tail", "well" if writing else "note", str(problem), do)
+        elif problem.kind == "foreign file":
+            yield Finding("foreign file", "wrong", str(problem), f"move {problem.path} away")
+        else:
+            yield Finding("damage", "wrong", str(problem), f"sej repair {journal.path}")
+    if not problems:
+        yield Finding("damage", "well", "not looked for (--quick)" if quick else "none: every message was read")
+    for gap in read_gaps(places):
+        lost = f"messages {gap.start} to {gap.stop - 1} are lost: {gap.reason}"
+        yield Finding("recorded gap", "note", lost, f"the damaged bytes are in {gap.kept}" if gap.kept else "")
+
+
+def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:
+    """Times against this machine's clock and against each other; by blocks of messages, from the index and the rest."""
+    now = time.time_ns()
+    newest, newest_at, disordered, worst, unindexed = NO_TIMESTAMP, 0, 0, 0, 0
+    last = None
+    for segment in places.segments():
+        try:
+            file = OS.open(segment.path, "read")
+        except FileNotFoundError:
+            continue
+        try:
+            index = IndexFile(places, segment).load(file, segment.first_offset)
+            rest = file.status().size - index.position
+            unindexed += max(rest - BLOCK_BYTES, 0)
+            behind = read_blocks(file, index.position, index.due) if not quick or rest <= _QUICK_BYTES else ()
+            for block in (*index.blocks, *behind):
+                ends = ((newest, block.first_timestamp), (block.newest_timestamp, block.last_timestamp))
+                back = max((before - time_ns for before, time_ns in ends if time_ns != NO_TIMESTAMP), default=0)
+                if back > 0:
+                    disordered, worst = disordered + block.messages, max(worst, back)
+                if block.newest_timestamp > newest:
+                    newest, newest_at = block.newest_timestamp, block.first_offset
+                last = (block.next_offset - 1, block.last_timestamp)
+        finally:
+            file.close()
+    changed = max((segment.mtime_ns for segment in journal.segments), default=now)
+    if (changed - now) / 1e9 > _CLOCK_S:
+        found = (
+            f"segments were changed at {iso_time(changed)}, {(changed - now) / 1e9:.0f} s ahead of this machine's clock"
+        )
+        yield Finding(
+            "clock", "wrong", found, "set this machine's clock: retention by age and `sej stat --health` go by it"
+        )
+    if last is not None and (last[1] - now) / 1e9 > _CLOCK_S:
+        found = f"this machine's clock is {(last[1] - now) / 1e9:.0f} s behind the last message, {last[0]}"
+        yield Finding("clock", "note", found, "compare the clocks of producer and machine")
+    elif newest != NO_TIMESTAMP and (newest - now) / 1e9 > _CLOCK_S:
+        found = f"a message from {newest_at} on is of {iso_time(newest)}, {(newest - now) / 1e9:.0f} s in the future"
+        yield Finding("clock", "note", found, "a producer's clock was ahead: seeking by time stops at such a message")
+    elif last is not None and last[1] != NO_TIMESTAMP:
+        yield Finding("clock", "well", f"the last message is {(now - last[1]) / 1e9:.0f} s old")
+    if disordered:
+        found = f"times go back, by up to {worst / 1e9:.3f} s, somewhere in {disordered} messages"
+        do = "nothing, where producers give times of their own; seeking by time finds the first message that is as new"
+        yield Finding("time order", "note", found, do)
+    if unindexed:
+        found = f"{unindexed} bytes are not indexed: opening and seeking read them"
+        yield Finding("index", "note", found, f"sej verify {journal.path} && sej index {journal.path}")
+
+
+def _readers(journal: Journal) -> Iterator[Finding]:
+    for reader in readers_of(journal):
+        what = f"reader {reader.name}"
+        last_commit = f"last commit {reader.idle_s:.0f} s ago"
+        halted = stuck(journal.path, reader, _STUCK_S, journal.first_offset) if reader.error is None else None
+        if reader.error is not None:
+            yield Finding(
+                what, "wrong", reader.error, f"sej reset {journal.path} {reader.name} first, or another place"
+            )
+        elif halted is not None:
+            yield Finding(what, "wrong", halted, "look at what it does with this message, or restart it")
+        elif reader.holder is None and reader.behind:
+            found = f"{reader.behind} messages behind, not running, {last_commit}"
+            do = f"start it; or, where it is gone for good, sej reset --remove {journal.path} {reader.name}"
+            yield Finding(what, "note", found, do)
+        else:
+            yield Finding(what, "well", f"{reader.behind} messages behind, {reader.holder or 'not running'}")

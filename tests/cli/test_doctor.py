@@ -1,0 +1,250 @@
+"""sej doctor: one page, every ill named with what to do, and exit codes that scripts can trust."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej as library
+from tests.cli.command import ENV, sej
+from tests.cli.terminal import ended, terminal
+
+NS = 10**9
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    with library.Writer(path, segment_bytes=2000) as writer:
+        for number in range(300):
+            writer.append(b"value %d" % number)
+    return path
+
+
+def found(journal: Path, *words: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    """The findings by what was looked at; the last of each."""
+    done = sej("doctor", "--json", *words, journal)
+    assert done.returncode == code, done.stdout
+    return {row["what"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+def test_one_page(journal: Path) -> None:
+    done = sej("doctor", journal)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) < 25
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {b"well"}
+    rows = found(journal)
+    assert set(rows) == {"writer", "permissions", "disk", "messages", "damage", "clock"}
+    assert {row["journal"] for row in rows.values()} == {str(journal)}
+
+
+def test_who_holds_the_locks(journal: Path) -> None:
+    with (
+        library.Writer(journal),
+        library.Offset(journal, "billing"),
+        library.open_queue(journal, "mails"),
+    ):
+        rows = found(journal)
+    pid = f"pid={os.getpid()} "
+    assert pid in rows["writer"]["found"]
+    assert f"ofs/billing.lck by {pid}" in rows["locks"]["found"]
+    assert "ofs/mails.lck by " in rows["locks"]["found"]
+
+
+def test_torn_tail_foreign_file_and_leftovers(journal: Path) -> None:
+    last = sorted((journal / "jnl").iterdir())[-1]
+    last.write_bytes(last.read_bytes()[:-3])
+    rows = found(journal)
+    assert rows["torn tail"]["level"] == "note"
+    assert str(last) in rows["torn tail"]["found"]
+    (journal / "jnl" / "notes.txt").touch()
+    rows = found(journal, code=1)
+    assert rows["foreign file"]["do"] == f"move {journal / 'jnl' / 'notes.txt'} away"
+    assert found(journal, "--quick")["damage"]["found"] == "not looked for (--quick)"
+    (journal / "tmp").mkdir(exist_ok=True)
+    (journal / "tmp" / "rows.7").touch()
+    (journal / "txn").mkdir(exist_ok=True)
+    (journal / "txn" / "load.intent").touch()
+    rows = found(journal, "--quick")
+    assert "load.intent" in rows["pending work"]["found"]
+    assert rows["leftovers"]["level"] == "note"
+
+
+def test_a_tail_in_flight_is_well(journal: Path) -> None:
+    with library.Writer(journal):
+        last = sorted((journal / "jnl").iterdir())[-1]
+        with last.open("ab") as file:
+            file.write(b"\0" * 5)
+        assert found(journal)["torn tail"]["level"] == "well"
+
+
+def test_messages_from_the_future(tmp_path: Path) -> None:
+    now = time.time_ns()
+    with library.Writer(tmp_path / "j") as writer:
+        writer.append(b"a", timestamp=now - NS)
+        writer.append(b"b", timestamp=now + 3600 * NS)
+    row = found(tmp_path / "j")["clock"]
+    assert row["level"] == "note"
+    assert "behind the last message, 1" in row["found"]
+    with library.Writer(tmp_path / "j") as writer:
+        writer.append(b"c", timestamp=now)
+    rows = found(tmp_path / "j")
+    assert "in the future" in rows["clock"]["found"]
+    assert rows["time order"]["level"] == "note"
+    assert "3600.000 s" in rows["time order"]["found"]
+
+
+def test_times_that_go_back_between_segments(tmp_path: Path) -> None:
+    with library.Writer(tmp_path / "j", segment_bytes=2000) as writer:
+        for number in range(300):
+            writer.append(b"x" * 20, timestamp=1_500_000_000 * NS + (number if number < 200 else number - 150) * NS)
+    rows = found(tmp_path / "j")
+    assert rows["time order"]["found"].startswith("times go back, by up to 1")
+    assert rows["clock"]["level"] == "well"
+
+
+def test_messages_without_a_time_are_in_order(tmp_path: Path) -> None:
+    with library.Writer(tmp_path / "j") as writer:
+        for stamp in (1_500_000_000 * NS, library.NO_TIMESTAMP, 1_500_000_000 * NS, library.NO_TIMESTAMP):
+            writer.append(b"x", timestamp=stamp)
+    assert "time order" not in found(tmp_path / "j")
+
+
+def test_a_clock_that_was_set_back(journal: Path) -> None:
+    last = sorted((journal / "jnl").iterdir())[-1]
+    ahead = time.time() + 86_400
+    os.utime(last, (ahead, ahead))
+    assert "ahead of this machine's clock" in sej("doctor", journal).stdout.decode()
+    assert sej("doctor", journal).returncode == 1
+
+
+def test_a_journal_without_an_index(tmp_path: Path) -> None:
+    with library.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x" * 100] * 20_000)
+    assert "index" not in found(tmp_path / "j")
+    shutil.rmtree(tmp_path / "j" / "idx")
+    row = found(tmp_path / "j", "--quick")["index"]
+    assert row["level"] == "note"
+    assert "sej index" in row["do"]
+    assert sej("index", tmp_path / "j").returncode == 0
+    assert "index" not in found(tmp_path / "j", "--quick")
+
+
+def test_readers(journal: Path) -> None:
+    with library.Offset(journal, "gone") as kept:
+        kept.commit(100)
+    with library.Offset(journal, "works") as kept:
+        kept.commit(300)
+    rows = found(journal, "--quick")
+    assert "200 messages behind, not running" in rows["reader gone"]["found"]
+    assert f"sej reset --remove {journal} gone" in rows["reader gone"]["do"]
+    assert rows["reader works"]["level"] == "well"
+    (journal / "ofs" / "gone.ofs").write_bytes(b"\0\0\0")
+    assert found(journal, "--quick", code=1)["reader gone"]["level"] == "wrong"
+
+
+def test_a_reader_that_is_stuck(tmp_path: Path) -> None:
+    """It runs in another process, and its message and its last commit are an hour old."""
+    with library.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x"] * 3, timestamp=time.time_ns() - 3600 * NS)
+    code = (
+        "import sej, sys, signal\nwith sej.Offset(sys.argv[1], 'mailer') as kept:\n"
+        " kept.commit(1)\n print(flush=True)\n signal.pause()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "j")], stdout=subprocess.PIPE, env=ENV
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        ago = time.time() - 1800
+        os.utime(tmp_path / "j" / "ofs" / "mailer.ofs", (ago, ago))
+        row = found(tmp_path / "j", code=1)["reader mailer"]
+        assert "stuck at 1" in row["found"]
+        assert f"pid={running.pid}" in row["found"]
+        health = sej("stat", "--health", "--stuck-after", "5m", tmp_path / "j")
+        assert (health.returncode, b"stuck at 1" in health.stdout) == (1, True)
+        assert sej("stat", "--health", "--stuck-after", "45m", tmp_path / "j").returncode == 0
+        lines = sej("stat", "--prometheus", tmp_path / "j").stdout.decode().splitlines()
+        labels = f'{{journal="{tmp_path / "j"}",reader="mailer"}}'
+        assert f"sej_reader_running{labels} 1" in lines
+        assert f"sej_reader_behind{labels} 2" in lines
+        running.kill()
+    assert sej("stat", "--health", "--stuck-after", "5m", tmp_path / "j").returncode == 0  # it does not run any more
+    assert found(tmp_path / "j")["reader mailer"]["level"] == "note"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_files_of_somebody_else(journal: Path) -> None:
+    os.chown(journal / "jnl.lck", 12345, 12345)
+    row = found(journal)["permissions"]
+    assert (row["level"], str(journal / "jnl.lck") in row["found"]) == ("note", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_files_that_one_may_not_read() -> None:
+    """Seen by a user who may not: the command is loaded first, as that user may not read Python either."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        for name in ("sound", "closed"):
+            with library.Writer(Path(place) / name) as writer:
+                writer.append(b"x")
+        (Path(place) / "closed" / "jnl.lck").chmod(0o600)
+        code = (
+            "import os, sys; from sej.cli import main; sound, closed = sys.argv[1:]; main(['doctor', sound]);"
+            "os.setgid(65534); os.setuid(65534); sys.exit(main(['doctor', closed]))"
+        )
+        words = [sys.executable, "-c", code, f"{place}/sound", f"{place}/closed"]
+        done = subprocess.run(words, env=ENV, capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    assert done.returncode == 1
+    assert b"cannot be read and written by this user" in done.stdout
+    assert b"Permission denied" in done.stdout
+
+
+def test_many_journals(tmp_path: Path) -> None:
+    for name in ("a.1.000", "a.1.001"):
+        with library.Writer(tmp_path / name) as writer:
+            writer.append(b"x")
+    assert sej("doctor", tmp_path).stdout == b"well   2 of 2 journals\n"
+    (tmp_path / "a.1.000" / "jnl" / "foreign").touch()
+    done = sej("doctor", tmp_path)
+    assert done.returncode == 1
+    assert f"wrong  {tmp_path}/a.1.000: foreign file: ".encode() in done.stdout
+    assert done.stdout.endswith(b"well   1 of 2 journals\n")
+    assert sej("doctor", tmp_path / "a.1.000" / "jnl").returncode == 4
+    assert sej("doctor", tmp_path / "missing").returncode == 4
+
+
+def test_checks_of_other_packages(journal: Path, tmp_path: Path) -> None:
+    """A package that contributes two checks, one of which fails."""
+    package = tmp_path / "site"
+    (package / "litter-1.0.dist-info").mkdir(parents=True)
+    (package / "litter-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: litter\nVersion: 1.0\n")
+    (package / "litter-1.0.dist-info" / "entry_points.txt").write_text(
+        "[sej.doctor]\nlitter = litter:check\nbroken = litter:broken\n"
+    )
+    (package / "litter.py").write_text(
+        "def check(path):\n    yield 'litter', 'wrong', f'3 files in {path.name}', 'sweep'\n"
+        "def broken(path):\n    raise KeyError(path.name)\n"
+    )
+    env = {"PYTHONPATH": f"{package}:{ENV['PYTHONPATH']}"}
+    done = sej("doctor", "--quick", journal, env=env)
+    assert done.returncode == 1
+    assert b"wrong  litter: 3 files in journal\n       -> sweep\n" in done.stdout
+    assert b"note   broken: this check failed: KeyError('journal')" in done.stdout
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_colours_are_for_terminals(journal: Path, colour: bool) -> None:
+    assert b"\x1b" not in sej("doctor", journal).stdout
+    with terminal("doctor", journal, env=None if colour else {"NO_COLOR": "1"}) as shown:
+        code, text = ended(shown)
+    assert code == 0
+    assert (b"\x1b[32mwell" in text) == colour
