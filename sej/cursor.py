@@ -8,7 +8,8 @@ another file by now.
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from typing import Final, Literal
 
 from sej.codec import Columns
 from sej.directory import Directory, Segment, containing
@@ -25,6 +26,10 @@ __all__ = ["Cursor", "Skipped"]
 
 Skipped = Gap
 """What ``on_corruption="skip"`` passed over: a gap that nobody had recorded."""
+
+_TICK_NS: Final = 50_000_000
+_COARSE_TICK_NS: Final = 3_000_000_000
+"""Changes of a directory nearer than this may carry one time: the second where it keeps whole seconds."""
 
 
 class Cursor:
@@ -63,6 +68,7 @@ class Cursor:
         self._segment: Segment | None = None
         self._blocks: list[Block] = []
         self._judged: tuple[int, int] | None = None
+        self._settled: tuple[int, int, int] | None = None
         self._parked: Place | None = place
         self._chunk_bytes = chunk_bytes
         self._asked = offset
@@ -200,6 +206,7 @@ class Cursor:
 
     def close(self) -> None:
         """Close the open segment."""
+        self._settled = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -280,6 +287,12 @@ class Cursor:
         """
         assert self._segment is not None
         due = reader.due
+        jnl = self._disk.status(self._directory.jnl)
+        changed = (jnl.device, jnl.inode, jnl.mtime_ns) if jnl is not None and jnl.mtime_ns else None
+        if changed is not None and changed == self._settled:
+            return False  # no segment came, went or was replaced since this one was found to be the last
+        self._settled = None
+        age = time.time_ns() - changed[2] if changed is not None else 0
         segments = self._directory.segments()
         at = containing(segments, due)
         if at >= 0:
@@ -292,6 +305,8 @@ class Cursor:
         if at + 1 >= len(segments):
             if at < 0 and segments:
                 self._too_small(segments[0].first_offset)
+            if changed is not None and age > (_TICK_NS if changed[2] % 1_000_000_000 else _COARSE_TICK_NS):
+                self._settled = changed
             return False  # the tail of the journal; see judge()
         if reader.rest() > 0 and (self._judged is None or self._judged[0] != reader.position):
             self._judged = (reader.position, -1)  # once more: what came between the last read and the listing

@@ -246,18 +246,19 @@ class Scanner:
             return batch
         if timeout == 0.0:
             return self._cursor.read(limit) if self._cursor.judge() else []
-        return self._wait(limit, timeout)
-
-    def _wait(self, limit: int, timeout: float | None) -> list[Message]:
         if self._watch is None:
             self._watch = Watch(self._directory.jnl)
-        start = time.monotonic()
-        while True:
-            # The watch was there before this read: what comes after it wakes the wait.
             batch = self._cursor.read(limit)
+        return batch or self._wait(self._watch, limit, timeout)
+
+    def _wait(self, watch: Watch, limit: int, timeout: float | None) -> list[Message]:
+        """Wait for messages. The watch was there before the last read: what came after it wakes the wait."""
+        start = time.monotonic()
+        batch: list[Message] = []
+        while True:
             if batch or self._closed or self._interrupted:
                 self._interrupted = False
-                self._watch.busy()
+                watch.busy()
                 return [] if self._closed else batch
             now = time.monotonic()
             left = None if timeout is None else start + timeout - now
@@ -265,7 +266,8 @@ class Scanner:
                 return self._cursor.read(limit) if self._cursor.judge() else []
             if now - start >= _JUDGE_AFTER_S:
                 self._cursor.judge()
-            self._watch.wait(left)
+            watch.wait(left)
+            batch = self._cursor.read(limit)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import os
 import select
+import struct
 import sys
 import threading
 import time
@@ -26,7 +27,8 @@ __all__ = ["Watch", "wait_any"]
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x400, 0x800, 0x4000, 0x8000, 0x20000000
 _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
-_EVENT_BYTES: Final = 16  # int wd, uint mask, uint cookie, uint name_size, in the machine's byte order
+_EVENT: Final = struct.Struct("=iIII")  # watch, mask, cookie, size of the name behind it
+_READ_BYTES: Final = 4096  # of events at once: what does not fit is read next time
 _SAFETY_S: Final = 1.0
 _POLL_FIRST_S: Final = 0.001
 _POLL_MAX_S: Final = 0.05
@@ -137,13 +139,19 @@ class _Hub:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._condition = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
         self._leading = False
+        self._followers = 0
         self._watches: dict[int, set[Watch]] = {}
         self._fd = _inotify_init()
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
         os.set_blocking(self._bell_in, False)
+        self._poller = select.poll()
+        self._poller.register(self._bell_out, select.POLLIN)
+        if self._fd is not None:
+            self._poller.register(self._fd, select.POLLIN)
 
     @classmethod
     def current(cls) -> _Hub:
@@ -156,14 +164,14 @@ class _Hub:
     def add(self, watch: Watch) -> int | None:
         if self._fd is None:
             return None
-        with self._condition:
+        with self._lock:
             number = _inotify_add(self._fd, watch.directory)
             if number is not None:
                 self._watches.setdefault(number, set()).add(watch)
             return number
 
     def remove(self, watch: Watch) -> None:
-        with self._condition:
+        with self._lock:
             number = watch._id
             if number is not None and self._fd is not None and watch in self._watches.get(number, ()):
                 self._watches[number].discard(watch)
@@ -173,7 +181,7 @@ class _Hub:
         self.notify(watch)
 
     def notify(self, watch: Watch) -> None:
-        with self._condition:
+        with self._lock:
             watch._pending = True
             self._condition.notify_all()
         with contextlib.suppress(BlockingIOError):  # a full pipe rings already
@@ -182,50 +190,54 @@ class _Hub:
     def wait(self, watches: Sequence[Watch], timeout: float) -> list[Watch]:
         """Those of the watches that changed or were closed, as soon as there is one; none after the timeout."""
         deadline = time.monotonic() + timeout
-        with self._condition:
-            while not any(watch._pending or watch._closed for watch in watches):
-                left = deadline - time.monotonic()
+        last = False
+        with self._lock:
+            while not (found := [watch for watch in watches if watch._pending or watch._closed]) and not last:
+                left = max(deadline - time.monotonic(), 0.0)
+                last = left == 0.0
                 if self._leading:
-                    if left <= 0 or not self._condition.wait(left):
-                        break
+                    self._follow(left)
                     continue
                 self._leading = True
-                self._condition.release()
+                self._lock.release()
                 try:
-                    events = self._read(max(left, 0.0))
+                    events = self._read(left)
                 finally:
-                    self._condition.acquire()
+                    self._lock.acquire()
                     self._leading = False
-                    self._condition.notify_all()
+                    if self._followers:
+                        self._condition.notify_all()
                 self._hand_out(events)
-                if left <= 0:
-                    break
-            found = [watch for watch in watches if watch._pending or watch._closed]
             for watch in found:
                 watch._pending = False
             return found
 
+    def _follow(self, timeout: float) -> None:
+        """Wait for what the leader has to say."""
+        self._followers += 1
+        try:
+            self._condition.wait(timeout)
+        finally:
+            self._followers -= 1
+
     def _read(self, timeout: float) -> bytes:
         """As the leader, without the lock: the raw events that come within the timeout."""
-        poller = select.poll()
-        poller.register(self._bell_out, select.POLLIN)
-        if self._fd is not None:
-            poller.register(self._fd, select.POLLIN)
         events = b""
         # Round up to whole milliseconds: a poll of 0 would spin through the last one.
-        for fd, _ in poller.poll(-(-timeout * 1000 // 1)):
-            with contextlib.suppress(BlockingIOError):
-                data = os.read(fd, 65536)
-                events = data if fd == self._fd else events
+        for fd, _ in self._poller.poll(-(-timeout * 1000 // 1)):
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except BlockingIOError:
+                continue
+            if fd == self._fd:
+                events = data
         return events
 
     def _hand_out(self, events: bytes) -> None:
         position = 0
         while position < len(events):
-            number, mask, _, name_size = (
-                int.from_bytes(events[at : at + 4], sys.byteorder) for at in range(position, position + _EVENT_BYTES, 4)
-            )
-            position += _EVENT_BYTES + name_size
+            number, mask, _, name_size = _EVENT.unpack_from(events, position)
+            position += _EVENT.size + name_size
             if mask & _OVERFLOW:
                 for group in self._watches.values():
                     for watch in group:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,32 @@ def test_following_over_rotations_misses_nothing(tmp_path: Path) -> None:
         w.append_many([b"%d" % n for n in range(500, 990)])
         w.publish([b"%d" % n for n in range(990, 1000)])
         assert values(reader.result()) == [b"%d" % n for n in range(1000)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("before", "step_ns"),
+    [
+        pytest.param(lambda now: now - 3600 * 10**9 - 1, 1, id="long ago"),
+        pytest.param(lambda now: now + 3600 * 10**9, 0, id="in the future"),
+        pytest.param(lambda now: now, 0, id="in one tick"),
+        pytest.param(lambda now: now - now % 10**9, 0, id="in one second, where only seconds are kept"),
+        pytest.param(lambda now: 0, 0, id="never"),
+    ],
+)
+def test_a_change_of_the_directory_is_seen_whatever_its_times_say(
+    before: Callable[[int], int], step_ns: int, tmp_path: Path
+) -> None:
+    """A reader at the end looks at the directory's time first; a change may carry the time of the one before it."""
+    at = before(time.time_ns())
+    with sej.Writer(tmp_path, segment_bytes=100) as w, sej.Scanner(tmp_path) as s:
+        w.append(b"first")
+        os.utime(tmp_path / "jnl", ns=(at, at))
+        assert values(s.read()) == [b"first"]
+        assert s.read() == s.read() == []
+        w.append_many([b"%d" % n for n in range(20)])
+        assert len(list((tmp_path / "jnl").iterdir())) > 2
+        os.utime(tmp_path / "jnl", ns=(at + step_ns, at + step_ns))
+        assert values(list(s)) == [b"%d" % n for n in range(20)]
 
 
 def test_an_offset_beyond_the_end_waits_until_it_is_there(tmp_path: Path) -> None:
