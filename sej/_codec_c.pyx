@@ -75,8 +75,6 @@ cdef extern from *:
     int64_t sej_coarse() nogil
 
 cdef extern from "Python.h":
-    PyObject *PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t nitems)
-    void PyObject_GC_UnTrack(void *op)
     long long PyLong_AsLongLong(object value) except? -1
     bint PyLong_CheckExact(object value)
     PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed
@@ -84,9 +82,11 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
+    #define new_tuple(type, size) ((PyObject *)PyObject_GC_NewVar(PyTupleObject, type, size))
     #define raw_bytes(value) PyBytes_AS_STRING((PyObject *)(value))
     #define raw_is_bytes(value) PyBytes_CheckExact((PyObject *)(value))
     """
+    PyObject *new_tuple(PyTypeObject *type, Py_ssize_t size)
     char *raw_bytes(PyObject *value)
     bint raw_is_bytes(PyObject *value)
 
@@ -173,29 +173,28 @@ cdef class _Array:
         return self.raw.len // self.raw.itemsize
 
 
-cdef inline object make(const unsigned char *p, int64_t size, int64_t offset):
+cdef inline object make(const unsigned char *p, int64_t size, int64_t offset, object timestamp):
     cdef int64_t key = p[17]
-    cdef PyObject *raw = PyType_GenericAlloc(MESSAGE, 5)
-    cdef object item, message
+    cdef object number = PyLong_FromLongLong(offset)
+    cdef object kind = PyLong_FromLongLong(p[16])
+    cdef object key_bytes = PyBytes_FromStringAndSize(<const char *> p + HEAD, key)
+    cdef object value = PyBytes_FromStringAndSize(<const char *> p + HEAD + 4 + key, size - OVERHEAD - key)
+    # Never tracked by the collector: numbers and bytes only, there is nothing for it to look at.
+    cdef PyObject *raw = new_tuple(MESSAGE, 5)
+    cdef object message
     if raw == NULL:
         PyErr_NoMemory()
     message = <object> raw
-    item = PyLong_FromLongLong(offset)
-    Py_INCREF(item)
-    PyTuple_SET_ITEM(message, 0, item)
-    item = PyLong_FromLongLong(<int64_t> sej_get64(p + 8))
-    Py_INCREF(item)
-    PyTuple_SET_ITEM(message, 1, item)
-    item = PyLong_FromLongLong(p[16])
-    Py_INCREF(item)
-    PyTuple_SET_ITEM(message, 2, item)
-    item = PyBytes_FromStringAndSize(<const char *> p + HEAD, key)
-    Py_INCREF(item)
-    PyTuple_SET_ITEM(message, 3, item)
-    item = PyBytes_FromStringAndSize(<const char *> p + HEAD + 4 + key, size - OVERHEAD - key)
-    Py_INCREF(item)
-    PyTuple_SET_ITEM(message, 4, item)
-    PyObject_GC_UnTrack(raw)  # numbers and bytes only: nothing for the collector to look at
+    Py_INCREF(number)
+    PyTuple_SET_ITEM(message, 0, number)
+    Py_INCREF(timestamp)
+    PyTuple_SET_ITEM(message, 1, timestamp)
+    Py_INCREF(kind)
+    PyTuple_SET_ITEM(message, 2, kind)
+    Py_INCREF(key_bytes)
+    PyTuple_SET_ITEM(message, 3, key_bytes)
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(message, 4, value)
     Py_DECREF_raw(raw)
     return message
 
@@ -218,7 +217,7 @@ def decode(data, int64_t position, int64_t end):
     cdef int64_t size = whole(p, end - position)
     if size == 0 or sej_get64(p) > 9223372036854775807ULL:
         return _reference.decode(data, position, end)
-    return make(p, size, <int64_t> sej_get64(p)), position + size
+    return make(p, size, <int64_t> sej_get64(p), PyLong_FromLongLong(<int64_t> sej_get64(p + 8))), position + size
 
 
 def decode_many(data, int64_t position, int64_t end, int64_t due, int64_t limit):
@@ -226,13 +225,17 @@ def decode_many(data, int64_t position, int64_t end, int64_t due, int64_t limit)
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *p = view.data + position
     cdef const unsigned char *stop = view.data + end
-    cdef int64_t count = 0, size
+    cdef int64_t count = 0, size, time = 0
+    cdef object timestamp = 0
     cdef list messages = []
     while count < limit:
         size = whole(p, stop - p)
         if size == 0 or <int64_t> sej_get64(p) != due:
             break
-        messages.append(make(p, size, due))
+        if <int64_t> sej_get64(p + 8) != time:  # a batch that came together shares one number
+            time = <int64_t> sej_get64(p + 8)
+            timestamp = PyLong_FromLongLong(time)
+        messages.append(make(p, size, due, timestamp))
         p += size
         due += 1
         count += 1
