@@ -1,0 +1,36 @@
+"""The distribution as a stranger has it: the wheel, built once, and an environment that holds nothing else."""
+
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.house.house import ROOT, run
+
+
+def build(directory: Path, **env: str) -> Path:
+    """Build sdist and wheel as `make wheel` does; returns the wheel."""
+    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT]
+    done = run(command, directory, **env)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def clean(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """The interpreter of an environment with the wheel, and what it says that it needs."""
+    directory = tmp_path_factory.mktemp("clean")
+    venv.create(directory, with_pip=True)
+    python = directory / "bin" / "python"
+    # From a directory where the tree cannot be seen, as a user would.
+    done = run([python, "-m", "pip", "-qq", "--no-input", "install", wheel], wheel.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return python
