@@ -280,10 +280,13 @@ class OsDisk:
         flags = _FLAGS[mode]
         if mode == "append":
             try:
+                return OsFile(os.open(name, flags), name)
+            except FileNotFoundError:
+                mode = "new"
+            try:
                 fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            except FileExistsError:
+            except FileExistsError:  # made by somebody else between the two calls
                 return OsFile(os.open(name, flags | os.O_CREAT, 0o666), name)
-            mode = "new"
         else:
             fd = os.open(name, flags, 0o666)
         file = OsFile(fd, name)

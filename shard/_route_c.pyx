@@ -1,17 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Grouping a batch by shard, compiled: same result and errors as ``_route_py``.
+"""Grouping a batch by shard and encoding the parts, compiled: same result and errors as ``_route_py``.
 
 What these loops do not take (a bytearray, a key that is too long) they hand to the reference, so that there is one
 wording and one truth.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from shard import _route_py as _reference
 
@@ -74,12 +76,34 @@ cdef extern from *:
         h ^= h >> 33; h *= SEJ_P2; h ^= h >> 29; h *= SEJ_P3; h ^= h >> 32;
         return h;
     }
+    static inline void sej_be32(uint8_t *p, uint32_t x) {
+        p[0] = x >> 24; p[1] = x >> 16; p[2] = x >> 8; p[3] = x;
+    }
+    static inline void sej_be64(uint8_t *p, uint64_t x) { sej_be32(p, x >> 32); sej_be32(p + 4, (uint32_t) x); }
     """
     uint64_t sej_xxh64(const uint8_t *p, size_t size, uint64_t seed) nogil
+    void sej_be32(uint8_t *p, uint32_t x) nogil
+    void sej_be64(uint8_t *p, uint64_t x) nogil
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed: nothing is counted on the way
+    Py_ssize_t Py_SIZE(PyObject *value)
+
+cdef extern from *:
+    """
+    #define raw_bytes(value) PyBytes_AS_STRING((PyObject *)(value))
+    #define raw_is_bytes(value) PyBytes_CheckExact((PyObject *)(value))
+    """
+    char *raw_bytes(PyObject *value)
+    bint raw_is_bytes(PyObject *value)
 
 cdef enum:
     MAX_SHARDS = 1024
+    HEAD = 18
+    OVERHEAD = 26
     MAX_KEY = 127
+    MAX_TYPE = 255
     MAX_VALUE = 2147483647 - 26 - 127  # below this, no key makes the message too long
 
 cdef uint64_t SEED = 42
@@ -147,3 +171,174 @@ def group(values, keys, int bits, indexes, bint places=False):
     finally:
         PyMem_Free(shards)
     return found
+
+
+cdef class Parts:
+    """A batch that was sorted by shard and is encoded part by part; see the reference."""
+    cdef readonly list indexes
+    cdef readonly bytearray scratch
+    # What stands in the scratch, as sej.codec.Run has it: making one for each shard would cost more than encoding.
+    cdef readonly int64_t messages
+    cdef readonly int64_t position
+    cdef readonly int64_t first_timestamp
+    cdef readonly int64_t last_timestamp
+    cdef readonly int64_t newest_timestamp
+    cdef list _values
+    cdef list _keys
+    cdef list _types
+    cdef list _times
+    cdef int64_t _type
+    cdef int64_t _time
+    cdef Py_ssize_t *_places
+    cdef Py_ssize_t _starts[MAX_SHARDS + 1]
+    cdef int64_t _sizes[MAX_SHARDS]
+
+    def __init__(self, values, keys, int bits, indexes, types, times):
+        cdef Py_ssize_t place, count = len(values)
+        cdef Py_ssize_t sizes[MAX_SHARDS]
+        cdef uint64_t mask, index
+        cdef PyObject *value
+        cdef PyObject *key
+        cdef uint16_t *shards
+        if not 0 <= bits <= 10:
+            raise ValueError(f"bits {bits}: 0 to 10 is due")
+        if self._places != NULL:
+            raise RuntimeError("these parts are made already")
+        if len(keys) != count:
+            _reference.check_counts(count, keys, types, times)
+        self._values = list(values)  # ours: while a part is written, others may run
+        self._keys = list(keys)
+        self._types = None if isinstance(types, int) else list(types)
+        self._times = None if isinstance(times, int) else list(times)
+        _reference.check_counts(count, self._keys, self._types, self._times)
+        self._type = number(0, "type", types, 0, MAX_TYPE) if self._types is None else 0
+        self._time = number(0, "timestamp", times, INT64_MIN, INT64_MAX) if self._times is None else 0
+        self.indexes = []
+        self.scratch = bytearray()
+        mask = (1 << bits) - 1
+        memset(sizes, 0, sizeof(sizes))
+        memset(self._sizes, 0, sizeof(self._sizes))
+        shards = <uint16_t *> PyMem_Malloc(max(count, 1) * sizeof(uint16_t))
+        self._places = <Py_ssize_t *> PyMem_Malloc(max(count, 1) * sizeof(Py_ssize_t))
+        try:
+            if shards == NULL or self._places == NULL:
+                raise MemoryError
+            for place in range(count):
+                value = PyList_GET_ITEM(<PyObject *> self._values, place)
+                key = PyList_GET_ITEM(<PyObject *> self._keys, place)
+                if (
+                    not raw_is_bytes(value) or not raw_is_bytes(key)
+                    or Py_SIZE(key) > MAX_KEY or Py_SIZE(value) > MAX_VALUE
+                ):
+                    self._values[place], self._keys[place] = _reference.check_message(
+                        place, <object> value, <object> key
+                    )
+                    value = PyList_GET_ITEM(<PyObject *> self._values, place)
+                    key = PyList_GET_ITEM(<PyObject *> self._keys, place)
+                if indexes is None:
+                    index = sej_xxh64(<const uint8_t *> raw_bytes(key), Py_SIZE(key), SEED) & mask
+                else:
+                    index = <uint64_t> indexes[place] & mask
+                self._sizes[index] += OVERHEAD + Py_SIZE(key) + Py_SIZE(value)
+                shards[place] = <uint16_t> index
+                if sizes[index] == 0:
+                    self.indexes.append(index)
+                sizes[index] += 1
+            if self._types is not None:
+                for place in range(count):
+                    number(place, "type", self._types[place], 0, MAX_TYPE)
+            if self._times is not None:
+                for place in range(count):
+                    number(place, "timestamp", self._times[place], INT64_MIN, INT64_MAX)
+            self._starts[0] = 0
+            for place in range(MAX_SHARDS):
+                self._starts[place + 1] = self._starts[place] + sizes[place]
+            memcpy(sizes, self._starts, sizeof(sizes))
+            for place in range(count):
+                index = shards[place]
+                self._places[sizes[index]] = place
+                sizes[index] += 1
+        finally:
+            PyMem_Free(shards)
+
+    def __dealloc__(self):
+        PyMem_Free(self._places)
+
+    def count(self, int index):
+        """How many messages a shard gets."""
+        if not 0 <= index < MAX_SHARDS:
+            raise IndexError(index)
+        return self._starts[index + 1] - self._starts[index]
+
+    def pour(self, int index, buffer):
+        """Encode a shard's part into a writer's buffer; see the reference."""
+        cdef Py_ssize_t count = self.count(index), done = 0
+        cdef int64_t first = buffer.offset
+        while done < count:
+            self._encode(index, done, first + done, buffer.batch_limit)
+            buffer.extend(self.scratch, self, 0)
+            done += self.messages
+        return range(first, first + count)
+
+    cdef int _encode(self, int index, Py_ssize_t skip, int64_t offset, int64_t limit) except -1:
+        cdef Py_ssize_t at = self._starts[index] + skip, end = self._starts[index + 1], place, room = 0
+        cdef int64_t key_size, value_size, size, kind = self._type, time = self._time, first = offset
+        cdef int64_t newest = INT64_MIN
+        cdef PyObject *values = <PyObject *> self._values
+        cdef PyObject *keys = <PyObject *> self._keys
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef bint own_types = self._types is not None, own_times = self._times is not None
+        cdef uint8_t *p
+        if skip == 0 and self._sizes[index] <= limit:
+            room = self._sizes[index]
+        else:  # up to the first message that reaches the limit
+            end = at
+            while end < self._starts[index + 1] and room < limit:
+                place = self._places[end]
+                room += OVERHEAD + Py_SIZE(PyList_GET_ITEM(keys, place)) + Py_SIZE(PyList_GET_ITEM(values, place))
+                end += 1
+        if len(self.scratch) < room:
+            PyByteArray_Resize(self.scratch, room)
+        p = <uint8_t *> PyByteArray_AS_STRING(self.scratch)
+        for at in range(at, end):
+            place = self._places[at]
+            key = PyList_GET_ITEM(keys, place)
+            value = PyList_GET_ITEM(values, place)
+            if own_types:
+                kind = self._types[place]
+            if own_times:
+                time = self._times[place]
+            if offset == first:
+                self.first_timestamp = time
+            if time > newest:
+                newest = time
+            key_size = Py_SIZE(key)
+            value_size = Py_SIZE(value)
+            size = OVERHEAD + key_size + value_size
+            sej_be64(p, <uint64_t> offset)
+            sej_be64(p + 8, <uint64_t> time)
+            p[16] = <uint8_t> kind
+            p[17] = <uint8_t> key_size
+            memcpy(p + HEAD, raw_bytes(key), key_size)
+            p += HEAD + key_size
+            sej_be32(p, <uint32_t> value_size)
+            memcpy(p + 4, raw_bytes(value), value_size)
+            sej_be32(p + 4 + value_size, <uint32_t> size)
+            p += 8 + value_size
+            offset += 1
+        self.messages = offset - first
+        self.position = room
+        self.last_timestamp = time
+        self.newest_timestamp = newest
+        return 0
+
+
+cdef int64_t number(Py_ssize_t place, str name, object value, int64_t low, int64_t high) except? -1:
+    cdef int overflow = 0
+    cdef int64_t found = 0
+    if PyLong_CheckExact(value):
+        found = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if not overflow and low <= found <= high:
+            return found
+    return _reference.check_number(place, name, value, low, high)

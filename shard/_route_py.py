@@ -1,19 +1,20 @@
-"""Grouping a batch by shard in pure Python: the reference that the compiled twin must equal."""
+"""Grouping a batch by shard and encoding the parts in pure Python: the reference that the compiled twin must equal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from xxhash import xxh64_intdigest
 
+from sej.codec import Buffer, Run, encode
 from sej.errors import InvalidMessageError
-from sej.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, OVERHEAD_SIZE
+from sej.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP, OVERHEAD_SIZE
 from shard.name_format import HASH_SEED
 
-__all__ = ["group"]
+__all__ = ["Parts", "check_counts", "check_message", "check_number", "group"]
 
 BytesLike = bytes | bytearray | memoryview
-Parts = tuple[list[BytesLike], list[BytesLike], list[int]]
+_Lists = tuple[list[BytesLike], list[BytesLike], list[int]]
 
 
 def group(
@@ -22,7 +23,7 @@ def group(
     bits: int,
     indexes: Sequence[int] | None,
     places: bool = False,
-) -> dict[int, Parts]:
+) -> dict[int, _Lists]:
     """Put a batch into groups by shard, keeping the order within each.
 
     Every message is checked before anything is given out, so that a batch is refused as a whole.
@@ -49,9 +50,9 @@ def group(
     if len(keys) != len(values):
         raise ValueError(f"keys has {len(keys)} entries for {len(values)} values")
     mask = (1 << bits) - 1
-    found: dict[int, Parts] = {}
+    found: dict[int, _Lists] = {}
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):
-        _check(place, value, key)
+        check_message(place, value, key)
         index = xxh64_intdigest(key, HASH_SEED) & mask if indexes is None else indexes[place]
         parts = found.get(index)
         if parts is None:
@@ -63,18 +64,120 @@ def group(
     return found
 
 
-def _check(place: int, value: object, key: object) -> None:
+class Parts:
+    """A batch that was sorted by shard, and is encoded part by part when each shard says which offset is due.
+
+    Attributes:
+        indexes: the shards concerned, in the order of their first messages.
+
+    Example:
+        >>> parts = Parts([b"a", b"b", b"c"], [b"x", b"y", b"x"], 3, None, 0, 0)
+        >>> parts.indexes, parts.count(1)
+        ([1, 3], 2)
+    """
+
+    __slots__ = ("_rows", "indexes")
+
+    def __init__(
+        self,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike],
+        bits: int,
+        indexes: Sequence[int] | None,
+        types: int | Sequence[int],
+        times: int | Sequence[int],
+    ) -> None:
+        """Check everything, so that a batch is refused as a whole, and sort it; the arguments may change afterwards.
+
+        Args:
+            values: the payloads.
+            keys: as many.
+            bits: of the tree.
+            indexes: the shards, where a route of the user's own gave them; None: by the keys.
+            types: one, or as many.
+            times: timestamps in ns; one, or as many.
+
+        Raises:
+            ValueError: not as many keys, types or timestamps as values; bits out of range.
+            TypeError: a value or key is not bytes, a type or timestamp is not an int.
+            InvalidMessageError: a field out of its range.
+        """
+        if not 0 <= bits <= 10:
+            raise ValueError(f"bits {bits}: 0 to 10 is due")
+        count = len(values)
+        kinds = [types] * count if isinstance(types, int) else list(types)
+        stamps = [times] * count if isinstance(times, int) else list(times)
+        check_counts(count, keys, kinds, stamps)
+        mask = (1 << bits) - 1
+        self._rows: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
+        for place, (value, key) in enumerate(zip(values, keys, strict=True)):
+            payload, label = check_message(place, value, key)
+            index = (xxh64_intdigest(label, HASH_SEED) if indexes is None else indexes[place]) & mask
+            self._rows.setdefault(index, []).append((stamps[place], kinds[place], label, payload))
+        for name, column, one, low, high in (
+            ("type", kinds, types, 0, MAX_TYPE),
+            ("timestamp", stamps, times, NO_TIMESTAMP, MAX_TIMESTAMP),
+        ):
+            for place, number in enumerate([one] if isinstance(one, int) else column):
+                check_number(place, name, number, low, high)
+        self.indexes = list(self._rows)
+
+    def count(self, index: int) -> int:
+        """How many messages a shard gets."""
+        return len(self._rows.get(index, ()))
+
+    def pour(self, index: int, buffer: Buffer) -> range:
+        """Encode a shard's part into a writer's buffer, whose lock the caller holds; returns the offsets it gets.
+
+        Each run ends with the first message that reaches the buffer's ``batch_limit``, so that segments and blocks end
+        where they would if the messages came one by one.
+        """
+        first = offset = buffer.offset
+        scratch = bytearray()
+        stamps: list[int] = []
+        rows = self._rows.get(index, [])
+        for number, (stamp, kind, key, value) in enumerate(rows, 1):
+            scratch += encode(offset, stamp, kind, key, value)
+            stamps.append(stamp)
+            offset += 1
+            if len(scratch) >= buffer.batch_limit or number == len(rows):
+                buffer.extend(scratch, Run(len(stamps), len(scratch), stamps[0], stamps[-1], max(stamps)), 0)
+                scratch.clear()
+                stamps.clear()
+        return range(first, offset)
+
+
+def check_counts(count: int, keys: object, types: object, times: object) -> None:
+    """Refuse columns that are not as many as the values."""
+    for name, column in (("keys", keys), ("type", types), ("timestamp", times)):
+        if isinstance(column, Sized) and len(column) != count:
+            raise ValueError(f"{name} has {len(column)} entries for {count} values")
+
+
+def check_message(place: int, value: object, key: object) -> tuple[bytes, bytes]:
+    """A value and a key as bytes, if they are such and not too long."""
     for name, part in (("value", value), ("key", key)):
         if not isinstance(part, bytes | bytearray | memoryview):
             hint = ": encode it first" if isinstance(part, str) else ""
             raise TypeError(f"{name} {place} must be bytes, not {type(part).__name__}{hint}; nothing was appended")
     assert isinstance(value, bytes | bytearray | memoryview) and isinstance(key, bytes | bytearray | memoryview)
-    if len(key) > MAX_KEY_SIZE:
+    payload, label = bytes(value), bytes(key)
+    if len(label) > MAX_KEY_SIZE:
         raise InvalidMessageError(
-            f"key {place} has {len(key)} bytes; the format allows {MAX_KEY_SIZE}; nothing was appended"
+            f"key {place} has {len(label)} bytes; the format allows {MAX_KEY_SIZE}; nothing was appended"
         )
-    size = OVERHEAD_SIZE + len(key) + len(value)
+    size = OVERHEAD_SIZE + len(label) + len(payload)
     if size > MAX_MESSAGE_SIZE:
         raise InvalidMessageError(
             f"message {place} would have {size} bytes; the format allows {MAX_MESSAGE_SIZE}; nothing was appended"
         )
+    return payload, label
+
+
+def check_number(place: int, name: str, number: object, low: int, high: int) -> int:
+    """A type or timestamp as an int, if it is one and in its range."""
+    if not isinstance(number, int):
+        raise TypeError(f"{name} {place} must be an int, not {type(number).__name__}; nothing was appended")
+    if not low <= number <= high:
+        raise InvalidMessageError(f"{name} {number}: the format allows {low} to {high}; nothing was appended")
+    return int(number)

@@ -16,9 +16,9 @@ from sej.message import Message
 from shard.name_format import HASH_SEED, MAX_BITS
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
-    from shard._route_py import group
+    from shard._route_py import Parts, group
 
-__all__ = ["IMPLEMENTATION", "BytesLike", "Route", "group", "index_of", "routed"]
+__all__ = ["IMPLEMENTATION", "BytesLike", "Parts", "Route", "group", "index_of", "routed"]
 
 BytesLike = bytes | bytearray | memoryview
 Route = Callable[[Message], int]
@@ -29,11 +29,11 @@ if not TYPE_CHECKING:
     try:
         if codec.IMPLEMENTATION == "python":
             raise ImportError("the reference was asked for")
-        from shard._route_c import group
+        from shard._route_c import Parts, group
 
         IMPLEMENTATION = "c"
     except ImportError:
-        from shard._route_py import group
+        from shard._route_py import Parts, group
 
         IMPLEMENTATION = "python"
 

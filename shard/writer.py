@@ -13,23 +13,24 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self
 
-from sej.errors import ClosedError, InvalidMessageError
-from sej.format import MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP
+from sej.errors import ClosedError
+from sej.format import NO_TIMESTAMP
 from sej.message import Message
-from sej.resting import RestingWriter
 from shard.errors import shards_failed
 from shard.names import Path
+from shard.part_writer import PartWriter
 from shard.records import Records
-from shard.routing import BytesLike, Route, group, index_of, routed
+from shard.routing import BytesLike, Parts, Route, index_of, routed
 
 __all__ = ["Writer"]
 
-_SYNC_THREADS: Final = 8
+_THREADS: Final = 8
 _NOT_GIVEN: Final = -1
 
 
@@ -73,10 +74,11 @@ class Writer:
         self.path = path
         self._route = route
         self._max_open = max_open
+        self._crowded = path.count > max_open
         self._options = writer_options
         self._records = Records(path, **({"disk": writer_options["disk"]} if "disk" in writer_options else {}))
-        self._open: OrderedDict[int, RestingWriter] = OrderedDict()
-        self._resting: dict[int, RestingWriter] = {}
+        self._open: OrderedDict[int, PartWriter] = OrderedDict()
+        self._resting: dict[int, PartWriter] = {}
         self._using: dict[int, int] = {}
         self._guard = threading.Lock()
         self._closed = False
@@ -137,40 +139,19 @@ class Writer:
             ShardsFailedError: some shards failed (``errors``), the others have their part (``appended``).
             InvalidMessageError: a field out of its range; nothing was appended.
         """
-        bits = self.path.bits
         payloads: list[Any] = values if isinstance(values, list) else list(values)
         if keys is None:
             labels: list[Any] = [b""] * len(payloads)
         else:
             labels = keys if isinstance(keys, list) else list(keys)
-        types = None if isinstance(type, int) else list(type)
-        times = None if timestamp is None or isinstance(timestamp, int) else list(timestamp)
-        _check_numbers(len(payloads), types, times, type, timestamp)
+        stamp = time.time_ns() if timestamp is None else timestamp
         indexes = None
         if self._route is not None:
-            group(payloads, labels, 0, None)  # refuses what is no message before the route sees it
-            stamps = times or [timestamp if isinstance(timestamp, int) else NO_TIMESTAMP] * len(payloads)
-            kinds = types or [type if isinstance(type, int) else 0] * len(payloads)
-            rows = zip(stamps, kinds, labels, payloads, strict=True)
-            indexes = routed(self._route, [Message(_NOT_GIVEN, *row) for row in rows], bits)
-        places = types is not None or times is not None
-        parts = group(payloads, labels, bits, indexes, places)
+            indexes = self._routed(self._route, payloads, labels, type, timestamp)
+        parts = Parts(payloads, labels, self.path.bits, indexes, type, stamp)
         appended: dict[int, range] = {}
         errors: dict[int, BaseException] = {}
-        for index in self._open_first(parts):
-            part = parts[index]
-            kind = type if types is None else [types[place] for place in part[2]]
-            when = timestamp if times is None else [times[place] for place in part[2]]
-            try:
-                writer = self._pin(index)
-                try:
-                    appended[index] = writer.append_many(part[0], part[1], kind, when)
-                finally:
-                    self._unpin(index)
-            except ClosedError:
-                raise
-            except Exception as error:
-                errors[index] = error
+        self._append_parts(parts, appended, errors)
         if errors:
             raise shards_failed("appending", self.path.root, errors, appended)
         return appended
@@ -200,15 +181,72 @@ class Writer:
         finally:
             self._unpin(index)
 
+    def _routed(self, route: Route, values: list[Any], keys: list[Any], types: Any, timestamps: Any) -> list[int]:
+        """The shards that the route gives the messages of a batch."""
+        stamps = NO_TIMESTAMP if timestamps is None else timestamps
+        Parts(values, keys, 0, None, types, stamps)  # refuses what is no message before the route sees it
+        count = len(values)
+        rows = zip(
+            [stamps] * count if isinstance(stamps, int) else stamps,
+            [types] * count if isinstance(types, int) else types,
+            keys,
+            values,
+            strict=True,
+        )
+        return routed(route, [Message(_NOT_GIVEN, *row) for row in rows], self.path.bits)
+
+    def _append_parts(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
+        """Give each shard its part: first those that are open, so that none is opened twice for one batch."""
+        with self._guard:
+            self._require_open()
+            there = {index: self._open[index] for index in parts.indexes if index in self._open}
+            if self._crowded:
+                for index in there:
+                    self._use(index)
+        try:
+            for index, writer in there.items():
+                try:
+                    appended[index] = writer.append_part(parts, index)
+                except Exception as error:
+                    errors[index] = error
+            self._commit(there, appended, errors)
+        finally:
+            for index in there if self._crowded else ():
+                self._unpin(index)
+        woken: dict[int, PartWriter] = {}
+        for index in parts.indexes:
+            if index in there:
+                continue
+            try:
+                woken[index] = self._pin(index)
+                try:
+                    appended[index] = woken[index].append_part(parts, index)
+                finally:
+                    self._unpin(index)
+            except Exception as error:
+                errors[index] = error
+        self._commit(woken, appended, errors)
+
+    def _commit(
+        self, writers: Mapping[int, PartWriter], appended: dict[int, range], errors: dict[int, BaseException]
+    ) -> None:
+        """Under ``"disk"``: sync what was appended, several shards at a time; what is not durable was not appended."""
+        if self._options.get("durability") != "disk":
+            return
+        failed = _each({index: writers[index] for index in writers if index in appended}, PartWriter.sync)
+        for index, error in failed.items():
+            del appended[index]
+            errors[index] = error
+
     # --- durability
 
     def flush(self) -> None:
-        """Hand everything in every shard to the kernel.
+        """Hand everything in every shard to the kernel, several shards at a time.
 
         Raises:
             ShardsFailedError: some shards failed; the others were flushed.
         """
-        self._each("flushing", RestingWriter.flush, threads=1)
+        self._all("flushing", PartWriter.flush)
 
     def sync(self) -> None:
         """Force everything in every shard to the disk, several shards at a time.
@@ -216,7 +254,7 @@ class Writer:
         Raises:
             ShardsFailedError: some shards failed; the others are durable.
         """
-        self._each("syncing", RestingWriter.sync, threads=_SYNC_THREADS)
+        self._all("syncing", PartWriter.sync)
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -244,7 +282,7 @@ class Writer:
         if self._closed or os.getpid() != self._pid:
             return
         try:
-            self._each("closing", RestingWriter.close, threads=_SYNC_THREADS)
+            self._all("closing", PartWriter.close)
         finally:
             self._closed = True
             self._records.close()
@@ -264,33 +302,42 @@ class Writer:
 
     # --- which shards are open
 
-    def _pin(self, index: int) -> RestingWriter:
+    def _pin(self, index: int) -> PartWriter:
         """A shard's writer, which stays open until it is unpinned."""
         with self._guard:
             self._require_open()
             writer = self._open.get(index)
             if writer is None:
                 writer = self._wake(index)
-            self._open.move_to_end(index)
-            self._using[index] = self._using.get(index, 0) + 1
+            if self._crowded:
+                self._use(index)
             return writer
 
-    def _unpin(self, index: int) -> None:
-        with self._guard:
-            self._using[index] -= 1
+    def _use(self, index: int) -> None:
+        self._open.move_to_end(index)
+        self._using[index] = self._using.get(index, 0) + 1
 
-    def _wake(self, index: int) -> RestingWriter:
+    def _unpin(self, index: int) -> None:
+        if self._crowded:
+            with self._guard:
+                self._using[index] -= 1
+
+    def _wake(self, index: int) -> PartWriter:
         """Open a shard, or take it up again; let others rest first."""
-        idle = (other for other in list(self._open) if not self._using.get(other) and other != index)
-        while len(self._open) >= self._max_open and (other := next(idle, None)) is not None:
+        tried = 0
+        while len(self._open) >= self._max_open and tried < len(self._open):
+            other = next((other for other in self._open if not self._using.get(other)), None)
+            if other is None:
+                break
             self._rest(other)
+            tried += 1
         writer = self._resting.get(index)
         if writer is not None and not writer.wake():
             del self._resting[index]
             writer = None
         if writer is None:
             self._records.add(index)
-            writer = RestingWriter(self.path.dir(index), **self._options)
+            writer = PartWriter(self.path.dir(index), **self._options)
         self._resting.pop(index, None)
         self._open[index] = writer
         return writer
@@ -306,32 +353,11 @@ class Writer:
         del self._open[index]
         self._resting[index] = writer
 
-    def _open_first(self, parts: Mapping[int, Any]) -> Iterable[int]:
-        """The shards of a batch, those that are open first: none of them has to be opened twice for it."""
-        if len(self._open) < self._max_open:
-            return parts
-        with self._guard:
-            there = [index for index in parts if index in self._open]
-            return there + [index for index in parts if index not in self._open]
-
-    def _each(self, what: str, do: Callable[[RestingWriter], None], *, threads: int) -> None:
+    def _all(self, what: str, do: Callable[[PartWriter], None]) -> None:
         with self._guard:
             self._require_open()
             used = {**self._resting, **self._open}
-        errors: dict[int, BaseException] = {}
-
-        def one(index: int) -> None:
-            try:
-                do(used[index])
-            except Exception as error:
-                errors[index] = error
-
-        if threads == 1 or len(used) < 2:
-            for index in used:
-                one(index)
-        else:
-            with ThreadPoolExecutor(min(threads, len(used)), "sej-shard") as pool:
-                list(pool.map(one, used))
+        errors = _each(used, do)
         if errors:
             raise shards_failed(what, self.path.root, errors)
 
@@ -342,18 +368,20 @@ class Writer:
             raise ClosedError("the writer is closed", path=self.path.root)
 
 
-def _check_numbers(
-    count: int, types: list[int] | None, times: list[int] | None, type: object, timestamp: object
-) -> None:
-    """Refuse a batch whose types or timestamps do not fit, before any shard has its part."""
-    for name, numbers, single, low, high in (
-        ("type", types, type, 0, MAX_TYPE),
-        ("timestamp", times, timestamp, NO_TIMESTAMP, MAX_TIMESTAMP),
-    ):
-        if numbers is not None and len(numbers) != count:
-            raise ValueError(f"{name} has {len(numbers)} entries for {count} values")
-        for number in numbers if numbers is not None else [] if single is None else [single]:
-            if not isinstance(number, int):
-                raise TypeError(f"{name} must be an int, not {number.__class__.__name__}; nothing was appended")
-            if not low <= number <= high:
-                raise InvalidMessageError(f"{name} {number}: the format allows {low} to {high}; nothing was appended")
+def _each(writers: Mapping[int, PartWriter], do: Callable[[PartWriter], None]) -> dict[int, BaseException]:
+    """Do something to many shards, several at a time; what went wrong, by shard."""
+    errors: dict[int, BaseException] = {}
+
+    def one(index: int) -> None:
+        try:
+            do(writers[index])
+        except Exception as error:
+            errors[index] = error
+
+    if len(writers) < 2:
+        for index in writers:
+            one(index)
+    else:
+        with ThreadPoolExecutor(min(_THREADS, len(writers)), "sej-shard") as pool:
+            list(pool.map(one, writers))
+    return errors

@@ -1,7 +1,10 @@
 """Which shard: the golden table, and the compiled grouping against the reference."""
 
+import enum
+import threading
 from collections.abc import Callable
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 import sej
 import shard
+from sej import codec
 from shard import _route_py, routing
 
 Group = Callable[..., dict[int, tuple[list[bytes], list[bytes], list[int]]]]
@@ -73,3 +77,95 @@ def test_a_bad_batch_is_refused_in_the_same_words(
 ) -> None:
     with pytest.raises(error, match=words):
         group(values, keys, 3, None)
+
+
+class Sink:
+    """A writer's buffer, and what it drained: each write apart."""
+
+    def __init__(self, offset: int, batch_limit: int) -> None:
+        self.writes: list[bytes] = []
+        self.buffer = codec.Buffer(offset, self._drain, threading.Lock())
+        self.buffer.batch_limit = batch_limit
+
+    def _drain(self) -> None:
+        with self.buffer.pending() as view:
+            self.writes.append(bytes(view))
+        self.buffer.drained()
+
+
+NUMBERS = st.tuples(st.integers(0, 255), st.integers(-(2**63), 2**63 - 1))
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=127), NUMBERS), max_size=40),
+    st.integers(0, 10),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 500),
+)
+def test_parts_are_what_one_batch_a_shard_would_have_written(
+    batch: list[tuple[bytes, bytes, tuple[int, int]]], bits: int, own: bool, columns: bool, batch_limit: int
+) -> None:
+    values, keys = [value for value, _, _ in batch], [key for _, key, _ in batch]
+    types = [kind for _, _, (kind, _) in batch] if columns else 7
+    times = [stamp for _, _, (_, stamp) in batch] if columns else -5
+    indexes = [len(key) & (2**bits - 1) for key in keys] if own else None
+    groups = _route_py.group(values, keys, bits, indexes, True)
+    for kind in (_route_py.Parts, routing.Parts):
+        parts = kind(values, keys, bits, indexes, types, times)
+        assert parts.indexes == list(groups)
+        for index, (part_values, part_keys, places) in groups.items():
+            expected, found = Sink(1000, batch_limit), Sink(1000, batch_limit)
+            span = expected.buffer.append_many(
+                part_values,
+                part_keys,
+                [types[place] for place in places] if isinstance(types, list) else types,
+                [times[place] for place in places] if isinstance(times, list) else times,
+            )
+            assert parts.pour(index, found.buffer) == span
+            for sink in (expected, found):
+                sink.buffer.flush()
+            assert found.writes == expected.writes
+            for name in ("offset", "first_timestamp", "last_timestamp", "newest_timestamp"):
+                assert getattr(found.buffer, name) == getattr(expected.buffer, name)
+
+
+@pytest.mark.parametrize("parts", [_route_py.Parts, routing.Parts], ids=["python", "chosen"])
+def test_parts_take_what_bytes_and_ints_there_are(parts: type[routing.Parts]) -> None:
+    class Kind(enum.IntEnum):
+        THREE = 3
+
+    values, keys = [b"a", bytearray(b"b"), memoryview(b"c")], [memoryview(b"x")] * 3
+    found = parts(values, keys, 0, None, [Kind.THREE, True, 2], 9)  # type: ignore[arg-type]
+    values[0] = b"changed"
+    sink = Sink(0, 1 << 20)
+    assert found.pour(0, sink.buffer) == range(3)
+    sink.buffer.flush()
+    assert b"".join(sink.writes) == b"".join(
+        codec.encode(offset, 9, kind, b"x", value) for offset, kind, value in [(0, 3, b"a"), (1, 1, b"b"), (2, 2, b"c")]
+    )
+    assert parts([], [], 3, None, 0, 0).indexes == []
+
+
+@pytest.mark.parametrize("parts", [_route_py.Parts, routing.Parts], ids=["python", "chosen"])
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (([b"a"], [], 3, None, 0, 0), ValueError, "keys has 0 entries for 1 values"),
+        (([b"a"], [b""], 3, None, [], 0), ValueError, "type has 0 entries for 1 values"),
+        (([b"a"], [b""], 3, None, 0, [1, 2]), ValueError, "timestamp has 2 entries for 1 values"),
+        (([b"a"], [b""], 11, None, 0, 0), ValueError, "bits 11: 0 to 10 is due"),
+        (([b"a", "b"], [b"", b""], 3, None, 0, 0), TypeError, "value 1 must be bytes, not str: encode it first"),
+        (([b"a"], [None], 3, None, 0, 0), TypeError, "key 0 must be bytes, not NoneType"),
+        (([b"a"], [b"k" * 128], 3, None, 0, 0), sej.InvalidMessageError, "key 0 has 128 bytes; the format allows 127"),
+        (([b"a"], [b""], 3, None, 256, 0), sej.InvalidMessageError, "type 256: the format allows 0 to 255"),
+        (([b"a"], [b""], 3, None, [-1], 0), sej.InvalidMessageError, "type -1: the format allows 0 to 255"),
+        (([b"a"], [b""], 3, None, 0, 1 << 63), sej.InvalidMessageError, "timestamp 9223372036854775808: the format"),
+        (([b"a"], [b""], 3, None, 0, [1.5]), TypeError, "timestamp 0 must be an int, not float"),
+    ],
+)
+def test_bad_parts_are_refused_in_the_same_words(
+    parts: type[routing.Parts], arguments: tuple[Any, ...], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        parts(*arguments)

@@ -149,7 +149,7 @@ def test_an_invalid_batch_appends_nothing(path: shard.Path) -> None:
                 writer.append_many([b"v"] * 40, KEYS, **bad)
         with pytest.raises(ValueError, match="type has 1 entries for 40 values"):
             writer.append_many([b"v"] * 40, KEYS, [1])
-        with pytest.raises(TypeError, match="timestamp must be an int, not float"):
+        with pytest.raises(TypeError, match="timestamp 0 must be an int, not float"):
             writer.append_many([b"v"] * 40, KEYS, timestamp=[1.5] * 40)  # type: ignore[list-item]
         with pytest.raises(TypeError, match="value 1 must be bytes"):
             writer.append_many([b"v", "w"], [b"", b""])  # type: ignore[list-item]
