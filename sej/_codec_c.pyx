@@ -18,8 +18,12 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
+
+import os
+from functools import partial
 
 from sej import _codec_py as _reference
 from sej._codec_py import Candidate, Columns, Run
@@ -48,6 +52,13 @@ cdef extern from *:
     static inline uint64_t sej_get64(const unsigned char *p) { uint64_t x; memcpy(&x, p, 8); return SEJ_BE64(x); }
     static inline void sej_put32(unsigned char *p, uint32_t x) { x = SEJ_BE32(x); memcpy(p, &x, 4); }
     static inline void sej_put64(unsigned char *p, uint64_t x) { x = SEJ_BE64(x); memcpy(p, &x, 8); }
+    #if defined(_WIN32)
+    #include <io.h>
+    #define sej_write(fd, data, size) _write(fd, data, (unsigned int)(size))
+    #else
+    #include <unistd.h>
+    #define sej_write(fd, data, size) write(fd, data, size)
+    #endif
     static inline int64_t sej_coarse(void) {
     #if defined(CLOCK_MONOTONIC_COARSE)
         struct timespec now;
@@ -73,6 +84,7 @@ cdef extern from *:
     void sej_put64(unsigned char *p, uint64_t x) nogil
     int64_t sej_now() nogil
     int64_t sej_coarse() nogil
+    int64_t sej_write(int fd, const void *data, size_t size) nogil
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLong(object value) except? -1
@@ -401,11 +413,13 @@ cdef class Buffer:
     cdef object _release
     cdef object _refuse
     cdef object _write
+    cdef int _descriptor
     cdef object _trouble
 
     def __cinit__(self, int64_t offset, object drain, object lock):
         self.offset = offset
         self.limit = self.batch_limit = 1
+        self._descriptor = -1
         self._drain = drain
         self._lock = lock
         self._acquire = lock.acquire
@@ -466,14 +480,23 @@ cdef class Buffer:
         """With the lock held: write what is pending, or let the writer do it where it has more to do than that."""
         cdef bint was_busy = self._busy
         cdef int64_t size = self._used - self._drained, taken
+        cdef int failure = EINTR
         self._busy = True
         try:
             if self.position + size < self.steady_until and sej_coarse() < self._look_at:
-                try:
-                    taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
-                except BaseException as error:
-                    self._trouble(error, 0)
-                    raise
+                taken = -1
+                if self._descriptor >= 0:
+                    with nogil:
+                        taken = sej_write(self._descriptor, self._data + self._drained, size)
+                        failure = errno
+                if taken < 0:
+                    try:
+                        if failure != EINTR:
+                            raise OSError(failure, os.strerror(failure))
+                        taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
+                    except BaseException as error:
+                        self._trouble(error, 0)
+                        raise
                 if taken < size:
                     self._trouble(None, taken)
                 self._drained = self._used
@@ -640,6 +663,9 @@ cdef class Buffer:
     def steady(self, write, trouble, int64_t until, int64_t look_in_ns):
         """Write by itself up to a position of the file and for a time; then drain is called again."""
         self._write = write
+        self._descriptor = -1
+        if isinstance(write, partial) and write.func is os.write:
+            self._descriptor = write.args[0]  # the same call without Python around it
         self._trouble = trouble
         self.steady_until = until
         self._look_at = sej_coarse() + look_in_ns if until else 0
