@@ -12,6 +12,7 @@ lock dies with the parent and not with the last child.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -27,7 +28,7 @@ from sej.errors import ClosedError, LockedError, LockLostError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Lock", "host_name", "lease", "process_start"]
+__all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "lease", "leased", "process_start"]
 
 # A name, so that the type checker reads both ways.
 _LINUX: Final[bool] = bool(sys.platform == "linux")
@@ -236,6 +237,34 @@ def lease(file: File) -> bool:
     except (OSError, ValueError):  # ValueError: a file without a descriptor
         return False
     return True
+
+
+def leased(file: File) -> bool:
+    """Whether a lease still holds and nobody waits for its end."""
+    if not _LINUX:
+        return False
+    try:
+        return fcntl.fcntl(file.fileno(), fcntl.F_GETLEASE) == fcntl.F_WRLCK
+    except (OSError, ValueError):
+        return False
+
+
+def end_lease(file: File) -> bool:
+    """Give a lease up at once, also where a forked child has a copy of the descriptor; False: there was none."""
+    if not _LINUX:
+        return False
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def ask_for_file(path: str | os.PathLike[str]) -> None:
+    """Tell whoever holds a lease on a file that somebody waits for it; returns at once."""
+    if _LINUX:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def _after_fork_in_child() -> None:

@@ -19,10 +19,10 @@ from sej.disk import File
 from sej.errors import ClosedError
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import CONTROL_OF, ENTRY, RETRIES, MessageStatus
-from textqueue.ledger import BESIDE, IN_MUTEX, digest
+from textqueue.ledger import BESIDE, IN_MUTEX
 from textqueue.message import Message, marking
 from textqueue.mutex import ROOM, holder_of, is_alive, mutex_of, owner_text
-from textqueue.parser import essence, name_of, variables_of
+from textqueue.parser import digest, essence, name_of, variables_of
 from textqueue.reader import WINDOW, read_window
 from textqueue.reconcile import Conflict, Place
 from textqueue.source import Change, Session, Source
@@ -250,7 +250,7 @@ class Claimer:
             self._epoch = place.epoch
         if not current:
             return None
-        return Claim(self, Message((source, place.raw, place.position, place.epoch)), name)
+        return Claim(self, Message(source, place.raw, place.position, place.epoch), name)
 
 
 def _entry(file: File, position: int) -> bytes | None:

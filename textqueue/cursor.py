@@ -1,7 +1,7 @@
 """A reader's place in a queue file, kept while a person edits above and below it.
 
-Both readers here read a window at a time and look at the file again at least every ``_FRESH_S``. Changes by our own
-programs move nothing, and the ledger tells them apart from others.
+Both readers here read a window at a time and look at the file again every 50 ms (``textqueue.hot``). Changes by our
+own programs move nothing, and the ledger tells them apart from others.
 
 - :func:`walk` goes through the messages once. When lines move under it, it finds its place by the bytes before.
 - :class:`Cursor` gives each queued message out once, and ``None`` only when the whole file was seen as it is now. After
@@ -11,12 +11,14 @@ programs move nothing, and the ledger tells them apart from others.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Collection, Iterator
 from typing import Final
 
 from sej.disk import File
 from textqueue.grammar import CONTROL_OF, MessageStatus
+from textqueue.hot import ready
 from textqueue.message import Message
 from textqueue.mutex import HELD, holder_of, is_alive
 from textqueue.parser import chunks
@@ -25,14 +27,11 @@ from textqueue.source import Source
 
 __all__ = ["Cursor", "walk"]
 
-_FRESH_S: Final = 0.05
 _BACK_S: Final = 1.0
 _TICK_NS: Final = 20_000_000
 """A change this shortly before or after a look may hide behind the same time of change."""
-_FEW_BYTES: Final = 2048
-"""In so much of a window each message is followed by a look at the file whatever the time: in a short file, each."""
 _ANCHOR_BYTES: Final = 64
-_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
+_WANTED: Final = CONTROL_OF[MessageStatus.queued]
 
 
 class _Reader:
@@ -46,12 +45,14 @@ class _Reader:
         self.epoch = -1
         self.moved = False  # lines moved: the position means nothing any more
         self.foreign = False  # somebody else changed something, maybe above
+        self.cut = False  # the window was left before its end
+        self.window = Window(0, b"", False, 0)
         self._size = FIRST_WINDOW
 
     def load(self) -> Window | None:
         """Read on; None when there is nothing more, or when ``moved``."""
         try:
-            file = self.source.disk.open(self.source.path, "read")
+            file = self.source.reading()
         except FileNotFoundError:
             return None
         try:
@@ -61,7 +62,7 @@ class _Reader:
                 # A stale buffer may have taken marks of ours back: they are put right before anything is given out.
                 file.close()
                 self.source.look()
-                file = self.source.disk.open(self.source.path, "read")
+                file = self.source.reading()
                 status = file.status()
                 epoch = self.source.epoch_of(status)
             token = token_of(status)
@@ -77,16 +78,17 @@ class _Reader:
             if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
                 self.moved = True  # the last line had no end when it was given out, and was written on
                 return None
+            self.window = window
             return window if window.data else None
         finally:
             file.close()
 
-    def at(self, window: Window, position: int) -> None:
-        """Stand behind what was handled of a window."""
-        end = position - window.position
+    def at(self, position: int) -> None:
+        """Stand behind what was handled of the window."""
+        end = position - self.window.position
         if end:
             self.position = position
-            self.anchor = window.data[max(end - _ANCHOR_BYTES, 0) : end]
+            self.anchor = self.window.data[max(end - _ANCHOR_BYTES, 0) : end]
 
     def stale(self, position: int) -> bool:
         """Whether the file has changed below a position since the window was read; then less is read ahead."""
@@ -95,11 +97,12 @@ class _Reader:
             token = token_of(status)
             if token == self.token:
                 return False
-            if self.source.chain.spans(self.token, token, position):
+            if self.source.only_ours(self.token, token, position):
                 self.token = token
                 self.source.chain.caught_up(token)
                 return False
         self._size = FIRST_WINDOW
+        self.cut = True
         return True
 
     def _anchored(self, file: File) -> bool:
@@ -109,7 +112,7 @@ class _Reader:
     def find_again(self) -> None:
         """In a file whose lines moved, stand behind the nearest place that looks alike, or at the next entry."""
         try:
-            file = self.source.disk.open(self.source.path, "read")
+            file = self.source.reading()
         except FileNotFoundError:
             return
         last = self.anchor[self.anchor.rfind(b"\n", 0, -1) + 1 :]
@@ -134,30 +137,22 @@ class _Reader:
 def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Message]:
     """All messages of some statuses, in order, as they are when they are reached."""
     controls = frozenset(CONTROL_OF[status][0] for status in statuses)
+    return itertools.chain.from_iterable(_windows(source, controls))
+
+
+def _windows(source: Source, controls: Collection[int]) -> Iterator[Iterator[Message]]:
     reader = _Reader(source)
-    clock = time.monotonic
     while True:
         window = reader.load()
-        if window is None:
-            if not reader.moved:
+        if window is not None:
+            reader.cut = False
+            yield ready(Message, reader, source, (window.position, window.data, reader.epoch), controls, None)
+            if window.at_end and not reader.cut:
                 return
+        elif reader.moved:
             reader.find_again()
-            continue
-        position, epoch = window.position, reader.epoch
-        fresh_until, few = clock() + _FRESH_S, position + _FEW_BYTES
-        for raw in chunks(window.data):
-            if raw[0] in controls:
-                yield Message((source, raw, position, epoch))
-                if clock() > fresh_until or position < few:
-                    if reader.stale(position + 1):
-                        reader.at(window, position + len(raw))
-                        break
-                    fresh_until = clock() + _FRESH_S
-            position += len(raw)
         else:
-            reader.at(window, position)
-            if window.at_end:
-                return
+            return
 
 
 def _taken(source: Source, raw: bytes, owner: bytes | None) -> bool:
@@ -230,6 +225,7 @@ class Cursor:
     def _next_window(self) -> Window | None:
         """Read on until there is something queued; None at the end of the file."""
         while True:
+            self._source.given.settle()
             window = self._reader.load()
             if self._first is None:
                 self._first = self._reader.token, self._reader.epoch
@@ -240,41 +236,33 @@ class Cursor:
             elif window.data.startswith(b"-") or b"\n-" in window.data:
                 return window
             else:
-                self._reader.at(window, window.position + len(window.data))
+                self._reader.at(window.position + len(window.data))
         # The whole file was seen: what was given out and not met again is not in the queue any more.
-        for name, count in self._again.items():
-            self._source.given.forget(name, count)
+        self._source.given.gone(self._again)
         self._again = {}
         return None
 
     def _window(self, window: Window) -> Iterator[Message]:
         """Give out what a window holds, or its beginning when the file changes meanwhile."""
-        source, reader = self._source, self._reader
-        given, again = source.given, self._again
-        remember = given.pending.append
-        position, epoch = window.position, reader.epoch
-        claims = source.claims()
-        careful = bool(again) or bool(claims) or HELD.search(window.data) is not None
-        clock = time.monotonic
-        fresh_until, few = clock() + _FRESH_S, position + _FEW_BYTES
-        for raw in chunks(window.data):
-            if raw[0] == _QUEUED:
-                if careful and again.get(name := hash(raw)):
-                    again[name] -= 1
-                elif careful and _taken(source, raw, claims.get(position)):
-                    self._skipped = True
-                else:
-                    remember(raw)
-                    yield Message((source, raw, position, epoch))
-                    if clock() > fresh_until or position < few:
-                        if reader.stale(position + 1):
-                            reader.at(window, position + len(raw))
-                            given.settle()
-                            return
-                        fresh_until = clock() + _FRESH_S
-            position += len(raw)
-        reader.at(window, position)
-        given.settle()
+        claims = self._source.claims()
+        place = window.position, window.data, self._reader.epoch
+        pending = self._source.given.pending
+        if self._again or claims or HELD.search(window.data):
+            return self._carefully(ready(Message, self._reader, self._source, place, _WANTED, None), claims)
+        return ready(Message, self._reader, self._source, place, _WANTED, pending)
+
+    def _carefully(self, messages: Iterator[Message], claims: dict[int, bytes]) -> Iterator[Message]:
+        """Leave out what was given out before, and what somebody else holds."""
+        again, remember = self._again, self._source.given.pending.append
+        for message in messages:
+            raw = message._raw
+            if again.get(name := hash(raw)):
+                again[name] -= 1
+            elif _taken(self._source, raw, claims.get(message._position)):
+                self._skipped = True
+            else:
+                remember(raw)
+                yield message
 
     def _must_go_back(self) -> bool:
         if not self._reader.foreign:

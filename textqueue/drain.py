@@ -22,9 +22,8 @@ from textqueue.claims import Claim, Claimer
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import MessageStatus
 from textqueue.intent import Intent, read_intent, write_intent
-from textqueue.ledger import digest
 from textqueue.message import Message, marking
-from textqueue.parser import essence, value_of
+from textqueue.parser import digest, essence, value_of
 from textqueue.proof import entry_at
 from textqueue.reconcile import Place
 from textqueue.source import Source

@@ -7,13 +7,14 @@ until a window has been given out, to keep ``get_next`` cheap.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 __all__ = ["REMEMBERED", "Given"]
 
 REMEMBERED: Final = 1 << 18
 """Messages given out and not marked that are remembered; older ones may come again after a foreign change."""
+_MARKED: Final = 1 << 16
 
 
 class Given:
@@ -22,37 +23,42 @@ class Given:
     def __init__(self) -> None:
         """Nothing was given out."""
         self.pending: list[bytes] = []  # the bytes of messages that were given out and are not counted yet
-        self._marked: list[int] = []
+        self._marked: list[bytes] = []  # those that were marked since
         self._counts: Counter[int] = Counter()
 
     def settle(self) -> None:
         """Count what is pending."""
-        counts = self._counts
-        counts.update(map(hash, self.pending))
+        if self.pending != self._marked:  # else each was marked before the next was given out
+            self._counts.update(map(hash, self.pending))
+            for raw in self._marked:
+                self._uncount(hash(raw), 1)
         self.pending.clear()
-        for name in self._marked:
-            count = counts.get(name, 0)
-            if count > 1:
-                counts[name] = count - 1
-            elif count:
-                del counts[name]
         self._marked.clear()
-        while len(counts) > REMEMBERED:
-            del counts[next(iter(counts))]
+        while len(self._counts) > REMEMBERED:
+            del self._counts[next(iter(self._counts))]
 
-    def forget(self, name: int, count: int = 1) -> None:
-        """It was marked, or is gone; name is the hash of the bytes that were given out."""
-        if count == 1:
-            self._marked.append(name)
-        else:
-            self._marked += [name] * count
-        if len(self._marked) > 1024:
+    def forget(self, raw: bytes) -> None:
+        """A message was marked that was read with these bytes."""
+        self._marked.append(raw)
+        if len(self._marked) > _MARKED:
             self.settle()
 
     def forget_all(self, raws: Iterable[bytes]) -> None:
-        """As ``forget``, by the bytes."""
-        self._marked.extend(map(hash, raws))
+        """As ``forget``, for many."""
+        self._marked += raws
         self.settle()
+
+    def gone(self, left: Mapping[int, int]) -> None:
+        """These, by hash and number, are not in the queue any more."""
+        for name, count in left.items():
+            self._uncount(name, count)
+
+    def _uncount(self, name: int, count: int) -> None:
+        left = self._counts.get(name, 0) - count
+        if left > 0:
+            self._counts[name] = left
+        else:
+            self._counts.pop(name, None)
 
     def left(self) -> dict[int, int]:
         """All, by hash."""
@@ -63,5 +69,5 @@ class Given:
         """A message has other bytes now and is the same; it counts only if it was given out."""
         self.settle()
         if self._counts.get(hash(old)):
-            self.forget(hash(old))
+            self._uncount(hash(old), 1)
             self._counts[hash(new)] += 1

@@ -11,6 +11,7 @@ from typing import Final
 
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
+from textqueue.hot import Core
 from textqueue.mutex import mutex_of
 from textqueue.parser import decode, encode, essence, name_of, value_of, variables_of
 from textqueue.reconcile import Place
@@ -18,7 +19,8 @@ from textqueue.source import Change, Source
 
 __all__ = ["Message", "marking"]
 
-_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
+_CLEARED: Final = CONTROL_OF[MessageStatus.cleared][0]
+_CRITICAL: Final = CONTROL_OF[MessageStatus.critical][0]
 _WHAT: Final = {
     MessageStatus.cleared: "mark the message as cleared",
     MessageStatus.critical: "mark the message as a critical error",
@@ -27,7 +29,7 @@ _WHAT: Final = {
 }
 
 
-class Message:
+class Message(Core):
     """One message of a queue.
 
     Example:
@@ -37,29 +39,12 @@ class Message:
         '3'
     """
 
-    __slots__ = ("_state",)
-
-    def __init__(self, state: tuple[Source, bytes, int, int]) -> None:
-        """Made by a queue: the file, the bytes, their position, and the epoch in which they were read."""
-        # One slot: making a message is most of the cost of reading one.
-        self._state = state
-
-    @property
-    def _source(self) -> Source:
-        return self._state[0]
-
-    @property
-    def _raw(self) -> bytes:
-        return self._state[1]
-
-    @property
-    def _position(self) -> int:
-        return self._state[2]
+    __slots__ = ()
+    _source: Source
 
     @property
     def _place(self) -> Place:
-        _, raw, position, epoch = self._state
-        return Place(position, raw, epoch)
+        return Place(self._position, self._raw, self._epoch)
 
     @property
     def value(self) -> str:
@@ -131,7 +116,8 @@ class Message:
         Raises:
             MessageMovedError: it is not in the file any more as it was read, or somebody else gave it another status.
         """
-        self._mark(MessageStatus.cleared)
+        if not self._source.marks.one(self, _CLEARED):
+            self._mark(MessageStatus.cleared)
 
     def mark_as_critical_error(self, reason: str | None = None) -> None:
         """Mark it as one that cannot be processed.
@@ -142,7 +128,8 @@ class Message:
         Raises:
             MessageMovedError: as in ``mark_as_cleared``.
         """
-        self._mark(MessageStatus.critical, reason)
+        if reason is not None or not self._source.marks.one(self, _CRITICAL):
+            self._mark(MessageStatus.critical, reason)
 
     def mark_as_queued(self) -> None:
         """Put it back: it will be delivered again.
@@ -211,21 +198,15 @@ class Message:
             )
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
-        name = hash(self._raw)
-        if reason is None and self._raw[0] == _QUEUED:
-            place = self._source.mark(self._place, CONTROL_OF[status])
-            if place is not None:
-                self._moved(place)
-                self._source.given.forget(name)
-                return
-        self._edit(marking(self._source, self._raw, self._position, status, reason), _WHAT[status])
-        self._source.given.forget(name)
+        raw = self._raw
+        self._edit(marking(self._source, raw, self._position, status, reason), _WHAT[status])
+        self._source.given.forget(raw)
 
     def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
         self._moved(self._source.edit(self._place, change, what))
 
     def _moved(self, place: Place) -> None:
-        self._state = self._state[0], place.raw, place.position, place.epoch
+        self._position, self._raw, self._epoch = place
 
     def __eq__(self, other: object) -> bool:
         """The same message of the same file, as it was read."""

@@ -10,6 +10,7 @@ asks: :func:`chunks`, :func:`whole`, :func:`value_of`, :func:`variables_of`. :fu
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -36,6 +37,7 @@ __all__ = [
     "Variable",
     "chunks",
     "decode",
+    "digest",
     "encode",
     "essence",
     "name_of",
@@ -168,6 +170,11 @@ def essence(raw: bytes) -> bytes:
         raw = raw.replace(b"\r\n", b"\n")
     text = raw[1:-1] if raw.endswith(b"\n") else raw[1:]
     return _RESERVED.sub(_room_alone, text) if b"\n\\" in text else text
+
+
+def digest(essence: bytes) -> bytes:
+    """96 bits of a message, as hexadecimal digits: by them the ledger knows it."""
+    return hashlib.blake2b(essence, digest_size=12).hexdigest().encode()
 
 
 def _room_alone(variable: re.Match[bytes]) -> bytes:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from sej.disk import File
-from textqueue.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
+from textqueue.grammar import BOM, CHUNK, STATUS_OF
+from textqueue.hot import ends
 from textqueue.parser import essence, value_of
 from textqueue.reconcile import Place
 
-__all__ = ["ends", "entry_at", "here", "neighbours", "proven"]
+__all__ = ["entry_at", "here", "neighbours"]
 
 _NEWLINE: Final = 10
 _GROUP_BYTES: Final = 1 << 18
@@ -55,29 +56,6 @@ def neighbours(places: Sequence[Place]) -> list[list[Place]]:
             groups.append([])
         groups[-1].append(place)
     return groups
-
-
-def proven(file: File, group: Sequence[Place]) -> bool:
-    """Whether every message of a group stands where it was read, with the bytes that were read."""
-    start = max(group[0].position - 1, 0)
-    data = file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
-    end = -1
-    for position, raw, _ in group:
-        at = position - start
-        stop = at + len(raw)
-        if at <= end or data[at:stop] != raw or (position and data[at - 1] != _NEWLINE):
-            return False
-        if not ends(raw, data[stop : stop + 1]):
-            return False
-        end = at
-    return True
-
-
-def ends(raw: bytes, after: bytes) -> bool:
-    """Whether an entry ends with these bytes, given the byte behind them (none at the end of the file)."""
-    if not raw.endswith(b"\n"):
-        return not after
-    return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
 
 
 def entry_at(file: File, position: int) -> bytes:

@@ -296,10 +296,10 @@ class TextQueue:
         for source, group in groups.values():
             places = [message._place for message in group]
             control = CONTROL_OF[status]
-            epoch = source.mark_many(places, control) if reason is None else None
+            epoch = source.marks.many(places, control[0]) if reason is None else None
             if epoch is not None:
                 for message, (position, raw, _) in zip(group, places, strict=True):
-                    message._state = source, control + raw[1:], position, epoch
+                    message._position, message._raw, message._epoch = position, control + raw[1:], epoch
             else:
                 changes = [marking(source, raw, position, status, reason) for position, raw, _ in places]
                 done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}")
@@ -417,7 +417,7 @@ class TextQueue:
             return mend, [render(text, each, status=status, newline=newline) for text, each in entries]
 
         places = append(source, build)
-        return [Message((source, raw, position, epoch)) for position, raw, epoch in places]
+        return [Message(source, raw, position, epoch) for position, raw, epoch in places]
 
     def _target(self) -> Source:
         if self._files is None:

@@ -18,9 +18,9 @@ from typing import Final, Literal, NamedTuple
 from sej.disk import File
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import STATUS_OF
-from textqueue.ledger import BESIDE, CLAIMS, EMPTY, IN_MUTEX, Ledger, Record, digest
+from textqueue.ledger import BESIDE, CLAIMS, EMPTY, IN_MUTEX, Ledger, Record
 from textqueue.mutex import is_alive, mutex_of
-from textqueue.parser import chunks, essence, value_of
+from textqueue.parser import chunks, digest, essence, value_of
 from textqueue.reader import scan, token_of
 
 __all__ = ["Conflict", "OnRevert", "Place", "find_again", "reconcile"]

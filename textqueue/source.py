@@ -20,9 +20,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 from sej.disk import Disk, File, Status
+from sej.locks import ask_for_file
 from textqueue.chain import Chain
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.exclusive import Exclusive
@@ -30,9 +32,10 @@ from textqueue.given import Given
 from textqueue.grammar import STATUS_OF
 from textqueue.guard import Guard
 from textqueue.intent import read_intent
-from textqueue.ledger import IN_MUTEX, MARKS_KEPT, Ledger, Record, digest
-from textqueue.parser import essence, value_of
-from textqueue.proof import ends, entry_at, here, neighbours, proven
+from textqueue.ledger import IN_MUTEX, MARKS_KEPT, Ledger, Record
+from textqueue.marks import Marks
+from textqueue.parser import digest, essence, value_of
+from textqueue.proof import entry_at, here
 from textqueue.reader import Token, settled, token_of
 from textqueue.reconcile import Conflict, OnRevert, Place, find_again, reconcile
 
@@ -43,8 +46,6 @@ _HALF_WRITTEN_S: Final = 0.5
 _HALF_WRITTEN_PAUSE_S: Final = 0.01
 _LOOK_S: Final = 0.1
 _TRIES: Final = 100
-_NEWLINE: Final = 10
-_NEAR_BYTES: Final = 4096
 
 
 class Change(NamedTuple):
@@ -82,18 +83,33 @@ class Source:
         self.settle_s = settle_s
         self.on_revert: OnRevert = on_revert
         self.conflicts = conflicts
-        self.guard = Guard(path + ".lck", disk=disk)
+        self.guard = Guard(path + ".lck", disk=disk, ask=partial(ask_for_file, path))
         self.threads = self.guard.threads  # what is kept here belongs to one thread at a time
         self.ledger = Ledger(path + ".log", disk=disk)
         self.given = Given()
         self._clock_ns = clock_ns
-        self._exclusive = Exclusive()
+        self.exclusive = Exclusive()
         self._looked = 0.0
         self._pid = os.getpid()
         self.chain = Chain()
-        self._mine: tuple[int, bytes] | None = None  # the last edit of this object: what stands where since
+        self.marks = Marks(self)
+        self.mine: tuple[int, bytes] | None = None  # the last edit of this object: what stands where since
 
     # Reading
+
+    def reading(self) -> File:
+        """Open the file to read it.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self.marks.end()  # who opens a file that this process holds would wait for itself
+        return self.disk.open(self.path, "read")
+
+    def only_ours(self, before: Token | None, now: Token, position: int) -> bool:
+        """Whether nothing but edits of this object, all above a position, lies between two states of the file."""
+        self.marks.known()
+        return self.chain.spans(before, now, position)
 
     def settled(self) -> bool:
         """Whether an unterminated last line is meant: the file has been quiet for ``settle_s``."""
@@ -102,7 +118,7 @@ class Source:
     def epoch_of(self, status: Status) -> int:
         """The epoch of what is read from a file in this state; -1 when somebody else may have changed it."""
         with self.threads:
-            self._refresh()
+            self.refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
 
     def look(self) -> None:
@@ -142,10 +158,10 @@ class Source:
             FileNotFoundError: there is no file.
         """
         with self.guard:
-            self._refresh()
+            self.refresh()
             file = self.disk.open(self.path, "edit")
             try:
-                alone = self._exclusive.take(file)
+                alone = self.exclusive.take(file)
                 status = file.status()
                 if not self._ours(file, status):
                     self._reconcile(file)
@@ -169,86 +185,6 @@ class Source:
             MessageMovedError: it is not there any more, or not to be told from others.
         """
         return self.edit_many([place], [change], what)[0]
-
-    def mark(self, place: Place, control: bytes) -> Place | None:
-        """The common case of ``edit``, as short as it can be: one status, of a message that stands where it was read.
-
-        The same steps in the same order; None, and nothing was written, when any of them does not go smoothly.
-        """
-        position, raw, _ = place
-        with self.guard:
-            ledger, mine = self.ledger, self._mine
-            self._refresh()
-            if mine is None or ledger.last is None or ledger.last.position != mine[0] or not ledger.epoch:
-                return None
-            try:
-                file = self.disk.open(self.path, "edit")
-            except FileNotFoundError:
-                return None
-            try:
-                if not self._exclusive.take(file):
-                    return None
-                status = file.status()
-                if token_of(status) != ledger.token:
-                    return None
-                at, last = mine
-                size, ahead = len(raw), position - at
-                if len(last) <= ahead < _NEAR_BYTES:
-                    data = file.read(ahead + size + 1, at)
-                    if not data.startswith(last):
-                        return None
-                    after = data[ahead + size :]
-                else:
-                    if file.read(len(last), at) != last:
-                        return None
-                    ahead = 1
-                    data = file.read(size + 2, position - 1) if position else b"\n" + file.read(size + 1, 0)
-                    after = data[size + 1 :]
-                if data[ahead : ahead + size] != raw or data[ahead - 1] != _NEWLINE or not ends(raw, after):
-                    return None
-                file.write_at(control, position)
-                there = self.disk.status(self.path)
-                if there is None or there.inode != status.inode or there.device != status.device:
-                    return None
-                new, token = control + raw[1:], token_of(there)
-                ledger.append((Record(control[0], position, digest(essence(raw)), token, b"-"),))
-                self._mine = position, new
-                self.chain.add(token_of(status), token, position)
-                return Place(position, new, ledger.epoch)
-            finally:
-                file.close()
-
-    def mark_many(self, places: Sequence[Place], control: bytes) -> int | None:
-        """As ``mark``, for many messages: all are proven before the first is written; -> the epoch, or None.
-
-        A window is rewritten at a time: bytes that nobody asked to change are written too, so only under a lease.
-        """
-        order = sorted(range(len(places)), key=lambda number: places[number].position)
-        try:
-            with self.session() as session:
-                if not session.alone or not order:
-                    return None
-                groups = neighbours([places[number] for number in order])
-                if not all(proven(session.file, group) for group in groups):
-                    return None
-                for group in groups:
-                    data = bytearray(session.file.read(group[-1].position + 1 - group[0].position, group[0].position))
-                    for place in group:
-                        data[place.position - group[0].position] = control[0]
-                    session.file.write_at(data, group[0].position)
-                there = self.disk.status(self.path)
-                if there is None or there.identity != session.status.identity:
-                    return None
-                token = token_of(there)
-                ordered = [places[number] for number in order]
-                self.ledger.append_marks(control[0], [(p, digest(essence(raw))) for p, raw, _ in ordered], token)
-                last = ordered[-1]
-                self._mine = last.position, control + last.raw[1:]
-                self.chain.add(token_of(session.status), token, last.position)
-                self._compact(token)
-                return self.ledger.epoch
-        except FileNotFoundError:
-            return None
 
     def edit_many(
         self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
@@ -319,10 +255,11 @@ class Source:
         """Write the ledger's lines for edits that were made: kind, position, bytes, owner; within a session."""
         lines = [Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in records]
         self.ledger.append(lines)
-        self._mine = records[-1][1], records[-1][2]
-        self._compact(token)
+        self.mine = records[-1][1], records[-1][2]
+        self.compact(token)
 
-    def _compact(self, token: Token) -> None:
+    def compact(self, token: Token) -> None:
+        """Keep the ledger small; within the lock."""
         if self.ledger.lines > 2 * MARKS_KEPT:
             self.ledger.rewrite([*self.ledger.marks(), *self.ledger.claims.values()], token=token)
 
@@ -334,12 +271,13 @@ class Source:
 
     # What others did
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Take in what our other programs wrote into the ledger; within the lock."""
         now = time.monotonic()
         pid = os.getpid()
         if pid != self._pid:  # a forked child: its parent's view is not its own
             self._pid = pid
-            self._mine = None
+            self.mine = None
             self.ledger.close()
         look = now - self._looked > _LOOK_S
         if look:
@@ -360,8 +298,8 @@ class Source:
         last = self.ledger.last
         if last is None:
             return True
-        if self._mine is not None and self._mine[0] == last.position:
-            raw = self._mine[1]
+        if self.mine is not None and self.mine[0] == last.position:
+            raw = self.mine[1]
             if file.read(len(raw), last.position) == raw:
                 return True
         raw = entry_at(file, last.position)
@@ -372,7 +310,7 @@ class Source:
         return last.kind != IN_MUTEX or last.owner in raw
 
     def _reconcile(self, file: File) -> None:
-        self._mine = None
+        self.mine = None
         self.conflicts += reconcile(self.ledger, file, path=self.path, on_revert=self.on_revert)
 
     def report(self, position: int, raw: bytes, kind: str, action: str) -> None:

@@ -1,0 +1,461 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The hot paths compiled: the same names, results and errors as the reference in ``_hot_py``.
+
+They rely on the interpreter's lock between two calls into Python. It is let go of only around the system calls of a
+mark, which the caller's own lock keeps from running twice at once.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from libc.errno cimport EIO, errno
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+import os
+import zlib
+from hashlib import blake2b
+
+from textqueue import _hot_py as _reference
+from textqueue.grammar import RESERVED, STATUS_OF
+from textqueue.parser import essence as _essence_of
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <fcntl.h>
+    #include <time.h>
+    #include <sys/stat.h>
+    #if defined(_MSC_VER)
+    #error "the reference serves here"
+    #endif
+    #include <unistd.h>
+    #if defined(__linux__) && defined(F_GETLEASE)
+    #define TQ_LEASED(fd) (fcntl((fd), F_GETLEASE) == F_WRLCK)
+    #else
+    #define TQ_LEASED(fd) 0
+    #endif
+    static inline int64_t tq_now(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+    /* 1: the path is that file. The time of change is not asked for: asking makes the next write dearer. */
+    static inline int tq_is_at(const char *path, uint64_t device, uint64_t inode) {
+    #if defined(__linux__) && defined(STATX_INO)
+        struct statx there;
+        if (statx(AT_FDCWD, path, AT_STATX_SYNC_AS_STAT, STATX_INO, &there) == 0)
+            return there.stx_ino == inode && there.stx_dev_major == (unsigned)((device >> 8) & 0xfff)
+                && there.stx_dev_minor == (unsigned)((device & 0xff) | ((device >> 12) & 0xfff00));
+        if (errno == ENOENT || errno == ENOTDIR) return 0;
+    #endif
+        struct stat plain;
+        return stat(path, &plain) == 0 && (uint64_t)plain.st_ino == inode && (uint64_t)plain.st_dev == device;
+    }
+    """
+    bint TQ_LEASED(int fd) nogil
+    int64_t tq_now() nogil
+    bint tq_is_at(const char *path, uint64_t device, uint64_t inode) nogil
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pread(int fd, void *buffer, size_t size, int64_t position)
+    ssize_t pwrite(int fd, const void *buffer, size_t size, int64_t position)
+    ssize_t write(int fd, const void *buffer, size_t size)
+
+NOT_DONE = _reference.NOT_DONE
+DONE = _reference.DONE
+GONE = _reference.GONE
+Place = _reference.Place
+ends = _reference.ends
+
+DEF _NOT_DONE = 0
+DEF _DONE = 1
+DEF _GONE = 2
+
+cdef int64_t _FRESH_NS = int(_reference.FRESH_S * 1e9)
+cdef Py_ssize_t _FEW_BYTES = _reference.FEW_BYTES
+assert (NOT_DONE, DONE, GONE) == (_NOT_DONE, _DONE, _GONE)
+
+cdef enum:
+    _HEX = 24  # digits of an essence
+    _LINE_ROOM = 64  # of a ledger's line, but for its tail: a kind, a position, an essence, a CRC, blanks
+
+cdef bint _is_head[256]
+for _byte in range(256):
+    _is_head[_byte] = _byte in STATUS_OF
+
+# Names of reserved variables: a handful, short.
+cdef char _reserved[8][16]
+cdef int _reserved_size[8]
+cdef int _reserved_count = 0
+cdef bytes _name
+for _name in (name.encode() for name in sorted(RESERVED)):
+    assert len(_name) < 16 and _reserved_count < 8
+    _reserved_size[_reserved_count] = len(_name)
+    memcpy(_reserved[_reserved_count], PyBytes_AS_STRING(_name), len(_name))
+    _reserved_count += 1
+
+cdef char *_scratch = NULL
+cdef Py_ssize_t _scratch_size = 0
+
+
+cdef char *_room(Py_ssize_t size) except NULL:
+    """Working memory, used between two calls into Python and never across one."""
+    global _scratch, _scratch_size
+    cdef char *larger
+    if size > _scratch_size:
+        larger = <char *>PyMem_RawRealloc(_scratch, 2 * size)
+        if larger is NULL:
+            raise MemoryError
+        _scratch, _scratch_size = larger, 2 * size
+    return _scratch
+
+
+@cython.no_gc  # it holds a source and bytes, and neither holds messages
+cdef class Core:
+    cdef public object _source
+    cdef public bytes _raw
+    cdef public Py_ssize_t _position
+    cdef public int64_t _epoch
+
+    def __init__(self, source, bytes raw not None, Py_ssize_t position, int64_t epoch):
+        self._source = source
+        self._raw = raw
+        self._position = position
+        self._epoch = epoch
+
+
+cdef inline Py_ssize_t _line_end(const char *data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    cdef const char *found = <const char *>memchr(data + at, c"\n", size - at)
+    return size if found is NULL else found - data + 1
+
+
+cdef inline Py_ssize_t _chunk_end(const char *data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    """Where the entry or stray line that begins at a place ends."""
+    cdef bint head = _is_head[<unsigned char>data[at]]
+    at = _line_end(data, at, size)
+    if head:
+        while at < size and data[at] == c" ":
+            at = _line_end(data, at, size)
+        while at < size and data[at] == c"\\":
+            at = _line_end(data, at, size)
+    return at
+
+
+cdef class ready:
+    cdef object _make, _reader, _source, _remember
+    cdef type _class
+    cdef bytes _data
+    cdef bint _wanted[256]
+    cdef Py_ssize_t _start, _last, _at  # of the window; within it: of the last message, and behind it
+    cdef int64_t _epoch, _fresh_until
+    cdef bint _given, _over, _running
+
+    def __init__(self, make, reader, source, window, controls, list remember):
+        self._make, self._reader, self._source, self._remember = make, reader, source, remember
+        if isinstance(make, type) and issubclass(make, Core) and make.__init__ is Core.__init__:
+            self._class = make
+        self._start, self._data, self._epoch = window
+        cdef int byte
+        for byte in range(256):
+            self._wanted[byte] = byte in controls
+        self._fresh_until = tq_now() + _FRESH_NS
+
+    @property
+    def gi_running(self):
+        """As of a generator: another thread is in here."""
+        return self._running
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef const char *data = PyBytes_AS_STRING(self._data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(self._data)
+        cdef Py_ssize_t at, end
+        cdef bytes raw
+        cdef Core core
+        if self._running:
+            raise ValueError("already executing")
+        if self._given and (self._last < _FEW_BYTES or tq_now() > self._fresh_until):
+            self._look()
+        self._given = False
+        if self._over:
+            raise StopIteration
+        at = self._at
+        while at < size:
+            end = _chunk_end(data, at, size)
+            if self._wanted[<unsigned char>data[at]]:
+                raw = PyBytes_FromStringAndSize(data + at, end - at)
+                if self._remember is not None:
+                    (<list>self._remember).append(raw)
+                self._last, self._at, self._given = at, end, True
+                if self._class is None:
+                    return self._make(self._source, raw, self._start + at, self._epoch)
+                core = <Core>self._class.__new__(self._class)
+                core._source, core._raw = self._source, raw
+                core._position, core._epoch = self._start + at, self._epoch
+                return core
+            at = end
+        self._end(at)
+        raise StopIteration
+
+    cdef int _look(self) except -1:
+        self._running = True
+        try:
+            stale = self._reader.stale(self._start + self._last + 1)
+        finally:
+            self._running = False
+        if stale:
+            self._end(self._at)
+        else:
+            self._fresh_until = tq_now() + _FRESH_NS
+        return 0
+
+    cdef int _end(self, Py_ssize_t at) except -1:
+        self._over = self._running = True
+        try:
+            self._reader.at(self._start + at)
+        finally:
+            self._running = False
+        return 0
+
+
+cdef inline bint _ends(const char *raw, Py_ssize_t size, bint more, char after) noexcept nogil:
+    """As ``ends``; more: there is a byte behind the entry."""
+    if raw[size - 1] != c"\n":
+        return not more
+    if not more or (after != c"\\" and after != c" "):
+        return True
+    return after == c" " and _variables(raw, size) >= 0
+
+
+cdef inline Py_ssize_t _variables(const char *raw, Py_ssize_t size) noexcept nogil:
+    """Where the newline before the first variable stands; -1: there is none."""
+    cdef Py_ssize_t at = 0
+    while True:
+        at = _line_end(raw, at, size)
+        if at >= size:
+            return -1
+        if raw[at] == c"\\":
+            return at - 1
+
+
+def proven(const unsigned char[::1] data, Py_ssize_t start, places):
+    cdef Py_ssize_t size = data.shape[0], end = -1, at, stop, length, position
+    cdef const char *bytes_ = <const char *>&data[0] if size else NULL
+    cdef const char *raw
+    for place in places:
+        position, length = place[0], PyBytes_GET_SIZE(<bytes?>place[1])
+        raw = PyBytes_AS_STRING(<bytes>place[1])
+        at = position - start
+        stop = at + length
+        if at <= end or at < 0 or stop > size or (position and not at) or not length:
+            return False
+        if memcmp(bytes_ + at, raw, length) or (position and bytes_[at - 1] != c"\n"):
+            return False
+        if not _ends(raw, length, stop < size, bytes_[stop] if stop < size else 0):
+            return False
+        end = at
+    return True
+
+
+cdef object _essence(bytes raw):
+    """As ``textqueue.parser.essence``."""
+    cdef const char *text = PyBytes_AS_STRING(raw) + 1
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(raw) - 1
+    cdef Py_ssize_t at, end, begin, behind, done, count = 0
+    cdef const char *found
+    cdef char *out
+    cdef int number
+    if memchr(text, c"\r", size) is not NULL:
+        return _essence_of(raw)
+    if size and text[size - 1] == c"\n":
+        size -= 1
+    at = _variables(text, size)
+    if at < 0:
+        return PyBytes_FromStringAndSize(text, size)
+    for end in range(at, size):
+        count += text[end] == c"\n"
+    out = _room(size + 24 * count)
+    memcpy(out, text, at)
+    done = at
+    while at < size:
+        found = <const char *>memchr(text + at + 1, c"\n", size - at - 1)
+        end = size if found is NULL else found - text
+        begin = at + 2
+        while begin < end and (text[begin] == c" " or text[begin] == c"\t"):
+            begin += 1
+        for number in range(_reserved_count):
+            behind = begin + _reserved_size[number]
+            if behind <= end and _same_letters(text + begin, _reserved[number], _reserved_size[number]):
+                while behind < end and (text[behind] == c" " or text[behind] == c"\t"):
+                    behind += 1
+                if behind == end or text[behind] == c"=":
+                    out[done], out[done + 1] = c"\n", c"\\"
+                    memcpy(out + done + 2, _reserved[number], _reserved_size[number])
+                    done += 2 + _reserved_size[number]
+                    out[done] = c" "
+                    done += 1 + _decimal(out + done + 1, end - at)
+                    break
+        else:
+            memcpy(out + done, text + at, end - at)
+            done += end - at
+        at = end
+    return PyBytes_FromStringAndSize(out, done)
+
+
+cdef inline bint _same_letters(const char *text, const char *name, int size) noexcept nogil:
+    cdef int at
+    cdef char letter
+    for at in range(size):
+        letter = text[at]
+        if c"A" <= letter <= c"Z":
+            letter += 32
+        if letter != name[at]:
+            return False
+    return True
+
+
+cdef inline int _decimal(char *out, Py_ssize_t number) noexcept nogil:
+    """Write a number that is not negative; its size."""
+    cdef char digits[20]
+    cdef int size = 0, at
+    while True:
+        digits[size] = <char>(48 + number % 10)
+        size += 1
+        number //= 10
+        if not number:
+            break
+    for at in range(size):
+        out[at] = digits[size - 1 - at]
+    return size
+
+
+cdef Py_ssize_t _line(char *out, int control, Py_ssize_t position, const unsigned char *digest, bytes tail) except -1:
+    """Write a line of the ledger where there is room for it; its size."""
+    cdef const char *digits = "0123456789abcdef"
+    cdef Py_ssize_t size = 2 + _decimal(out + 2, position)
+    cdef int at
+    out[0], out[1], out[size] = <char>control, c" ", c" "
+    size += 1
+    for at in range(_HEX // 2):
+        out[size] = digits[digest[at] >> 4]
+        out[size + 1] = digits[digest[at] & 15]
+        size += 2
+    memcpy(out + size, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
+    size += PyBytes_GET_SIZE(tail)
+    cdef unsigned long crc = zlib.crc32(PyBytes_FromStringAndSize(out, size))
+    out[size] = c" "
+    for at in range(8):
+        out[size + 1 + at] = digits[(crc >> (28 - 4 * at)) & 15]
+    out[size + 9] = c"\n"
+    return size + 10
+
+
+def status_lines(int control, places, bytes tail not None):
+    cdef Py_ssize_t room = len(places) * (_LINE_ROOM + PyBytes_GET_SIZE(tail)), size = 0
+    cdef char *out = <char *>PyMem_RawMalloc(room + 1)
+    cdef bytes digest
+    if out is NULL:
+        raise MemoryError
+    try:
+        for place in places:
+            digest = blake2b(_essence(place[1]), digest_size=_HEX // 2).digest()
+            size += _line(out + size, control, place[0], <const unsigned char *>PyBytes_AS_STRING(digest), tail)
+        return PyBytes_FromStringAndSize(out, size)
+    finally:
+        PyMem_RawFree(out)
+
+
+cdef class Held:
+    cdef object _file, _log
+    cdef bytes _path, _tail
+    cdef uint64_t _device, _inode
+    cdef int64_t _until
+    cdef int _fd, _log_fd
+    cdef char *_buffer
+    cdef Py_ssize_t _buffer_size
+    cdef readonly bint disturbed
+    cdef readonly Py_ssize_t marks, log_bytes, high
+    cdef bytes _last
+    cdef Py_ssize_t _last_position
+
+    def __init__(self, disk, file, log, *, identity, bytes tail not None, double until):
+        self._file, self._log = file, log
+        self._fd, self._log_fd = file.fileno(), log.fileno()
+        self._path = os.fsencode(file.path)
+        self._device, self._inode = identity
+        self._tail = tail
+        self._until = <int64_t>(until * 1e9)
+        self.high = -1
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._buffer)
+
+    @property
+    def last(self):
+        return None if self._last is None else (self._last_position, self._last)
+
+    def mark(self, Core message not None, int control):
+        cdef bytes raw = message._raw, new, digest
+        cdef Py_ssize_t position = message._position, size = PyBytes_GET_SIZE(raw), got, done = 0, line_size
+        cdef const char *text = PyBytes_AS_STRING(raw)
+        cdef const char *path = PyBytes_AS_STRING(self._path)
+        cdef char *data
+        cdef char *line
+        cdef char *larger
+        cdef char byte = <char>control
+        cdef int result = _NOT_DONE, error = 0
+        cdef bint there = False
+        if text[0] != c"-" or tq_now() > self._until:
+            return NOT_DONE
+        if self._buffer_size < size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(self._tail):
+            larger = <char *>PyMem_RawRealloc(self._buffer, 2 * (size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(self._tail)))
+            if larger is NULL:
+                raise MemoryError
+            self._buffer = larger
+            self._buffer_size = 2 * (size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(self._tail))
+        digest = blake2b(_essence(raw), digest_size=_HEX // 2).digest()
+        line = self._buffer
+        line_size = _line(line, control, position, <const unsigned char *>PyBytes_AS_STRING(digest), self._tail)
+        data = line + line_size
+        with nogil:
+            if not TQ_LEASED(self._fd):
+                self.disturbed = True
+            else:
+                if position:
+                    got = pread(self._fd, data, size + 2, position - 1)
+                else:
+                    data[0] = c"\n"
+                    got = pread(self._fd, data + 1, size + 1, 0)
+                    got += got >= 0
+                if got < 0:
+                    error = errno
+                elif (got >= size + 1 and data[0] == c"\n" and not memcmp(data + 1, text, size)
+                        and _ends(text, size, got > size + 1, data[size + 1])):
+                    if pwrite(self._fd, &byte, 1, position) != 1:
+                        error = errno or EIO
+                    elif not tq_is_at(path, self._device, self._inode):
+                        result = _GONE
+                    else:
+                        while done < line_size:
+                            got = write(self._log_fd, line + done, line_size - done)
+                            if got <= 0:
+                                error = errno or EIO
+                                break
+                            done += got
+                        else:
+                            result = _DONE
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(self._path))
+        if result == _DONE:
+            new = PyBytes_FromStringAndSize(text, size)
+            PyBytes_AS_STRING(new)[0] = byte
+            message._raw = self._last = new
+            self._last_position = position
+            self.marks += 1
+            self.log_bytes += line_size
+            if position > self.high:
+                self.high = position
+        return result

@@ -1,0 +1,267 @@
+"""Marks in a row: many at once under one lock, or one by one in a file that is held from one mark to the next.
+
+A mark that is not the first of a row keeps the lock of ours and the kernel's lease when it is done. While both are
+held nobody else can have changed the file or the ledger, so the next mark needs neither a new lock nor a new look at
+what others did; it is proven by its bytes, written, looked at through the path and put into the ledger like any other
+(``textqueue.hot.Held``).
+
+A hold ends with the first mark that finds somebody waiting for the file, with any other operation, when it was not
+used for some milliseconds (``textqueue.keeper``), and after ``_HOLD_S`` in any case. After a disturbance there is none
+for a while, so that several workers on one file take turns.
+
+The ledger's lines of a hold carry the state of the file when it began, and its end adds a line with the state then. If
+the process dies in between, the next one takes the file for changed by somebody else, and looks into it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from sej.disk import File, OsFile, Status
+from sej.locks import end_lease, leased
+from textqueue import _hot_py
+from textqueue.hot import DONE, Core, Held, ends, proven
+from textqueue.keeper import KEEPER
+from textqueue.ledger import EMPTY, Record
+from textqueue.parser import digest, essence
+from textqueue.proof import neighbours
+from textqueue.reader import Token, token_of
+from textqueue.reconcile import Place
+
+if TYPE_CHECKING:
+    from textqueue.source import Source
+
+__all__ = ["Marks"]
+
+_HOLD_S: Final = 0.1
+"""How long a hold lasts at most: so often the lock and the ledger are seen to be still those at their paths."""
+_ROW_S: Final = 0.005
+"""Marks that follow each other so closely are a row."""
+_APART_FIRST_S: Final = 0.02
+_APART_MAX_S: Final = 1.0
+"""How long there is no hold after somebody waited for the file; doubled each time."""
+_NEWLINE: Final = 10
+_QUEUED: Final = ord("-")
+_NEAR_BYTES: Final = 4096
+
+
+class Marks:
+    """Marks in one queue file. Everything here is done under the source's lock between threads."""
+
+    def __init__(self, source: Source) -> None:
+        """Nothing is held."""
+        self._source = source
+        self._held: Held | _hot_py.Held | None = None
+        self._file: File | None = None
+        self._began: Token = (0, 0, 0)
+        self._token = self._began  # the state that the chain of edits was told last
+        self._ticked = -1
+        self._last = 0.0
+        self._apart_until = 0.0
+        self._apart_s = _APART_FIRST_S
+
+    def one(self, message: Core, control: int) -> bool:
+        """Mark a queued message that stands where it was read.
+
+        Returns:
+            False, and the mark is still due, when anything does not go smoothly.
+        """
+        source, raw = self._source, message._raw
+        with source.threads:
+            held = self._held
+            if held is not None:
+                try:
+                    done = held.mark(message, control)
+                except OSError:
+                    self.end()
+                    raise
+                if done == DONE:
+                    source.given.forget(raw)
+                    return True
+                if held.disturbed:
+                    self._disturbed()
+                self.end()
+            if raw[0] != _QUEUED:
+                return False
+            with source.guard:
+                if not self._first(message, control):
+                    return False
+            source.given.forget(raw)
+            return True
+
+    def _first(self, message: Core, control: int) -> bool:
+        """The steps of ``textqueue.source`` in their order, as short as they can be."""
+        source, raw, position = self._source, message._raw, message._position
+        ledger, mine = source.ledger, source.mine
+        source.refresh()
+        if mine is None or ledger.last is None or ledger.last.position != mine[0] or not ledger.epoch:
+            return False
+        try:
+            file = source.disk.open(source.path, "edit")
+        except FileNotFoundError:
+            return False
+        try:
+            if not source.exclusive.take(file):
+                return False
+            status = file.status()
+            if token_of(status) != ledger.token:
+                return False
+            at, last = mine
+            size, ahead = len(raw), position - at
+            if len(last) <= ahead < _NEAR_BYTES:
+                data = file.read(ahead + size + 1, at)
+                if not data.startswith(last):
+                    return False
+                after = data[ahead + size :]
+            else:
+                if file.read(len(last), at) != last:
+                    return False
+                ahead = 1
+                data = file.read(size + 2, position - 1) if position else b"\n" + file.read(size + 1, 0)
+                after = data[size + 1 :]
+            if data[ahead : ahead + size] != raw or data[ahead - 1] != _NEWLINE or not ends(raw, after):
+                return False
+            new = bytes([control]) + raw[1:]
+            file.write_at(new[:1], position)
+            there = source.disk.status(source.path)
+            if there is None or there.identity != status.identity:
+                return False
+            source.chain.add(token_of(status), token_of(there), position)
+            source.record(token_of(there), [(control, position, new, b"-")])
+            message._raw, message._epoch = new, ledger.epoch
+            now = time.monotonic()
+            if now - self._last < _ROW_S and now > self._apart_until:
+                self._hold(file, there, now)
+            self._last = now
+            return True
+        finally:
+            if self._file is not file:
+                file.close()
+
+    # Holding
+
+    def _hold(self, file: File, status: Status, now: float) -> None:
+        source = self._source
+        log = source.ledger.held()
+        if log is None:
+            return
+        kind = Held if isinstance(file, OsFile) and isinstance(log, OsFile) else _hot_py.Held
+        self._began = self._token = token_of(status)
+        tail = b" %d %d %d -" % self._began
+        self._held = kind(source.disk, file, log, identity=status.identity, tail=tail, until=now + _HOLD_S)
+        self._file = file
+        self._ticked = -1
+        source.guard.keep(self._finish)
+        KEEPER.add(self)
+
+    def _disturbed(self) -> None:
+        now = time.monotonic()
+        # Somebody comes by now and then: no reason to stay apart for long.
+        self._apart_s = _APART_FIRST_S if now > self._apart_until + _APART_MAX_S else self._apart_s
+        self._apart_until = now + self._apart_s
+        self._apart_s = min(2 * self._apart_s, _APART_MAX_S)
+
+    def end(self) -> None:
+        """Give lock and lease back, if they are held."""
+        if self._held is not None:
+            with self._source.guard:  # which ends what is held
+                pass
+
+    def _finish(self) -> None:
+        """The lock is still held when this returns, and the guard's owner lets go of it."""
+        source, held, file = self._source, self._held, self._file
+        self._held = self._file = None
+        self._last = time.monotonic()
+        assert held is not None
+        assert file is not None
+        try:
+            if not held.marks:
+                return
+            token = token_of(file.status())
+            assert held.last is not None
+            position, raw = held.last
+            source.mine = position, raw
+            last = Record(raw[0], position, digest(essence(raw)), self._began, EMPTY)
+            source.ledger.took(held.marks, held.log_bytes, last)
+            if end_lease(file):  # it held to this moment: nobody else was there
+                source.chain.add(self._token, token, held.high)
+                with suppress(OSError):  # without this line the next operation looks into what happened
+                    source.ledger.state(token)
+                    source.compact(token)
+        finally:
+            end_lease(file)  # closing may not do: a forked child may have a copy
+            file.close()
+
+    def known(self) -> None:
+        """Tell the chain of edits how far it has come, for a reader who compares."""
+        with self._source.threads:
+            if self._held is not None and self._file is not None and leased(self._file):
+                token = token_of(self._file.status())
+                self._source.chain.add(self._token, token, self._held.high)
+                self._token = token
+
+    # textqueue.keeper.Kept
+
+    def tick(self) -> bool:
+        """End a hold that was not used since the last tick, or that somebody waits for."""
+        if not self._source.threads.acquire(blocking=False):
+            return False  # at work this moment
+        try:
+            if self._held is None or self._file is None:
+                return True
+            waited_for = not leased(self._file)
+            if waited_for:
+                self._disturbed()
+            if waited_for or self._held.marks == self._ticked:
+                self.end()
+                return True
+            self._ticked = self._held.marks
+            return False
+        finally:
+            self._source.threads.release()
+
+    def forget(self) -> None:
+        """In a forked child: drop the copies of the parent's descriptors."""
+        self._held = self._file = None
+        self._source.guard.forget()
+
+    # Many
+
+    def many(self, places: Sequence[Place], control: int) -> int | None:
+        """As ``one``, for many messages: all are proven before the first is written; -> the epoch, or None.
+
+        A window is rewritten at a time: bytes that nobody asked to change are written too, so only under a lease.
+        """
+        source = self._source
+        ordered = sorted(places)
+        try:
+            with source.session() as session:
+                if not session.alone or not ordered:
+                    return None
+                groups = neighbours(ordered)
+                for group in groups:
+                    start = max(group[0].position - 1, 0)
+                    data = session.file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
+                    if not proven(data, start, group):
+                        return None
+                for group in groups:
+                    begin = group[0].position
+                    window = bytearray(session.file.read(group[-1].position + 1 - begin, begin))
+                    for position, _, _ in group:
+                        window[position - begin] = control
+                    session.file.write_at(window, begin)
+                there = source.disk.status(source.path)
+                if there is None or there.identity != session.status.identity:
+                    return None
+                token = token_of(there)
+                last = ordered[-1]
+                source.ledger.append_marks(control, ordered, token)
+                source.mine = last.position, bytes([control]) + last.raw[1:]
+                source.chain.add(token_of(session.status), token, last.position)
+                source.compact(token)
+                return source.ledger.epoch
+        except FileNotFoundError:
+            return None
