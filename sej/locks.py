@@ -70,11 +70,12 @@ class Lock:
         """Whether this object holds the lock."""
         return self._file is not None
 
-    def acquire(self, *, timeout: float | None = 0.0) -> Self:
+    def acquire(self, *, timeout: float | None = 0.0, brief: bool = False) -> Self:
         """Take the lock.
 
         Args:
             timeout: seconds to wait for it; 0 does not wait, None waits for ever.
+            brief: for the owner who takes it and lets it go again and again.
 
         Raises:
             LockedError: somebody else holds it, with what the file says of the holder.
@@ -85,7 +86,7 @@ class Lock:
         while True:
             file = self._disk.open(self.path, "append")
             try:
-                if file.lock(exclusive=self._exclusive):
+                if file.lock(exclusive=self._exclusive, brief=brief):
                     if self._is_current(file):
                         self._file = file
                         break

@@ -46,7 +46,7 @@ class RestingWriter(Writer):
         Raises:
             LockedError: another writer has the journal; this one rests on.
         """
-        self._lock.acquire()
+        self._lock.acquire(brief=True)
         try:
             if self._unchanged():
                 with self._mutex:
