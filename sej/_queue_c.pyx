@@ -177,6 +177,14 @@ cdef inline object _lease(object slot, object deadline):
     return lease
 
 
+cdef inline bint unknown(dict leased, dict waiting, uint64_t offset):
+    cdef object key
+    if PyDict_Size(leased) == 0 and PyDict_Size(waiting) == 0:
+        return True
+    key = offset
+    return PyDict_GetItem(leased, key) == NULL and PyDict_GetItem(waiting, key) == NULL
+
+
 def apply(state, data):
     """Take in whole, checked records; as ``QueueState.apply``."""
     cdef _View view = _View(data)
@@ -203,7 +211,15 @@ def apply(state, data):
             a = sej_get64(p + 16)
             if plain and p[0] == LEASE:
                 b = sej_get64(p + 24)
-                slot, deadline = sej_get32(p + 4), b
+                last, stamp = a - 1, sej_get32(p + 32)
+                if (quiet and a - offset == 1 and end - p > SIZE and p[SIZE] == DONE
+                        and sej_get64(p + SIZE + 8) == offset and sej_get64(p + SIZE + 16) == a
+                        and unknown(leased, waiting, offset)):
+                    p += SIZE  # taken and done: nothing of it is left but the counts
+                    done += 1
+                    offset = a
+                else:
+                    slot, deadline = sej_get32(p + 4), b
                 for number in range(offset, a):
                     key = number
                     if PyDict_Size(waiting) and PyDict_GetItem(waiting, key) != NULL:
@@ -211,7 +227,6 @@ def apply(state, data):
                     PyDict_SetItem(leased, key, _lease(slot, deadline))
                 if b < earliest:
                     earliest = b
-                last, stamp = a - 1, sej_get32(p + 32)
                 frontier = a
                 taken = True
             elif quiet and p[0] == DONE and a <= frontier:

@@ -135,7 +135,9 @@ class JournalQueue(WorkQueue):
         self._pid = os.getpid()
         self._closed = False
         self._mutex = threading.RLock()
-        self._keep_at = self._judge_at = 0
+        self._judge_at = 0
+        self._keep_at = clock.boot_ns() + _KEEP_NS
+        self._kept: int | None = None
         self._watched: list[Watch] = []
         self._writer = SharedWriter(
             path,
@@ -157,6 +159,7 @@ class JournalQueue(WorkQueue):
             self.recovered = self._log.recovered
             self._slots = Slots(self._directory, name)
             self._locked(self._take_slot)
+            self._kept = self._log.state.kept
         except BaseException:
             self._reader_lock.release()
             self._writer.close()
@@ -229,12 +232,17 @@ class JournalQueue(WorkQueue):
                 if not found and now >= self._judge_at:
                     self._judge_at = now + _NS
                     self._taker.judge()
-                if now >= self._keep_at or log.large:
-                    self._housekeeping(now)
+                if log.large:
+                    log.compact()
+                if keep := now >= self._keep_at:
+                    log.check_lock()
                 epoch = log.epoch
-                return [JournalItem(self, message, attempts, epoch) for message, attempts in found]
+                items: list[Item] = [JournalItem(self, message, attempts, epoch) for message, attempts in found]
             finally:
                 log.unlock()
+            if keep:
+                self._keep_head(now)
+            return items
 
     def _due_s(self) -> float | None:
         state = self._log.state
@@ -453,13 +461,17 @@ class JournalQueue(WorkQueue):
             self._log.append(record(FREE, slot=self._slots.mine))
         self._log.keep_head()
 
-    def _housekeeping(self, now: int) -> None:
+    def _keep_head(self, now: int) -> None:
+        """About once a second, one for all: without the lock for as long as the journal's sync takes."""
+        log = self._log
         self._keep_at = now + _KEEP_NS
-        self._log.check_lock()
-        if self._log.large:
-            self._log.compact()
-        else:
-            self._log.keep_head()
+        kept, self._kept = self._kept, log.state.kept
+        head = log.state.head()
+        if kept != self._kept or head == kept:
+            return  # somebody else did it, or there is nothing to do
+        log.sync_journal(head)
+        self._locked(log.keep_head)
+        self._kept = log.state.kept
 
     def _require_open(self) -> None:
         if self._closed:

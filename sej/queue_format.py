@@ -20,6 +20,7 @@ __all__ = [
     "BOOT",
     "CHECK",
     "CHECKED",
+    "CLAIM",
     "COUNTS",
     "DEAD",
     "DEDUPE",
@@ -59,6 +60,9 @@ RECORD: Final = struct.Struct(">BbHIQQQI4x")
 CHECK: Final = struct.Struct("<I")
 CHECKED: Final = 0x48674BC7
 """The CRC32C of bytes and their own CRC32C behind them, lowest byte first: one call checks a record."""
+CLAIM: Final = struct.Struct(">QQ")
+"""In ``ofs/NAME.queue.lck``, a hint: who has the queue to itself, a random number, and until when, ns of the monotonic
+clock."""
 MAX_BAND: Final = 3
 """Priorities go from -MAX_BAND to MAX_BAND."""
 MAX_ATTEMPT: Final = 2**16 - 1

@@ -31,6 +31,7 @@ from sej.offset import read_offset, sync_up_to
 from sej.queue_clock import Clock
 from sej.queue_codec import head, read_head, record, stamp_of
 from sej.queue_format import BOOT, KEPT, RECORD_SIZE
+from sej.queue_lock import QueueLock
 from sej.queue_reader import MessageReader
 from sej.queue_replay import apply, good_bytes
 from sej.queue_state import QueueState
@@ -39,12 +40,6 @@ from sej.recovery import keep
 __all__ = ["QueueLog", "register_reader"]
 
 _COMPACT_BYTES: Final = 1 << 22
-_PAUSE_S: Final = 0.00005
-"""Longer than an operation: who has the lock gets on with it, instead of handing it over at the price of a switch each.
-Who has waited for long queues in the kernel, so that nobody starves."""
-_PAUSE_MAX_S: Final = 0.005
-_CROWD: Final = 100
-"""After so many operations without news of others, they are taken for gone."""
 _READ_BYTES: Final = RECORD_SIZE << 14
 
 
@@ -82,11 +77,10 @@ class QueueLog:
         self.recovered: str | None = None
         self.appended = 0
         self._position = 0
-        self._compacted_bytes = 0
-        self._crowded = 0
+        self._compacted_bytes = self._synced_to = 0
         self._failure: BaseException | None = None
         self._file: File | None = None
-        self._lock = self._disk.open(directory.at("ofs", f"{name}.queue.lck"), "append")
+        self._lock = QueueLock(directory, name, self._read_ahead)
         self.lock()
         try:
             self._open(first=True)
@@ -96,48 +90,33 @@ class QueueLog:
     # --- the lock
 
     def lock(self) -> None:
-        """Take the queue's lock; held for one operation.
-
-        Where others are at work, what they wrote is read before the lock is had: the log only grows, so only what comes
-        between is left to be read by one process at a time.
-        """
-        if self._crowded:
-            self._read_ahead()
-        pause = _PAUSE_S
-        while not self._lock.lock(wait=False, brief=True):
-            if pause > _PAUSE_MAX_S:
-                self._lock.lock(wait=True, brief=True)
-                return
-            time.sleep(pause)
-            pause *= 1.5
-
-    def _read_ahead(self) -> None:
-        """Without the lock: apply whole, good records; whatever else is there is the business of who has the lock."""
-        file = self._file
-        if file is None or self._failure is not None:
-            return
-        size = file.status().size - self._position
-        if size >= RECORD_SIZE:
-            data = file.read(min(size - size % RECORD_SIZE, _READ_BYTES), self._position)
-            good, _ = good_bytes(data)
-            apply(self.state, memoryview(data)[:good])
-            self._position += good
-            self._crowded = _CROWD
+        """Take the queue's lock; held for one operation."""
+        self._lock.take()
 
     def unlock(self) -> None:
         """Let go of it."""
-        self._lock.unlock()
+        self._lock.release()
 
     def check_lock(self) -> None:
         """Make sure, from time to time, that the lock file is still the one that others lock."""
-        path = self._lock.path
-        there = self._disk.status(path)
-        while there is None or there.identity != self._lock.status().identity:
-            fresh = self._disk.open(path, "append")
-            self._lock.close()
-            self._lock = fresh
-            self.lock()
-            there = self._disk.status(path)
+        self._lock.check()
+
+    def _read_ahead(self) -> bool:
+        """Without the lock: apply whole, good records; whatever else is there is the business of who has the lock.
+
+        The log only grows, so that less is left to be read by one process at a time.
+        """
+        file = self._file
+        if file is None or self._failure is not None:
+            return False
+        size = file.status().size - self._position
+        if size < RECORD_SIZE:
+            return False
+        data = file.read(min(size - size % RECORD_SIZE, _READ_BYTES), self._position)
+        good, _ = good_bytes(data)
+        apply(self.state, memoryview(data)[:good])
+        self._position += good
+        return good > 0
 
     # --- under the lock
 
@@ -153,10 +132,9 @@ class QueueLog:
         assert file is not None
         status = file.status()
         if status.size == self._position and status.links:
-            if self._crowded:
-                self._crowded -= 1
+            self._lock.noticed(False)
             return
-        self._crowded = _CROWD
+        self._lock.noticed(True)
         if not status.links or status.size < self._position:
             self._open()
         else:
@@ -198,10 +176,16 @@ class QueueLog:
         value = self.state.head()
         if value == self.state.kept:
             return
-        sync_up_to(self._directory, value, self.tail)
+        if value > self._synced_to:
+            self.sync_journal(value)
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.ofs"), self.ofs_path, OFFSET.pack(value))
         self.append(record(KEPT, value))
+
+    def sync_journal(self, offset: int) -> None:
+        """Make every message below offset durable; without the lock, where others need not wait for it."""
+        sync_up_to(self._directory, offset, self.tail)
+        self._synced_to = offset
 
     def sync(self) -> int:
         """Force the log to the disk, without the lock; returns what :attr:`appended` was before."""

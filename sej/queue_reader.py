@@ -10,12 +10,13 @@ from typing import Final
 
 from sej.cursor import Cursor
 from sej.directory import Directory
+from sej.format import OVERHEAD_SIZE
 from sej.message import Message
 
 __all__ = ["MessageReader"]
 
 _AHEAD: Final = 256
-_SKIP: Final = 2048
+_SKIP: Final = 1 << 15
 """So many messages are read over rather than looked up: others have taken them meanwhile."""
 
 
@@ -64,6 +65,10 @@ class MessageReader:
         if cursor is None or not cursor.due <= offset <= cursor.due + _SKIP:
             self.close()
             cursor = self._cursor = Cursor(self._directory, offset)
+        while offset - cursor.due > self._ahead:  # not decoded: so few bytes are no more messages than that
+            if not cursor.read_encoded((offset - cursor.due) * OVERHEAD_SIZE)[1]:
+                self._messages = []
+                return None
         while True:
             messages = cursor.read(max(self._ahead, offset - cursor.due + 1))
             if not messages:
