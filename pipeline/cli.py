@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json as jsonlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from sej.cli.progress import progress_bar
+from sej.errors import SejError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,26 +33,34 @@ def app() -> None:
 
 @contextmanager
 def _spark(master: str | None) -> Iterator[SparkSession]:
-    import pipeline
+    """A session of its own; what Spark says of a failure is its first lines, not a traceback."""
+    from pyspark.errors import PySparkException
+
+    from pipeline.sessions import session
 
     conf = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
-    session = pipeline.session("sej spark", master=master, conf=conf)
     try:
-        yield session
-    finally:
-        session.stop()
+        spark = session("sej spark", master=master, conf=conf)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    except PySparkException as error:
+        raise SejError(_reason(str(error))) from None
+
+
+def _reason(text: str) -> str:
+    """What a person wants to know of an error of Spark: its first line, and what a Python worker raised."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"(?:\w+\.)+\w*Error: ", line)]
+    return "; ".join(dict.fromkeys([*lines[:1], *raised[:1]])) or "Spark failed and said nothing"
 
 
 @contextmanager
 def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error: standard output is for results."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+    """A progress bar on standard error where somebody looks: standard output is for results."""
+    with progress_bar(what) as show:
+        yield lambda done: show(done, total)
 
 
 def _total(root: Path) -> int:
@@ -58,9 +71,14 @@ def _total(root: Path) -> int:
 
 @app.command()
 @click.argument("root", type=_PATH)
-def count(root: Path) -> None:
-    """How many messages are below ROOT, from the index, without Spark."""
-    click.echo(_total(root))
+@click.option("--json", is_flag=True, help="One JSON object.")
+def count(root: Path, json: bool) -> None:
+    """Print how many messages are below ROOT, from the index, without Spark.
+
+    Example: sej spark count data
+    """
+    messages = _total(root)
+    click.echo(jsonlib.dumps({"messages": messages}) if json else messages)
 
 
 @app.command()
@@ -69,10 +87,14 @@ def count(root: Path) -> None:
 @click.option("--reader", help="Keep the progress under this name, so that retention waits for the archive.")
 @_MASTER
 def archive(root: Path, target: Path, reader: str | None, master: str | None) -> None:
-    """Add what is new below ROOT to an archive of Parquet files by day and shard."""
+    """Add what is new below ROOT to an archive of Parquet files by day and shard.
+
+    Example: sej spark archive --reader archive data /archive/orders
+    """
     from pipeline import jobs
 
-    with _spark(master) as spark, _bar("archive", _total(root)) as progress:
+    total = _total(root)
+    with _spark(master) as spark, _bar("archive", total) as progress:
         added = jobs.archive(spark, root, target, reader=reader, progress=progress)
     click.echo(f"{added} messages added to {target}")
 
@@ -87,9 +109,14 @@ def archive(root: Path, target: Path, reader: str | None, master: str | None) ->
 def restore(
     source: Path, root: Path, prefix: str | None, bits: int | None, where: str | None, master: str | None
 ) -> None:
-    """Write an archive back into journals."""
+    """Write an archive back into journals: ROOT is one SEJ directory, or with --bits a tree of shards.
+
+    Example: sej spark restore --prefix orders --bits 3 --where "day >= '2026-01-01'" /archive/orders restored
+    """
     from pipeline import jobs
 
+    if not source.exists():  # Spark takes its time to start, and would say it worse
+        raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` makes one")
     with _spark(master) as spark, _bar("restore", None):
         jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where)
     click.echo(f"{_total(root)} messages in {root}")
@@ -103,10 +130,14 @@ def restore(
 @click.option("--pattern", help="Only source directories whose name matches.")
 @_MASTER
 def reshard(source: Path, target: Path, prefix: str | None, bits: int, pattern: str | None, master: str | None) -> None:
-    """Copy journals into a tree with another number of shards."""
+    """Copy journals into a tree with another number of shards.
+
+    Example: sej spark reshard --prefix orders --bits 5 data wider
+    """
     from pipeline import jobs
 
-    with _spark(master) as spark, _bar("reshard", _total(source)) as progress:
+    total = _total(source)
+    with _spark(master) as spark, _bar("reshard", total) as progress:
         copied = jobs.reshard(spark, source, target, prefix=prefix, bits=bits, pattern=pattern, progress=progress)
     click.echo(f"{copied} messages copied to {target}")
 
@@ -121,7 +152,10 @@ def reshard(source: Path, target: Path, prefix: str | None, bits: int, pattern: 
 def compact(
     source: Path, target: Path, prefix: str | None, bits: int | None, keep_deleted: bool, master: str | None
 ) -> None:
-    """Keep the latest message of each key."""
+    """Copy the latest message of each key; an empty value deletes its key.
+
+    Example: sej spark compact state compacted
+    """
     from pipeline import jobs
 
     with _spark(master) as spark, _bar("compact", None):
@@ -137,7 +171,10 @@ def compact(
 @click.option("--by", default="key,value", show_default=True, help="Columns that make messages equal.")
 @_MASTER
 def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by: str, master: str | None) -> None:
-    """Keep the first of equal messages."""
+    """Copy the first of equal messages.
+
+    Example: sej spark dedupe --by key,type,value data distinct
+    """
     from pipeline import jobs
 
     with _spark(master) as spark, _bar("dedupe", None):
@@ -148,25 +185,35 @@ def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by:
 @app.command()
 @click.argument("root", type=_PATH)
 @click.option("--chart", type=_PATH, help="Draw a PNG file as well.")
+@click.option("--json", is_flag=True, help="One JSON object a directory.")
 @_MASTER
-def stats(root: Path, chart: Path | None, master: str | None) -> None:
-    """Sizes, rates, skewed keys, gaps and disorder, by directory."""
+def stats(root: Path, chart: Path | None, json: bool, master: str | None) -> None:
+    """Print sizes, rates, skewed keys, gaps and disorder, by directory.
+
+    Example: sej spark stats --chart sizes.png data
+    """
     from rich.console import Console
     from rich.table import Table
 
     from pipeline import jobs
 
+    _total(root)  # there is something to look at: Spark takes its time to start
     with _spark(master) as spark, _bar("stats", None):
         found = jobs.stats(spark, root)
+    if chart is not None:
+        jobs.draw(found, chart)
+        click.echo(f"drawn to {chart}", err=True)
+    if json:
+        for stat in found:
+            row = stat._asdict() | {"top_key": stat.top_key.decode("utf-8", "backslashreplace")}
+            click.echo(jsonlib.dumps({"directory": stat.name, **row}))
+        return
     table = Table()
     for name in ("directory", "messages", "missing", "bytes", "mean", "max", "a second", "keys", "top key", "disorder"):
         table.add_column(name, justify="left" if name in ("directory", "top key") else "right")
     for stat in found:
         table.add_row(stat.name, *_cells(stat))
     (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
-    if chart is not None:
-        jobs.draw(found, chart)
-        click.echo(f"drawn to {chart}")
 
 
 def _cells(stat: Any) -> list[str]:
@@ -192,7 +239,10 @@ def _cells(stat: Any) -> list[str]:
 @click.option("--kind", type=click.Choice(["kestrel", "libkestrel"]), help="Who wrote it; else as its files say.")
 @click.option("--reader", help="Of libkestrel: only what this reader has not confirmed.")
 def import_kestrel(directory: Path, queue: str, target: Path, kind: Any, reader: str | None) -> None:
-    """Append the items of a Kestrel queue to a journal; needs no Spark."""
+    """Append the items of a Kestrel queue to a journal; needs no Spark.
+
+    Example: sej spark import-kestrel spool cars cars
+    """
     from pipeline import jobs
 
     with _bar("import", None) as progress:
@@ -206,6 +256,8 @@ def finish(root: Path) -> None:
     """Finish what dead jobs had committed to ROOT, and remove what others left; needs no Spark.
 
     The next job on ROOT does the same.
+
+    Example: sej spark finish data
     """
     from pipeline.committing import finish_dead_jobs
     from pipeline.target import Target

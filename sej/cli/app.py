@@ -52,6 +52,13 @@ _CORE: Final = {
 }
 """Subcommand to the module that holds a click command of its name."""
 _GROUP: Final = "sej.commands"
+_EXTRAS: Final = {
+    **dict.fromkeys(("bson", "msgpack"), "formats"),
+    **dict.fromkeys(("google", "grpc", "grpc_health", "prometheus_client"), "hub"),
+    **dict.fromkeys(("numpy", "pyarrow", "pyspark"), "spark"),
+    "matplotlib": "demo",
+}
+"""What is not installed with the core, and the extra that has it."""
 
 
 class _Commands(click.Group):
@@ -85,6 +92,12 @@ class _Commands(click.Group):
             if isinstance(error, CorruptionError | BadOffsetFileError):
                 click.echo("sej: `sej doctor DIR` looks at everything and says what to do", err=True)
             raise SystemExit(exit_of(error)) from None
+        except ImportError as error:
+            library = (error.name or "").partition(".")[0]
+            if library not in _EXTRAS:
+                raise
+            click.echo(f"sej: this needs {library}: pip install 'sej-journals[{_EXTRAS[library]}]'", err=True)
+            raise SystemExit(Exit.USAGE) from None
 
 
 def _contributed() -> dict[str, EntryPoint]:

@@ -87,7 +87,7 @@ def form_named(form: str) -> Callable[[Message], str]:
     """What makes a line of a message, for one of FORMS.
 
     Raises:
-        ValueError: what takes such values apart is not installed.
+        ImportError: what takes such values apart is not installed.
     """
     if form in _LINES:
         return _LINES[form]

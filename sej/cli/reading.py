@@ -15,7 +15,7 @@ from sej.cli.units import Moment
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import CorruptionError, NotAJournalError
-from sej.format import OFFSET, OFFSET_SIZE
+from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.journal import Journal
 from sej.message import Message
 from sej.recovery import find_damage, good_end
@@ -170,7 +170,10 @@ def _segment(path: Path) -> Iterator[Message]:
         if head:
             raise CorruptionError(f"{len(head)} bytes: too few for a message", path=path, position=0)
         return
-    reader = SegmentReader(OS, path, 0, OFFSET.unpack(head)[0])
+    due = OFFSET.unpack(head)[0]
+    if not 0 <= due <= MAX_OFFSET:
+        raise CorruptionError(f"no message begins here: no journal reaches offset {due}", path=path, position=0)
+    reader = SegmentReader(OS, path, 0, due)
     try:
         while batch := reader.read(BATCH):
             yield from batch
