@@ -450,7 +450,8 @@ cdef class Held:
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self._path))
         if result == _DONE:
-            new = PyBytes_FromStringAndSize(text, size)
+            new = PyBytes_FromStringAndSize(NULL, size)  # not from text: one byte alone is an object that all share
+            memcpy(PyBytes_AS_STRING(new), text, size)
             PyBytes_AS_STRING(new)[0] = byte
             message._raw = self._last = new
             self._last_position = position

@@ -9,92 +9,19 @@ the message has one.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sej.errors import LeaseLostError
-from sej.watch import Watch
-from sej.work import Item, Stats, WorkQueue
-from textqueue.claims import Claim
+from sej.held import HeldItem, HoldingQueue
+from sej.work import Stats, Wishes, WorkQueue
 from textqueue.errors import InvalidTextError
 from textqueue.grammar import MessageStatus
-from textqueue.message import Message
 from textqueue.queue import TextQueue
 
-__all__ = ["TextItem", "TextWorkQueue", "open_backend"]
+__all__ = ["TextWorkQueue", "open_backend"]
 
 
-class TextItem(Item):
-    """A claimed message of a ``.tq`` file."""
-
-    def __init__(self, queue: TextWorkQueue, claim: Claim, attempts: int) -> None:
-        """Claimed for queue."""
-        self._queue = queue
-        self._claim = claim
-        self._attempts = attempts
-        self._ended = False
-
-    @property
-    def value(self) -> Any:
-        """The text as bytes, or what the serializer makes of them."""
-        data = self._claim.message.value_bytes
-        serializer = self._queue._serializer
-        return data if serializer is None else serializer.decode(data)
-
-    @property
-    def key(self) -> bytes:
-        """Empty: a text message has no key."""
-        return b""
-
-    @property
-    def message(self) -> Message:
-        """The message in the file."""
-        return self._claim.message
-
-    @property
-    def attempts(self) -> int:
-        """How often this object claimed it."""
-        return self._attempts
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was ended here."""
-        return self._ended
-
-    def done(self) -> None:
-        """Cleared."""
-        self._end(self._claim.done)
-
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Queued again at once, or a critical error after max_attempts."""
-        self._queue._require(("retry_delay", delay_s))
-        if self._attempts >= self._queue.max_attempts:
-            self.fail(reason)
-        else:
-            self._end(self._claim.give_back)
-
-    def fail(self, reason: str = "") -> None:
-        """A critical error."""
-        self._end(lambda: self._claim.give_up(reason or None))
-
-    def extend(self, lease_s: float) -> None:
-        """Nothing to do: a claim lasts as long as its process."""
-        raise self._queue._unsupported("extend")
-
-    def _end(self, act: Any) -> None:
-        with self._queue.guard:
-            if self._ended or not act():
-                raise LeaseLostError(
-                    "this message is not held any more: it was ended, or somebody edited it meanwhile",
-                    path=self._queue.path,
-                    position=self._claim.message.position,
-                )
-            self._ended = True
-            self._queue.ended(self)
-
-
-class TextWorkQueue(WorkQueue):
+class TextWorkQueue(HoldingQueue):
     """A work queue in a text file; open it with :func:`sej.open_queue`."""
 
     can: ClassVar[frozenset[str]] = frozenset({"processes", "dead_letters", "redrive"})
@@ -108,38 +35,8 @@ class TextWorkQueue(WorkQueue):
             max_attempts: after so many attempts a message is marked as a critical error.
             lease_s: taken and left aside: a claim lasts as long as its process.
         """
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts {max_attempts}: at least 1 is due")
-        self.path = path
-        self.name = name
-        self.max_attempts = max_attempts
-        self.guard = threading.RLock()
+        super().__init__(path, name, max_attempts, os.path.dirname(path))
         self._queue = TextQueue(path)
-        self._held: list[TextItem] = []
-        self._tries: dict[tuple[str, int], int] = {}
-        self._watched: list[Watch] = []
-
-    def put_many(
-        self,
-        values: Iterable[Any],
-        keys: Iterable[bytes] | None = None,
-        *,
-        delay_s: float = 0.0,
-        priority: int = 0,
-        expire_s: float | None = None,
-        dedupe_keys: Sequence[bytes] | None = None,
-        timeout: float | None = None,
-    ) -> Sequence[int]:
-        """Append messages; returns their positions in the file."""
-        self._require(("keys", keys), ("delay", delay_s), ("priority", priority), ("expire", expire_s))
-        self._require(("dedupe", dedupe_keys))
-        encode = self._serializer.encode if self._serializer is not None else _same
-        try:
-            texts = [encode(value).decode() for value in values]
-        except UnicodeDecodeError as error:
-            raise InvalidTextError(f"a text queue takes UTF-8: {error}") from error
-        with self.guard:
-            return [message.position for message in self._queue.append_many(texts)]
 
     def stats(self) -> Stats:
         """Counts by reading the files."""
@@ -166,39 +63,38 @@ class TextWorkQueue(WorkQueue):
     def close(self) -> None:
         """Give back what is held, and close."""
         with self.guard:
-            for item in list(self._held):
-                item._end(item._claim.give_back)
-            for watch in self._watched:
-                watch.close()
-            self._watched = []
+            self._leave()
             self._queue.close()
 
-    def ended(self, item: TextItem) -> None:
-        """Take note of an item that its holder ended."""
-        self._held.remove(item)
-
-    def _take(self, n: int) -> list[Item]:
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+        """Append messages; returns their positions in the file."""
+        try:
+            texts = [value.decode() for value in values]
+        except UnicodeDecodeError as error:
+            raise InvalidTextError(f"a text queue takes UTF-8: {error}") from error
         with self.guard:
-            found: list[Item] = []
-            while len(found) < n and (claim := self._queue.take()) is not None:
-                place = (claim.message.path, claim.message.position)
-                self._tries[place] = self._tries.get(place, 0) + 1
-                item = TextItem(self, claim, self._tries[place])
-                self._held.append(item)
-                found.append(item)
-            return found
+            return [message.position for message in self._queue.append_many(texts)]
 
-    def _watches(self) -> Sequence[Watch]:
-        if not self._watched:
-            self._watched = [Watch(os.path.dirname(self.path) or ".")]
-        return self._watched
+    def _reserve(self) -> HeldItem | None:
+        claim = self._queue.take()
+        if claim is None:
+            return None
+        message = claim.message
+        place = (message.path, message.position)
+        return HeldItem(
+            self,
+            message,
+            message.value_bytes,
+            self._attempt(place),
+            done=claim.done,
+            back=claim.give_back,
+            bury=lambda reason: claim.give_up(reason or None),
+            place=place,
+            position=message.position,
+        )
 
     def _due_s(self) -> float | None:
         return 0.5  # a dead worker's claim, or a last line that has settled, makes no event
-
-
-def _same(value: bytes) -> bytes:
-    return value
 
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:

@@ -132,7 +132,7 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
                     conflicts.append(Conflict(path, place.position, text, "claim", "claimed again for its owner"))
             kept.append(record)
     ledger.rewrite([*_remembered(lost), *kept], token=token_of(file.status()), epoch=time.time_ns())
-    return conflicts
+    return sorted(conflicts, key=lambda conflict: conflict.position)
 
 
 def _remembered(lost: Sequence[Record]) -> list[Record]:

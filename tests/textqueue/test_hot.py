@@ -1,0 +1,248 @@
+"""The compiled hot paths do what the reference does, for any bytes."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from sej.disk import OS
+from sej.locks import lease
+from tests.house.house import has_compiler
+from textqueue import _hot_py, hot
+from textqueue.parser import chunks, essence
+from textqueue.reader import token_of
+
+PIECES = [
+    b"-", b"=", b"!", b"#", b" ", b"\\", b"\n", b"\n\\", b"\n ", b"\r\n", b"a", b"mutex", b"MUTEX = x", b"\tretries=1",
+    b"reason", b"reasons=", b"\xff", b"T",
+]  # fmt: skip
+ANY = st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join) | st.binary(max_size=100)
+RAW = ANY.map(lambda data: next((raw for raw in chunks(b"-" + data)), b"-"))
+
+
+def kinds() -> Iterator[Any]:
+    yield pytest.param(_hot_py, id="reference")
+    if hot.IMPLEMENTATION == "c":
+        from textqueue import _hot_c  # type: ignore[attr-defined]
+
+        yield pytest.param(_hot_c, id="compiled")
+
+
+BOTH = pytest.mark.parametrize("kind", list(kinds()))
+
+
+class Reader:
+    """Stale at the n-th question."""
+
+    def __init__(self, stale_at: int) -> None:
+        self.told: list[int] = []
+        self.asked: list[int] = []
+        self.stale_at = stale_at
+
+    def at(self, position: int) -> None:
+        self.told.append(position)
+
+    def stale(self, position: int) -> bool:
+        self.asked.append(position)
+        return len(self.asked) == self.stale_at
+
+
+def test_this_environment_has_the_compiled_twin_where_it_can(tmp_path: Path) -> None:
+    import os
+
+    if not os.environ.get("SEJ_CODEC"):
+        assert ("c" if has_compiler(tmp_path) else "python") == hot.IMPLEMENTATION
+
+
+@BOTH
+@given(data=ANY, controls=st.sets(st.sampled_from(list(b"-=!#T \n"))), stale_at=st.integers(0, 5))
+def test_a_window_gives_the_messages_that_are_wanted(kind: Any, data: bytes, controls: set[int], stale_at: int) -> None:
+    expected, position = [], 100
+    for raw in chunks(data):
+        if raw[0] in controls:
+            expected.append((raw, position))
+        position += len(raw)
+    reader = Reader(stale_at)
+    remembered: list[bytes] = []
+    found = list(kind.ready(kind.Core, reader, "source", (100, data, 7), frozenset(controls), remembered))
+    if stale_at and len(expected) >= stale_at:
+        expected = expected[:stale_at]
+        position = expected[-1][1] + len(expected[-1][0])
+    assert [(core._raw, core._position) for core in found] == expected
+    assert all(core._source == "source" and core._epoch == 7 for core in found)
+    assert remembered == [raw for raw, _ in expected]
+    assert reader.told == [position]
+    assert reader.asked == [at + 1 for _, at in expected], "in a short window after each"
+
+
+@BOTH
+def test_a_window_is_looked_at_again_when_time_has_passed(kind: Any) -> None:
+    data = b"-x\n" * 3000
+    reader = Reader(stale_at=0)
+    messages = kind.ready(kind.Core, reader, None, (0, data, 1), b"-", None)
+    for _ in range(2000):
+        next(messages)
+    few = len(reader.asked)
+    assert few == 683, "the messages that begin in the first 2048 bytes"
+    end = time.monotonic() + _hot_py.FRESH_S
+    while time.monotonic() <= end:
+        pass
+    next(messages)
+    assert reader.asked[few:] == [1999 * 3 + 1]
+
+
+@BOTH
+def test_an_error_of_the_reader_comes_out(kind: Any) -> None:
+    class Broken(Reader):
+        def stale(self, position: int) -> bool:
+            raise OSError(5, "no")
+
+    messages = kind.ready(kind.Core, Broken(0), None, (0, b"-a\n-b\n", 1), b"-", None)
+    next(messages)
+    with pytest.raises(OSError, match="no"):
+        next(messages)
+
+
+@BOTH
+@given(
+    raws=st.lists(RAW, max_size=5),
+    tail=st.sampled_from([b" 1 2 3 -", b" 18446744073709551615 0 1700000000000000000 -"]),
+)
+def test_lines_of_the_ledger(kind: Any, raws: list[bytes], tail: bytes) -> None:
+    from textqueue.ledger import _records
+    from textqueue.parser import digest
+
+    places = [(number * 1_000_003, raw, 0) for number, raw in enumerate(raws)]
+    lines = kind.status_lines(ord("="), places, tail)
+    found = list(_records(lines))
+    assert lines.count(b"\n") == len(found) == len(raws)
+    for record, (position, raw, _) in zip(found, places, strict=True):
+        assert (record.kind, record.position, record.digest) == (ord("="), position, digest(essence(raw)))
+    assert lines == _hot_py.status_lines(ord("="), places, tail)
+
+
+@BOTH
+@given(data=ANY, extra=st.integers(0, 2), moves=st.lists(st.integers(-1, 1), max_size=4), swap=st.booleans())
+def test_proof_of_many(kind: Any, data: bytes, extra: int, moves: list[int], swap: bool) -> None:
+    places, position = [], 0
+    for raw in chunks(data):
+        places.append((position, raw, 0))
+        position += len(raw)
+    del places[extra::3]
+    honest = bool(places)
+    for number, move in enumerate(moves[: len(places)]):
+        if move:
+            honest = False
+        at, raw, epoch = places[number]
+        places[number] = (max(at + move, 0), raw, epoch)
+    if swap and len(places) > 1:
+        places[0], places[1] = places[1], places[0]
+        honest = False
+    start = max(min((place[0] for place in places), default=0) - 1, 0)
+    verdict = kind.proven(data[start:], start, places)
+    assert verdict == _hot_py.proven(data[start:], start, places)
+    if honest and all(raw[0] in b"-=!#" for _, raw, _ in places):
+        assert verdict
+
+
+@BOTH
+@given(data=ANY, which=st.integers(0, 10), change=st.integers(0, 6), control=st.sampled_from(list(b"=!#")))
+def test_a_mark_in_a_held_file_is_proven(kind: Any, data: bytes, which: int, change: int, control: int) -> None:
+    messages, position = [], 0
+    for raw in chunks(data):
+        messages.append((raw, position))
+        position += len(raw)
+    if not messages:
+        return
+    raw, position = messages[which % len(messages)]
+    position += {1: 1, 2: -1}.get(change, 0)
+    if position < 0:
+        return
+    after = {3: data + b"\\v", 4: data + b" more", 5: data[:-1], 6: b"\n" + data}.get(change, data)
+    with tempfile.TemporaryDirectory() as folder:
+        path, log = Path(folder) / "jobs.tq", Path(folder) / "log"
+        path.write_bytes(after)
+        file, ledger = OS.open(path, "edit"), OS.open(log, "append")
+        assert lease(file)
+        status = file.status()
+        tail = b" %d %d %d -" % token_of(status)
+        held = kind.Held(OS, file, ledger, identity=status.identity, tail=tail, until=time.monotonic() + 60)
+        core = kind.Core(None, raw, position, 1)
+        done = held.mark(core, control)
+        file.close()
+        stands = (
+            raw[0] == ord("-")
+            and after[position : position + len(raw)] == raw
+            and (position == 0 or after[position - 1 : position] == b"\n")
+            and _hot_py.ends(raw, after[position + len(raw) :][:1])
+        )
+        assert done == (hot.DONE if stands else hot.NOT_DONE)
+        if stands:
+            new = bytes([control]) + raw[1:]
+            assert path.read_bytes() == after[:position] + new + after[position + len(raw) :]
+            assert log.read_bytes() == _hot_py.status_lines(control, [(position, raw, 0)], tail)
+            assert (core._raw, held.last, held.marks, held.high) == (new, (position, new), 1, position)
+            assert held.log_bytes == len(log.read_bytes())
+        else:
+            assert path.read_bytes() == after
+            assert log.read_bytes() == b""
+        ledger.close()
+
+
+@pytest.fixture
+def held_file(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n-b\n-c\n")
+    return path
+
+
+def hold(kind: Any, path: Path, seconds: float = 60) -> Any:
+    file, log = OS.open(path, "edit"), OS.open(path.with_name("log"), "append")
+    assert lease(file)
+    return kind.Held(OS, file, log, identity=file.status().identity, tail=b" 1 2 3 -", until=time.monotonic() + seconds)
+
+
+@BOTH
+def test_no_mark_when_the_time_is_over(kind: Any, held_file: Path) -> None:
+    assert hold(kind, held_file, -1).mark(kind.Core(None, b"-a\n", 0, 1), ord("=")) == hot.NOT_DONE
+    assert held_file.read_bytes() == b"-a\n-b\n-c\n"
+
+
+@BOTH
+def test_a_mark_in_a_file_that_was_replaced_does_not_count(kind: Any, held_file: Path) -> None:
+    held = hold(kind, held_file)
+    new = held_file.with_name("new")
+    new.write_bytes(b"-a\n")
+    new.replace(held_file)
+    core = kind.Core(None, b"-a\n", 0, 1)
+    assert held.mark(core, ord("=")) == hot.GONE
+    assert core._raw == b"-a\n"
+    assert held_file.read_bytes() == b"-a\n"
+    held_file.unlink()
+    assert held.mark(kind.Core(None, b"-b\n", 3, 1), ord("=")) == hot.GONE
+    assert held_file.with_name("log").read_bytes() == b""
+
+
+@BOTH
+def test_no_mark_without_a_lease(kind: Any, held_file: Path) -> None:
+    file, log = OS.open(held_file, "edit"), OS.open(held_file.with_name("log"), "append")
+    held = kind.Held(OS, file, log, identity=file.status().identity, tail=b" 1 2 3 -", until=time.monotonic() + 60)
+    assert held.mark(kind.Core(None, b"-a\n", 0, 1), ord("=")) == hot.NOT_DONE
+    assert held.disturbed
+    assert held_file.read_bytes() == b"-a\n-b\n-c\n"
+
+
+@BOTH
+def test_a_system_that_refuses_is_an_error(kind: Any, held_file: Path) -> None:
+    file, log = OS.open(held_file, "edit"), OS.open(held_file.with_name("log"), "append")
+    identity = file.status().identity
+    assert lease(file)
+    log.close()
+    held = kind.Held(OS, file, log, identity=identity, tail=b" 1 2 3 -", until=time.monotonic() + 60)
+    with pytest.raises(OSError):
+        held.mark(kind.Core(None, b"-a\n", 0, 1), ord("="))

@@ -1,0 +1,332 @@
+"""Marks in a row: lock and lease are kept from one to the next, and nobody waits for them who should not."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sej.disk import OS
+from sej.locks import end_lease, lease
+from tests.crash.disk import FaultyDisk
+from textqueue import Message, TextQueue, _hot_py, hot, marks
+
+ROOT = Path(__file__).parent.parent.parent
+COUNT = 50
+LINES = [b"-message %02d\n" % n for n in range(COUNT)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"".join(LINES))
+    return path
+
+
+@pytest.fixture(params=["compiled", "reference"], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Everything here runs on both."""
+    if request.param == "reference":
+        monkeypatch.setattr("textqueue.marks.Held", _hot_py.Held)
+        monkeypatch.setattr("textqueue.cursor.ready", _hot_py.ready)
+    elif hot.IMPLEMENTATION != "c":
+        pytest.skip("no compiled twin here: tests/textqueue/test_hot.py says whether there should be one")
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no reason to end a hold, or not to begin one."""
+    monkeypatch.setattr(marks, "_HOLD_S", 600.0)
+    monkeypatch.setattr(marks, "_ROW_S", 600.0)
+    monkeypatch.setattr(marks.Marks, "tick", lambda _: True)
+
+
+def held(q: TextQueue) -> bool:
+    return q._sources[0].marks._held is not None
+
+
+def begun(q: TextQueue) -> list[Message]:
+    """The messages, of which the first three are marked, so that the file is held."""
+    found = list(q.messages())
+    for message in found[:3]:
+        message.mark_as_cleared()
+    assert held(q)
+    return found
+
+
+def cleared(count: int, lines: list[bytes] = LINES) -> bytes:
+    return b"".join(b"=" + line[1:] for line in lines[:count]) + b"".join(lines[count:])
+
+
+def test_marks_in_a_row_are_in_the_file_and_in_the_ledger_when_they_return(path: Path) -> None:
+    with TextQueue(path) as q:
+        for number, message in enumerate(begun(q)[3:], 4):
+            message.mark_as_cleared()
+            assert held(q)
+            # Through another path, since opening this one would wait for the lease.
+            file = q._sources[0].marks._file
+            assert file is not None
+            assert file.read(1000, 0) == cleared(number)
+            assert path.with_name("jobs.tq.log").read_bytes().count(b"\n=") == number
+    assert path.read_bytes() == cleared(COUNT)
+    with TextQueue(path) as other:
+        assert other.get_next() is None
+        other.append("x")
+        assert other.conflicts == []
+
+
+def test_the_ledger_is_as_after_marks_one_by_one(path: Path, tmp_path: Path) -> None:
+    second = tmp_path / "second.tq"
+    second.write_bytes(path.read_bytes())
+    with TextQueue(path) as q, TextQueue(second) as slow:
+        begun(q)
+        for message in list(slow.messages())[:3]:
+            message.mark_as_cleared()
+            slow._sources[0].marks.end()
+        q._sources[0].marks.end()
+        fast, one_by_one = (each._sources[0].ledger for each in (q, slow))
+        assert [(m.kind, m.position, m.digest) for m in fast.marks()] == [
+            (m.kind, m.position, m.digest) for m in one_by_one.marks()
+        ]
+        known = fast.lines, fast.token, fast._read_to, fast.last
+        fast.close()
+        fast.refresh()
+        assert (fast.lines, fast.token, fast._read_to) == known[:3], "what was taken note of is what stands there"
+        assert fast.last is not None
+        assert known[3] is not None
+        assert fast.last[:3] == known[3][:3]
+
+
+def edit_elsewhere(path: Path, script: str) -> "subprocess.Popen[str]":
+    head = f"import os, sys, time\npath = {str(path)!r}\nprint('ready', flush=True)\n"
+    editor = subprocess.Popen([sys.executable, "-c", head + script], stdout=subprocess.PIPE, text=True)
+    assert editor.stdout is not None
+    assert editor.stdout.readline() == "ready\n"
+    return editor
+
+
+SAVE_IN_PLACE = """
+data = open(path, 'rb').read()
+open(path, 'wb').write(b'# a line above\\n' + data)
+"""
+
+
+def test_an_editor_gets_the_file_from_the_mark_that_notices_it(path: Path) -> None:
+    with TextQueue(path) as q:
+        messages = begun(q)
+        with edit_elsewhere(path, SAVE_IN_PLACE) as editor:
+            for message in messages[3:]:
+                message.mark_as_cleared()
+                if not held(q):
+                    break
+            q._sources[0].marks.end()  # where it came too late for that
+            assert editor.wait() == 0
+        for message in messages:
+            if message.status.name == "queued":
+                message.mark_as_cleared()
+    assert path.read_bytes() == b"# a line above\n" + cleared(COUNT)
+    assert not q.conflicts
+
+
+def test_an_idle_worker_keeps_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with TextQueue(path) as q:
+        found = list(q.messages())
+        while not held(q):
+            found.pop(0).mark_as_cleared()
+        assert path.read_bytes().count(b"=") == COUNT - len(found), "this waits for the keeper, and for nothing else"
+        assert not held(q)
+        found[0].mark_as_cleared()
+    assert path.read_bytes() == cleared(COUNT - len(found) + 1)
+
+
+def test_a_person_who_renames_a_file_into_place_gets_the_next_mark_there(path: Path) -> None:
+    with TextQueue(path) as q:
+        messages = begun(q)
+        new = path.with_name("new")
+        new.write_bytes(b"-first\n" + cleared(3))
+        new.replace(path)
+        messages[3].mark_as_cleared()
+        assert path.read_bytes() == b"-first\n" + cleared(4)
+        messages[4].mark_as_cleared()
+        messages[5].mark_as_cleared()
+    assert path.read_bytes() == b"-first\n" + cleared(6)
+    assert q.conflicts == []
+
+
+def test_a_stale_buffer_renamed_into_place_is_found(path: Path) -> None:
+    with TextQueue(path) as q:
+        messages = begun(q)
+        messages[3].mark_as_cleared()
+        new = path.with_name("new")
+        new.write_bytes(b"-first\n" + cleared(1))
+        new.replace(path)
+        messages[4].mark_as_cleared()
+        assert [conflict.text for conflict in q.conflicts] == ["message 01", "message 02", "message 03"]
+    assert path.read_bytes() == b"-first\n" + cleared(5)
+
+
+def test_two_queues_in_one_thread_take_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with TextQueue(path) as one, TextQueue(path) as two:
+        first, second = list(one.messages()), list(two.messages())
+        for number in range(COUNT):
+            (first if number // 5 % 2 else second)[number].mark_as_cleared()
+        assert one.conflicts == two.conflicts == []
+    assert path.read_bytes() == cleared(COUNT)
+
+
+def test_threads_share_a_queue(path: Path) -> None:
+    with TextQueue(path) as q:
+        messages = begun(q)[3:]
+
+        def work(part: list[Message]) -> None:
+            for message in part:
+                message.mark_as_cleared()
+
+        threads = [threading.Thread(target=work, args=(messages[start::3],)) for start in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert path.read_bytes() == cleared(COUNT)
+
+
+def test_every_other_operation_ends_it(path: Path, tmp_path: Path) -> None:
+    with TextQueue(path) as q:
+        *_, last = begun(q)
+        operations: list[Callable[[], object]] = [
+            lambda: q.append("new"),
+            lambda: next(q.messages()),
+            lambda: q.get_next(),
+            lambda: q.mark_many([last], last.status),
+            lambda: q.archive(tmp_path / "done.tq"),
+            lambda: q._sources[0].look(),
+        ]
+        for operation in operations:
+            operation()
+            assert not held(q)
+            for message in list(q.messages())[:2]:
+                message.mark_as_cleared()
+            assert held(q)
+        with q.claim() as m:
+            assert m is not None
+            assert not held(q)
+        begun_again = list(q.messages())[:2]
+        for message in begun_again:
+            message.mark_as_cleared()
+        assert held(q)
+    assert not held(q)
+    assert q.conflicts == []
+
+
+def test_messages_that_somebody_claimed_keep_it_from_beginning(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        claim = other.take()
+        assert claim is not None
+        for message in list(q.messages())[1:6]:
+            message.mark_as_cleared()
+        assert not held(q)
+        assert claim.done()
+    assert path.read_bytes() == cleared(6)
+
+
+def test_a_forked_child_leaves_it_to_its_parent(path: Path) -> None:
+    with TextQueue(path) as q:
+        messages = begun(q)
+        pid = os.fork()
+        if not pid:
+            try:
+                # It waits for its parent like any other process.
+                messages[COUNT - 1].mark_as_critical_error()
+                os._exit(0 if not q.conflicts else 2)
+            except BaseException:
+                os._exit(1)
+        messages[3].mark_as_cleared()
+        q._sources[0].marks.end()
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        for message in messages[4:-1]:
+            message.mark_as_cleared()
+        assert q.conflicts == []
+    assert path.read_bytes() == cleared(COUNT - 1)[: -len(LINES[-1])] + b"!" + LINES[-1][1:]
+
+
+DIE_HOLDING = """
+import os, sys
+from textqueue import TextQueue, marks
+marks._HOLD_S = marks._ROW_S = 600.0
+marks.Marks.tick = lambda self: True
+q = TextQueue(sys.argv[1])
+for message in list(q.messages())[:10]:
+    message.mark_as_cleared()
+assert q._sources[0].marks._held is not None
+os.kill(os.getpid(), int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_process_that_dies_holding_loses_nothing(path: Path, stale: bool) -> None:
+    buffer = path.read_bytes()
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    died = subprocess.run(
+        [sys.executable, "-c", DIE_HOLDING, str(path), str(int(signal.SIGKILL))], env=env, check=False
+    )
+    assert died.returncode == -signal.SIGKILL
+    assert path.read_bytes() == cleared(10)
+    if stale:
+        path.write_bytes(b"# above\n" + buffer)
+    with TextQueue(path) as q:
+        m = q.get_next()
+        assert m is not None
+        assert m.value == "message 10"
+        assert len(q.conflicts) == (10 if stale else 0)
+    assert path.read_bytes() == (b"# above\n" if stale else b"") + cleared(10)
+
+
+@pytest.mark.parametrize("fail_at", range(1, 12))
+def test_a_write_that_fails_is_an_error_and_the_rest_goes_on(path: Path, fail_at: int) -> None:
+    disk = FaultyDisk(OS, 10_000, "enospc")
+    with TextQueue(path, disk=disk) as q:
+        messages = begun(q)
+        disk.fail_at = disk.calls + fail_at
+        failed = 0
+        for message in messages[3:10]:
+            try:
+                message.mark_as_cleared()
+            except OSError:
+                failed += 1
+                message.mark_as_cleared()
+        assert failed == 1
+        assert disk.failed in ("write_at", "write")
+        assert q.conflicts == []
+    assert path.read_bytes() == cleared(10)
+
+
+def test_a_lease_that_was_lost_leaves_no_word_of_its_end(path: Path) -> None:
+    """As after the system's lease time, while this process was stopped."""
+    with TextQueue(path) as q:
+        messages = begun(q)
+        file = q._sources[0].marks._file
+        assert file is not None
+        assert end_lease(file)
+        path.write_bytes(b"# somebody came\n" + cleared(1))
+        messages[3].mark_as_cleared()
+        assert [conflict.text for conflict in q.conflicts] == ["message 01", "message 02"]
+    assert path.read_bytes() == b"# somebody came\n" + cleared(4)
+
+
+def test_a_lease_keeps_even_its_own_process_out(path: Path) -> None:
+    """What the whole plan relies on."""
+    file = OS.open(path, "edit")
+    assert lease(file)
+    with pytest.raises(BlockingIOError):
+        os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    file.close()
+    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
