@@ -1,35 +1,130 @@
-"""What the documents say is so: their Python lines run in an empty directory, and their links lead somewhere."""
+"""What the documents say is so: their blocks run, their commands exist, and their links lead somewhere.
 
+The blocks of a page, ``python`` and ``sh``, run in the order of the page, in one directory that was empty before; a
+warning, or an exit code other than 0, fails it. The tutorial runs in tests/house/test_tutorial.py, in a terminal.
+
+What is not run is a ``console`` block: it needs another machine, another account, minutes, or a shell of one's own. Its
+commands, and those in the text, must be commands of `sej` or targets of make, with options that they have.
+"""
+
+import os
 import re
+import shlex
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
+from sej.cli.app import app
 from tests.house.house import ROOT, run
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+# No code: data, drawings, and what Sphinx expands.
+DATA = {"", "json", "{toctree}", "{eval-rst}", "{literalinclude}"}
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def python_blocks() -> list[tuple[str, str]]:
-    """(page:line, code) of every block of Python in the pages."""
-    found = []
+def blocks(page: Path) -> list[tuple[int, str, str]]:
+    """(line, language, text) of every block of a page."""
+    text = page.read_text()
+    found = re.finditer(r"^```(\S*)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, block.start()) + 1, block[1], block[2]) for block in found]
+
+
+def pages_that_run() -> Iterator[Any]:
     for page in PAGES:
-        text = page.read_text()
-        for block in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-            line = text.count("\n", 0, block.start()) + 1
-            found.append((f"{page.relative_to(ROOT)}:{line}", block[1]))
-    return found
+        code = [text for _, language, text in blocks(page) if language in ("python", "sh")]
+        if code and page != TUTORIAL:
+            spark = [pytest.mark.spark] if any("import pipeline" in text for text in code) else []
+            yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=spark)
 
 
-@pytest.mark.parametrize("code", [pytest.param(code, id=where) for where, code in python_blocks()])
-def test_python_lines_run(code: str, tmp_path: Path) -> None:
-    done = run([sys.executable, "-W", "error", "-c", code], tmp_path)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("page", list(pages_that_run()))
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    for line, language, text in blocks(page):
+        if language in ("python", "sh"):
+            command = ["sh", "-euc", text] if language == "sh" else [sys.executable, "-W", "error", "-c", text]
+            done = run(command, tmp_path, PATH=PATH)
+            assert done.returncode == 0, f"{page.name}:{line}\n{done.stdout}{done.stderr}"
 
 
-def test_readme_shows_python() -> None:
-    assert any(where.startswith("README.md:") for where, _ in python_blocks())
+def test_the_pages_that_show_most_run() -> None:
+    assert {"README.md", "docs/howto/durability.md", "docs/pipeline.md"} <= {param.id for param in pages_that_run()}
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+def test_no_code_escapes(page: Path) -> None:
+    unknown = {language for _, language, _ in blocks(page)} - {"python", "sh", "console"} - DATA
+    assert not unknown, "a block that is not run is a console block"
+    outside = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"^\n {4}\S.*$", outside, re.MULTILINE), "an indented block is run by nobody: fence it"
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Every command that a page tells the reader to type."""
+    for _, language, text in blocks(page):
+        if language in ("sh", "console"):
+            yield from re.findall(r"^(?:\$ )?(.+)$", text.replace("\\\n", " "), re.MULTILINE)
+    yield from re.findall(r"`((?:sej|make) [^`]+)`", re.sub(r"\s*\n\s*", " ", page.read_text()))
+
+
+def subcommand(found: Any, name: str) -> Any:
+    """A group's command, whoever brings it; None where there is none."""
+    contributed = {point.name: point.value for point in entry_points(group="sej.commands")}
+    if found is app and name in contributed:
+        from typer.main import get_command
+
+        module, _, attribute = contributed[name].partition(":")
+        brought = getattr(import_module(module), attribute)
+        return brought if isinstance(brought, click.Command) else get_command(brought)
+    return found.get_command(click.Context(found), name)
+
+
+def problem(words: list[str]) -> str | None:
+    """What is wrong with a command, by its words; None where all is well."""
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        wrong = [word for word in words[1:] if word.islower() and "=" not in word and word not in targets]
+        return f"make has no target {wrong[0]}" if wrong else None
+    found: Any = app
+    for place, word in enumerate(words[1:], 1):
+        if word == "--":
+            return None
+        if word.startswith("-") and word != "-" and not word[1:].isdecimal():
+            known = {name for param in found.params for name in (*param.opts, *param.secondary_opts)} | {"--help", "-h"}
+            if word.split("=")[0] not in known:
+                return f"{' '.join(words[:place])} has no option {word}"
+        elif hasattr(found, "get_command"):
+            found = subcommand(found, word)
+            if found is None:
+                return f"{' '.join(words[: place + 1])} is no command"
+    return None
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+def test_commands_exist(page: Path) -> None:
+    wrong = []
+    for line in commands(page):
+        for part in re.split(r"\|\||&&|[|;&]", line):
+            words = shlex.split(part.strip().removesuffix("..."), comments=True)
+            while words and re.fullmatch(r"\w+=.*", words[0]):
+                del words[0]
+            if words and words[0] in ("sej", "make") and (found := problem(words)):
+                wrong.append(found)
+    assert not wrong
+
+
+def test_a_wrong_command_is_found() -> None:
+    assert problem(["sej", "no-such"]) == "sej no-such is no command"
+    assert problem(["sej", "hub", "push", "--no-such"]) == "sej hub push has no option --no-such"
+    assert problem(["make", "no-such"]) is None or problem(["make", "nosuch"]) == "make has no target nosuch"
+    assert problem(["sej", "queue", "get", "mails", "--", "cat", "--no-such"]) is None
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
