@@ -10,6 +10,10 @@ shard gets one fixed sequence. Whatever part of it is there is a prefix, because
 resumed run starts at the last checkpoint, compares what the targets hold behind it with what it would append, and goes
 on where that ends. The target is built beside the plan, out of everybody's sight, and moved into place when it is
 whole. The source stays as it is: it is for its owner to remove.
+
+Nothing is lost to a writer that starts meanwhile: the writer's lock of every source shard is held to the end
+(:mod:`shard.holding`). What grows all the same, a shard that is made meanwhile for example, is copied in further
+rounds, and what comes after the last of them is named by an error.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ import os
 from typing import Any, NamedTuple
 
 from sej.disk import OS, Disk
-from sej.errors import JournalNotFoundError, LockedError, SejError
+from sej.errors import JournalNotFoundError, SejError
 from sej.locks import Lock
 from sej.offset import Offset
 from shard.copying import Progress, copy
+from shard.holding import Hold, refuse_queues
 from shard.name_format import RESHARD_DIR
 from shard.names import Path
 from shard.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
@@ -57,8 +62,8 @@ def reshard(
 ) -> Resharded:
     """Copy a tree into another one, with more or fewer bits; the same call again resumes what was interrupted.
 
-    Stop the source's writers first: a shard that one holds is refused, and what is appended meanwhile all the same is
-    copied in further rounds until nothing is new.
+    Stop the source's writers first: a shard that one holds is refused, and until this returns none can begin. Work
+    queues must be done: what of theirs is leased, delayed or tried belongs to the old tree's offsets.
 
     Args:
         source: the old tree; it stays.
@@ -75,7 +80,8 @@ def reshard(
         LockedError: a writer holds a shard of the source, or another reshard into this target is under way.
         JournalNotFoundError: there is no such source.
         CorruptionError: a source shard is damaged.
-        SejError: the target is there already.
+        SejError: the target is there already; a work queue of the source has items that are not done; or the source
+            grew behind the last round, and these messages are not in the new tree.
     """
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
         raise ValueError(f"source and target are the same tree: {source!r}")
@@ -91,20 +97,51 @@ def reshard(
                 " this directory",
                 path=workshop,
             )
-        if plan.state == "copying":
-            _refuse_writers(source, disk)
-            while True:
-                copy(plan, source, target, route, progress or _silent, disk, **writer_options)
-                if next_round(plan, source, disk) is None:
-                    break
-                save_plan(plan, target, disk)
-            plan.state = "publishing"
-            save_plan(plan, target, disk)
-        if plan.state == "publishing":
-            _publish(plan, target, disk)
-            plan.state = "done"
-            save_plan(plan, target, disk)
+        if plan.state != "done":
+            with Hold(source, disk) as hold:
+                refuse_queues(source, disk)
+                _finish(plan, source, target, route, progress or _silent, disk, hold, **writer_options)
+        _refuse_growth(plan, source, disk, workshop)
         return Resharded(sum(plan.ends.values()), len(plan.ends), sorted(plan.readers))
+
+
+def _finish(
+    plan: Plan,
+    source: Path,
+    target: Path,
+    route: Route | None,
+    progress: Progress,
+    disk: Disk,
+    hold: Hold,
+    **writer_options: Any,
+) -> None:
+    if plan.state == "copying":
+        while True:
+            copy(plan, source, target, route, progress, disk, **writer_options)
+            hold.extend()
+            if next_round(plan, source, disk) is None:
+                break
+            save_plan(plan, target, disk)
+        plan.state = "publishing"
+        save_plan(plan, target, disk)
+    _publish(plan, target, disk)
+    plan.state = "done"
+    save_plan(plan, target, disk)
+
+
+def _refuse_growth(plan: Plan, source: Path, disk: Disk, workshop: str) -> None:
+    """Say what came into the source behind the last round."""
+    ends = {step.index: step.end for step in plan.steps}
+    late = {step.index: (ends.get(step.index, step.first), step.end) for step in make_plan(source, disk).steps}
+    late = {index: span for index, span in late.items() if span[0] < span[1]}
+    if late:
+        shown = ", ".join(f"{index:03x} from offset {first} on" for index, (first, _) in sorted(late.items()))
+        raise SejError(
+            f"the new tree is whole, but {sum(end - first for first, end in late.values())} messages came into the old"
+            f" one behind what was copied (shard {shown}): stop what writes there, append them to the new tree, and"
+            f" remove {workshop}",
+            path=source.dir(min(late)),
+        )
 
 
 def _begin(source: Path, target: Path, disk: Disk) -> Plan:
@@ -119,25 +156,6 @@ def _begin(source: Path, target: Path, disk: Disk) -> Plan:
         raise JournalNotFoundError(f"there is no shard of {source.name} here", path=source.root)
     save_plan(plan, target, disk)
     return plan
-
-
-def _refuse_writers(source: Path, disk: Disk) -> None:
-    for index in range(source.count):
-        path = os.path.join(source.dir(index), "jnl.lck")
-        try:
-            file = disk.open(path, "read")
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        try:
-            if not file.lock(exclusive=False, brief=True):
-                holder = Lock(path, disk=disk).holder()
-                raise LockedError(
-                    f"a writer is at work in shard {index:03x} of the source ({holder or 'unknown'}): stop it first",
-                    path=path,
-                    holder=holder,
-                )
-        finally:
-            file.close()
 
 
 def _publish(plan: Plan, target: Path, disk: Disk) -> None:

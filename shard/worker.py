@@ -25,6 +25,7 @@ from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.message import FIRST, Start
 from shard.claims import Claim, Handler, Terms
+from shard.files import make_room, too_many
 from shard.names import Path
 from shard.slots import Slot
 from shard.sources import Sources
@@ -130,6 +131,7 @@ class Worker:
         """
         if self._disk.status(self.path.root) is None:
             raise JournalNotFoundError("there is nothing here; a shard.Writer makes its root", path=self.path.root)
+        make_room(2 * self.path.count + min(self._max_open, self.path.count))
         wait = self._timeout if isinstance(timeout, Start) else timeout
         previous = self._catch_sigterm()
         slot = Slot(self.path.root, self.name, self._disk)
@@ -224,6 +226,10 @@ class Worker:
             claim = Claim(index, self.path.dir(index), self.name, self._terms)
         except LockedError:
             return
+        except OSError as error:
+            raise (
+                too_many(error, "a worker holds two in each of its shards; more workers share them") or error
+            ) from None
         self._claims[index] = claim
         sources.join(index, claim.done)
         self._row.append(index)

@@ -23,6 +23,7 @@ from sej.errors import ClosedError
 from sej.format import NO_TIMESTAMP
 from sej.message import Message
 from shard.errors import shards_failed
+from shard.files import make_room
 from shard.names import Path
 from shard.part_writer import PartWriter
 from shard.records import Records
@@ -31,6 +32,7 @@ from shard.routing import BytesLike, Parts, Route, index_of, routed
 __all__ = ["Writer"]
 
 _THREADS: Final = 8
+_FILES_A_SHARD: Final = 3
 _NOT_GIVEN: Final = -1
 
 
@@ -58,7 +60,8 @@ class Writer:
             path: the tree.
             route: any function of a message that gives an int, whose low bits are the shard; None: XXH64 of the key.
                 The message's offset is -1, its timestamp the one that was given or NO_TIMESTAMP.
-            max_open: so many shards hold their files and locks at a time.
+            max_open: so many shards hold their files and locks at a time; fewer where the process may not open so many
+                files, three for each.
             writer_options: for every shard's :class:`sej.Writer`.
 
         Raises:
@@ -73,8 +76,9 @@ class Writer:
             raise TypeError(f"route must be a function of a message, not {type(route).__name__}")
         self.path = path
         self._route = route
-        self._max_open = max_open
-        self._crowded = path.count > max_open
+        room = make_room(_FILES_A_SHARD * min(max_open, path.count))
+        self._max_open = max(min(max_open, room // _FILES_A_SHARD), 1)
+        self._crowded = path.count > self._max_open
         self._options = writer_options
         self._records = Records(path, **({"disk": writer_options["disk"]} if "disk" in writer_options else {}))
         self._open: OrderedDict[int, PartWriter] = OrderedDict()

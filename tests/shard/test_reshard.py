@@ -1,8 +1,12 @@
 """reshard: nothing lost, nothing twice, order within a key, readers' places; and SIGKILL at any call to the disk."""
 
+import contextlib
+import errno
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
@@ -107,7 +111,7 @@ def test_what_cannot_be_done_is_refused(source: shard.Path, tmp_path: FilePath) 
         shard.reshard(shard.Path(source.root, "users", 3), shard.Path(tmp_path / "t", "users", 1))
     with shard.Writer(source) as writer:
         writer.append(b"x", KEYS[0])
-        with pytest.raises(sej.LockedError, match="stop it first"):
+        with pytest.raises(sej.LockedError, match="stop its writer first"):
             shard.reshard(source, shard.Path(tmp_path / "t", "orders", 1))
     there = shard.Path(tmp_path / "there", "orders", 1)
     fill(there, 3)
@@ -223,14 +227,129 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(tmp_path: FilePath, tortur
         assert not unread
 
 
-def test_what_comes_in_meanwhile_is_copied_too(source: shard.Path, tmp_path: FilePath) -> None:
-    target = shard.Path(tmp_path / "t", "orders", 4)
+def test_a_shard_that_is_made_meanwhile_is_copied_too(tmp_path: FilePath) -> None:
+    source, target = shard.Path(tmp_path / "s", "orders", 3), shard.Path(tmp_path / "t", "orders", 4)
+    with shard.Writer(source) as writer:
+        writer.append_many([b"%d" % number for number in range(1000)], [KEYS[0]] * 1000)
+    key = next(key for key in KEYS if source.index(key) != source.index(KEYS[0]))
     came: list[int] = []
 
     def append_once(done: int, total: int) -> None:
-        if done == total and len(came) < 2:
+        if done == total and not came:
             came.append(done)
-            fill(source, 100, 1000 * len(came))
+            with shard.Writer(source) as writer:
+                writer.append_many([b"late"] * 100, [key] * 100)
+                with pytest.raises(shard.ShardsLockedError, match=rf"pid={os.getpid()}.*"):
+                    writer.append_many([b"refused"], [KEYS[0]])
 
-    assert shard.reshard(source, target, progress=append_once).messages == 1200
+    assert shard.reshard(source, target, progress=append_once).messages == 1100
+    assert by_key(target) == by_key(source)
+
+
+def test_what_comes_behind_the_last_round_is_named(source: shard.Path, tmp_path: FilePath) -> None:
+    target = shard.Path(tmp_path / "t", "orders", 4)
+    done = shard.reshard(source, target)
+    index = source.index(KEYS[0])
+    end = sej.Journal(source.dir(index)).end_offset
+    with shard.Writer(source) as writer:
+        writer.append_many([b"late"] * 3, [KEYS[0]] * 3)
+    with pytest.raises(sej.SejError, match=rf"3 messages came into the old one.*{index:03x} from offset {end} on"):
+        shard.reshard(source, target)
+    assert done.messages == 1000
+
+
+WRITER = """
+import sys, sej, shard
+path = shard.Path(sys.argv[1], "orders", 3)
+with shard.Writer(path, durability="os") as writer:
+    print("ready", flush=True)
+    number = 0
+    while True:
+        number += 1
+        try:
+            index, offset = writer.append(b"from a process %d" % number, b"key %d" % (number % 60))
+        except sej.LockedError as error:
+            assert "pid=" in str(error) and "writer" in str(error), error
+            print("refused", number, flush=True)
+            break
+        if number == 1:
+            print("began", flush=True)
+"""
+
+
+def test_a_process_that_writes_is_refused_from_the_first_to_the_last_moment(
+    source: shard.Path, tmp_path: FilePath
+) -> None:
+    """One that was there first stops the reshard; one that comes meanwhile is stopped by it."""
+    target = shard.Path(tmp_path / "t", "orders", 4)
+    command = [sys.executable, "-c", WRITER, source.root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == "ready\n"
+            assert first.stdout.readline() == "began\n"
+            with pytest.raises(sej.LockedError, match="stop its writer first"):
+                shard.reshard(source, target)
+        finally:
+            first.kill()
+    refused: list[str] = []
+
+    def start_another(done: int, total: int) -> None:
+        if not refused:
+            answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+            refused.extend(answer.stdout.split("\n"))
+
+    before = by_key(source)
+    shard.reshard(source, target, progress=start_another)
+    assert refused[:2] == ["ready", "refused 1"]
+    assert by_key(target) == by_key(source) == before
+
+
+def test_work_queues_must_be_done(source: shard.Path, tmp_path: FilePath) -> None:
+    target = shard.Path(tmp_path / "t", "orders", 1)
+    index = source.index(KEYS[0])
+    with sej.open_queue(source.dir(index), "jobs") as queue:
+        queue.put(b"soon", delay_s=1000)
+        assert queue.stats().delayed == 1
+    with pytest.raises(sej.SejError, match=rf"'jobs' of shard {index:03x} has items.*1 delayed") as caught:
+        shard.reshard(source, target)
+    os.unlink(str(caught.value.path))
+    shard.reshard(source, target)
+    left = [sej.open_queue(path, "jobs") for path in target.dirs() if os.path.exists(path)]
+    with contextlib.ExitStack() as stack:
+        counts = [stack.enter_context(queue).stats() for queue in left]
+    assert sum(count.ready for count in counts) >= sej.Journal(source.dir(index)).end_offset
+    assert sum(count.delayed for count in counts) == 0
+
+
+def test_a_queue_that_is_done_moves_as_a_reader_does(source: shard.Path, tmp_path: FilePath) -> None:
+    for index in range(source.count):
+        if os.path.exists(source.dir(index)):
+            with sej.open_queue(source.dir(index), "jobs") as queue:
+                while items := queue.get_many(1000, timeout=0):
+                    for item in items:
+                        item.done()
+    target = shard.Path(tmp_path / "t", "orders", 1)
+    assert shard.reshard(source, target).readers == ["jobs"]
+    for path in target.dirs():
+        with sej.open_queue(path, "jobs") as queue:
+            assert queue.get(timeout=0) is None
+
+
+def test_a_source_that_may_only_be_read(source: shard.Path, tmp_path: FilePath) -> None:
+    """No mode bits stop root: the disk says no instead."""
+
+    class ReadOnlyDisk(OsDisk):
+        __slots__ = ()
+
+        def open(self, path: Any, mode: Mode) -> OsFile:
+            if mode != "read" and os.fspath(path).startswith(source.root):
+                raise PermissionError(errno.EROFS, "Read-only file system", path)
+            return super().open(path, mode)
+
+    target = shard.Path(tmp_path / "t", "orders", 1)
+    held = source.index(KEYS[0])
+    with sej.Writer(source.dir(held)), pytest.raises(sej.LockedError, match=rf"shard {held:03x}.*pid="):
+        shard.reshard(source, target, disk=ReadOnlyDisk())
+    shard.reshard(source, target, disk=ReadOnlyDisk())
     assert by_key(target) == by_key(source)

@@ -1,0 +1,113 @@
+"""What a reshard holds of its source: every shard's writer lock; and what it refuses to carry over."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+from typing import Final, Self
+
+from sej.directory import Directory
+from sej.disk import Disk, File
+from sej.errors import LockedError, SejError
+from sej.locks import Lock
+from sej.queue import JournalQueue
+from sej.work import Stats
+from shard.files import make_room, too_many
+from shard.names import Path
+from shard.trees import look
+
+__all__ = ["Hold", "refuse_queues"]
+
+_TARGET_FILES: Final = 768
+"""What the new tree's writer may have open."""
+_READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class Hold:
+    """The writer locks of all shards of a tree, until it is closed: nobody can append meanwhile.
+
+    Where this process may not write, a shared lock on the file that is there does the same; where there is none, no
+    writer of this user's can begin either.
+    """
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        """Take the locks of the shards that are there.
+
+        Raises:
+            LockedError: a writer has one of them.
+        """
+        self._path = path
+        self._disk = disk
+        self._held: set[int] = set()
+        self._stack = ExitStack()
+        try:
+            self.extend()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def extend(self) -> None:
+        """Take the locks of shards that are new."""
+        fresh = [i for i in range(self._path.count) if i not in self._held and look(self._disk, self._path.dir(i))]
+        make_room(len(self._held) + len(fresh) + _TARGET_FILES)
+        for index in fresh:
+            lock = os.path.join(self._path.dir(index), "jnl.lck")
+            what = f"the writer lock of shard {index:03x} of the source (stop its writer first)"
+            try:
+                self._stack.enter_context(Lock(lock, what=what, disk=self._disk))
+            except OSError as error:
+                if error.errno in _READ_ONLY:
+                    self._share(lock, what)
+                else:
+                    raise too_many(error, "a reshard holds a lock in every shard of the source") or error from None
+            self._held.add(index)
+
+    def _share(self, path: str, what: str) -> None:
+        try:
+            file: File = self._disk.open(path, "read")
+        except FileNotFoundError:
+            return
+        if not file.lock(exclusive=False):
+            file.close()
+            holder = Lock(path, disk=self._disk).holder()
+            raise LockedError(f"{what} is held by {holder or 'another process'}", path=path, holder=holder)
+        self._stack.callback(file.close)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go."""
+        self._stack.close()
+
+
+def refuse_queues(path: Path, disk: Disk) -> None:
+    """Make sure that no work queue in a tree has anything left: what it knows of its items goes by their offsets.
+
+    Raises:
+        SejError: one has.
+    """
+    for index in range(path.count):
+        directory = Directory(path.dir(index), disk)
+        if not look(disk, directory.path) or disk.status(directory.at("ofs")) is None:
+            continue
+        for entry in disk.list(directory.at("ofs")):
+            name, end = os.path.splitext(entry)
+            if end != ".queue":
+                continue
+            left = _left(directory.path, name, disk)
+            if left.ready or left.delayed or left.leased:
+                raise SejError(
+                    f"the work queue {name!r} of shard {index:03x} has items that are not done ({left.ready} ready,"
+                    f" {left.delayed} delayed, {left.leased} leased), and what it knows of them goes by the offsets of"
+                    " this shard: let its workers finish; or remove this file in every shard, and all items from the"
+                    " kept offset on come again, without their delays and priorities",
+                    path=directory.at("ofs", entry),
+                )
+
+
+def _left(path: str, name: str, disk: Disk) -> Stats:
+    with JournalQueue(path, name, disk=disk) as queue:
+        return queue.stats()
