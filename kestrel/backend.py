@@ -9,175 +9,55 @@ and time; libkestrel counts them itself.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from kestrel.errors import BadNameError
 from kestrel.queue import Queue
 from kestrel.segmented.queue import Queue as SegmentedQueue
-from sej.errors import LeaseLostError
-from sej.watch import Watch
-from sej.work import Item, Stats, WorkQueue
+from sej.held import HeldItem, HoldingQueue
+from sej.work import Stats, Wishes, WorkQueue
 
-__all__ = ["KestrelItem", "KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
-
-
-class KestrelItem(Item):
-    """An item that is reserved, and how it is ended."""
-
-    def __init__(
-        self, queue: _Face, message: Any, attempts: int, confirm: Callable[[], bool], back: Callable[[], bool]
-    ) -> None:
-        """Reserved for queue."""
-        self._queue = queue
-        self._message = message
-        self._attempts = attempts
-        self._confirm = confirm
-        self._back = back
-        self._ended = False
-
-    @property
-    def value(self) -> Any:
-        """The item's bytes, or what the serializer makes of them."""
-        serializer = self._queue._serializer
-        return self._message.data if serializer is None else serializer.decode(self._message.data)
-
-    @property
-    def key(self) -> bytes:
-        """Empty: Kestrel's items have no key."""
-        return b""
-
-    @property
-    def message(self) -> Any:
-        """The item as the package knows it."""
-        return self._message
-
-    @property
-    def attempts(self) -> int:
-        """How often it was handed out."""
-        return self._attempts
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was ended here."""
-        return self._ended
-
-    def done(self) -> None:
-        """Confirmed."""
-        self._end(self._confirm)
-
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Put back at once, or among the dead letters after max_attempts."""
-        self._queue._require(("retry_delay", delay_s))
-        if self._attempts >= self._queue.max_attempts:
-            self.fail(reason)
-        else:
-            self._end(self._back, back=True)
-
-    def fail(self, reason: str = "") -> None:
-        """Into the queue of the dead letters."""
-        with self._queue.guard:
-            self._check()
-            self._queue.bury(self._message.data)
-            self._end(self._confirm)
-
-    def extend(self, lease_s: float) -> None:
-        """Nothing to do: a reservation lasts as long as the queue is open."""
-        raise self._queue._unsupported("extend")
-
-    def _end(self, act: Callable[[], bool], *, back: bool = False) -> None:
-        with self._queue.guard:
-            self._check()
-            if not act():
-                raise LeaseLostError("this item was put back in the meantime", path=self._queue.path)
-            self._ended = True
-            self._queue.ended(self, back=back)
-
-    def _check(self) -> None:
-        if self._ended:
-            raise LeaseLostError("this item was ended already", path=self._queue.path)
+__all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
 
 
-class _Face(WorkQueue):
-    """What both have in common.
-
-    Attributes:
-        max_attempts: after so many hand-outs an item goes to the dead letters.
-        guard: held while items are taken or ended.
-    """
+class _Face(HoldingQueue):
+    """What both have in common."""
 
     can: ClassVar[frozenset[str]] = frozenset({"expire", "dead_letters", "redrive", "purge"})
 
     def __init__(self, path: str, name: str, max_attempts: int) -> None:
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts {max_attempts}: at least 1 is due")
-        self.path = path
-        self.name = name
-        self.max_attempts = max_attempts
-        self.guard = threading.RLock()
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
         if not self._base:
             raise BadNameError(f"{path!r}: directory/name is due")
-        self._held: list[KestrelItem] = []
+        super().__init__(path, name, max_attempts, self._directory)
         self._done = self._moved = 0
-        self._watched: list[Watch] = []
 
-    def put_many(
-        self,
-        values: Iterable[Any],
-        keys: Iterable[bytes] | None = None,
-        *,
-        delay_s: float = 0.0,
-        priority: int = 0,
-        expire_s: float | None = None,
-        dedupe_keys: Sequence[bytes] | None = None,
-        timeout: float | None = None,
-    ) -> Sequence[int]:
-        """Add items at the end, with one write; returns numbers that count them since the queue was opened."""
-        self._require(("keys", keys), ("delay", delay_s), ("priority", priority), ("dedupe", dedupe_keys))
-        data = [value if self._serializer is None else self._serializer.encode(value) for value in values]
-        until = None if expire_s is None else int((time.time() + expire_s) * 1000)
-        return self._put(data, until)
-
-    def ended(self, item: KestrelItem, *, back: bool) -> None:
-        """Take note of an item that its holder ended."""
-        self._held.remove(item)
+    def ended(self, item: HeldItem, *, back: bool) -> None:
+        """Count what does not come back."""
+        super().ended(item, back=back)
         self._done += not back
 
     @abstractmethod
-    def bury(self, data: bytes) -> None:
+    def _bury(self, data: bytes) -> None:
         """Put an item among the dead letters."""
 
-    @abstractmethod
-    def _put(self, data: list[bytes], until: int | None) -> Sequence[int]:
-        """Add items."""
+    def _item(
+        self,
+        item: Any,
+        attempts: int,
+        confirm: Callable[[], bool],
+        back: Callable[[], bool],
+        place: Hashable = None,
+    ) -> HeldItem:
+        def bury(reason: str) -> bool:
+            self._bury(item.data)
+            self._moved += 1
+            return confirm()
 
-    @abstractmethod
-    def _reserve(self) -> KestrelItem | None:
-        """Take one item."""
-
-    def _take(self, n: int) -> list[Item]:
-        with self.guard:
-            found: list[Item] = []
-            while len(found) < n and (item := self._reserve()) is not None:
-                self._held.append(item)
-                found.append(item)
-            return found
-
-    def _watches(self) -> Sequence[Watch]:
-        if not self._watched:
-            self._watched = [Watch(self._directory or ".")]
-        return self._watched
-
-    def _leave(self) -> None:
-        for item in list(self._held):
-            item._end(item._back, back=True)
-        for watch in self._watched:
-            watch.close()
-        self._watched = []
+        return HeldItem(self, item, item.data, attempts, done=confirm, back=back, bury=bury, place=place)
 
 
 class KestrelWorkQueue(_Face):
@@ -190,7 +70,6 @@ class KestrelWorkQueue(_Face):
         super().__init__(path, name, max_attempts)
         self._queue = Queue(self._directory, self._base, **options)
         self._dead: Queue | None = None
-        self._tries: dict[tuple[bytes, int | None], int] = {}
         self._added = 0
 
     def stats(self) -> Stats:
@@ -219,39 +98,30 @@ class KestrelWorkQueue(_Face):
     def close(self) -> None:
         """Give back what is held, and close."""
         with self.guard:
-            if self._held or self._watched:
-                self._leave()
+            self._leave()
             self._queue.close()
             if self._dead is not None:
                 self._dead.close()
 
-    def bury(self, data: bytes) -> None:
-        """Put an item among the dead letters."""
+    def _bury(self, data: bytes) -> None:
         self._dead_queue().put(data)
-        self._moved += 1
 
-    def ended(self, item: KestrelItem, *, back: bool) -> None:
-        """Forget the attempts of what does not come back."""
-        super().ended(item, back=back)
-        if not back:
-            self._tries.pop((item.message.data, item.message.add_time), None)
-
-    def _put(self, data: list[bytes], until: int | None) -> Sequence[int]:
-        self._queue.put_many(data, expiry=until or 0)
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+        """Add items at the end, with one write; returns numbers that count them since the queue was opened."""
+        data = list(values)
+        self._queue.put_many(data, expiry=_until(wishes) or 0)
         with self.guard:
             first, self._added = self._added, self._added + len(data)
         return range(first, first + len(data))
 
-    def _reserve(self) -> KestrelItem | None:
+    def _reserve(self) -> HeldItem | None:
         found = self._queue.reserve()
         if found is None:
             return None
         xid, item = found
         place = (item.data, item.add_time)
-        self._tries[place] = self._tries.get(place, 0) + 1
-        return KestrelItem(
-            self, item, self._tries[place], lambda: self._queue.confirm(xid), lambda: self._queue.unreserve(xid)
-        )
+        queue = self._queue
+        return self._item(item, self._attempt(place), lambda: queue.confirm(xid), lambda: queue.unreserve(xid), place)
 
     def _dead_queue(self) -> Queue:
         if self._dead is None:
@@ -299,32 +169,35 @@ class SegmentedWorkQueue(_Face):
     def close(self) -> None:
         """Give back what is held, and close."""
         with self.guard:
-            if self._held or self._watched:
-                self._leave()
+            self._leave()
             self._queue.close()
             if self._dead is not None:
                 self._dead.close()
 
-    def bury(self, data: bytes) -> None:
-        """Put an item among the dead letters."""
+    def _bury(self, data: bytes) -> None:
         self._dead_queue().put(data)
-        self._moved += 1
 
-    def _put(self, data: list[bytes], until: int | None) -> Sequence[int]:
-        return self._queue.put_many(data, expire_time=until)
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+        """Add items at the end, with one write; returns their ids."""
+        return self._queue.put_many(list(values), expire_time=_until(wishes))
 
-    def _reserve(self) -> KestrelItem | None:
+    def _reserve(self) -> HeldItem | None:
         item = self._reader.get()
         if item is None:
             return None
         reader = self._reader
-        return KestrelItem(self, item, item.error_count + 1, lambda: reader.commit(item), lambda: reader.unget(item))
+        return self._item(item, item.error_count + 1, lambda: reader.commit(item), lambda: reader.unget(item))
 
     def _dead_queue(self) -> SegmentedQueue:
         if self._dead is None:
             self._dead = SegmentedQueue(self._directory, f"{self._base}_dead")
             self._dead.reader()
         return self._dead
+
+
+def _until(wishes: Wishes) -> int | None:
+    """When the items expire, ms since the epoch."""
+    return None if wishes.expire_s is None else int((time.time() + wishes.expire_s) * 1000)
 
 
 def open_kestrel(path: str, name: str, **options: Any) -> WorkQueue:

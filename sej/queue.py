@@ -16,33 +16,34 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
-from sej.errors import ClosedError, LeaseLostError
+from sej.errors import ClosedError
 from sej.locks import Lock
 from sej.maintenance import Retention
 from sej.message import FIRST, Start
 from sej.queue_clock import SYSTEM, Clock
 from sej.queue_codec import record
-from sej.queue_format import DONE, EXTEND, FREE, MAX_ATTEMPT, PURGE, WAIT
+from sej.queue_end import Backoff, Ender
+from sej.queue_format import FREE, MAX_ATTEMPT, PURGE
 from sej.queue_grave import Grave
 from sej.queue_item import JournalItem
 from sej.queue_log import QueueLog, register_reader
 from sej.queue_put import Putter
-from sej.queue_replay import done_record
 from sej.queue_slots import Slots
 from sej.queue_take import PROBE_NS, Taker
 from sej.shared_writer import SharedDurability, SharedWriter
 from sej.syncing import Syncer
 from sej.watch import Watch
-from sej.work import CAPABILITIES, Backoff, Item, Stats, WorkQueue
+from sej.work import CAPABILITIES, Item, Stats, Wishes, WorkQueue
 
 __all__ = ["JournalQueue", "open_backend"]
 
 _NS: Final = 1_000_000_000
 _KEEP_NS: Final = _NS
+_T = TypeVar("_T")
 
 
 class JournalQueue(WorkQueue):
@@ -127,8 +128,6 @@ class JournalQueue(WorkQueue):
         self.name = check_name(name, "a queue's name")
         self.maxsize = maxsize
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
-        self._max_attempts = max_attempts
-        self._backoff = Backoff(backoff_s, backoff_max_s)
         self._durable = durability == "disk"
         self._clock = clock
         self._disk = disk
@@ -175,6 +174,14 @@ class JournalQueue(WorkQueue):
             max_attempts=max_attempts,
             expire_ns=None if expire_s is None else int(expire_s * _NS),
         )
+        self._ender = Ender(
+            self._log,
+            self._slots,
+            clock,
+            self._grave.bury,
+            Backoff(backoff_s, backoff_max_s),
+            max_attempts=max_attempts,
+        )
         self._syncer = Syncer(
             self._log.sync,
             self._log.fail,
@@ -189,37 +196,9 @@ class JournalQueue(WorkQueue):
 
     # --- putting
 
-    def put_many(
-        self,
-        values: Iterable[Any],
-        keys: Iterable[bytes] | None = None,
-        *,
-        delay_s: float = 0.0,
-        priority: int = 0,
-        expire_s: float | None = None,
-        dedupe_keys: Sequence[bytes] | None = None,
-        timeout: float | None = None,
-    ) -> Sequence[int]:
-        """Put many items; all of them or, where one is invalid, none. See :meth:`put`; returns their offsets.
-
-        Raises:
-            QueueFullError: there is no room for all of them within the time-out.
-            LockedError: an exclusive writer has the journal.
-        """
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
         self._require_open()
-        if self._serializer is not None:
-            values = map(self._serializer.encode, values)
-        return self._putter.put(
-            values,
-            keys,
-            delay_s=delay_s,
-            priority=priority,
-            expire_s=expire_s,
-            dedupe_keys=dedupe_keys,
-            timeout=timeout,
-            guard=self._mutex,
-            watches=self._watches,
-        )
+        return self._putter.put(values, keys, wishes, self._mutex, self._watches)
 
     # --- taking
 
@@ -263,105 +242,22 @@ class JournalQueue(WorkQueue):
 
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
-        lost: LeaseLostError | None = None
-        with self._mutex:
-            log = self._enter()
-            try:
-                leased, epoch, slot = log.state.leased, log.epoch, self._slots.mine
-                good: list[JournalItem] = []
-                for item in items:
-                    assert isinstance(item, JournalItem)
-                    there = leased.get(item._message.offset)
-                    if (
-                        there is None
-                        or there.attempt != item._attempts
-                        or there.slot != slot
-                        or item._epoch != epoch
-                        or item._ended
-                    ):
-                        lost = lost or item.lost()
-                    else:
-                        good.append(item)
-                if good:
-                    log.append(*_runs(sorted(item._message.offset for item in good)))
-                for item in good:
-                    item._ended = True
-                appended = log.appended
-            finally:
-                log.unlock()
-        if self._durable:
-            self._syncer.commit(appended)
+        lost = self._end(self._ender.done_many, items)
         if lost is not None:
             raise lost
 
-    def _done_one(self, item: JournalItem) -> None:
+    def _end(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Under the lock, and durable where that was asked for."""
         with self._mutex:
             log = self._enter()
             try:
-                self._check(item)
-                log.append(done_record(item._message.offset))
-                item._ended = True
+                found = act(*arguments)
             finally:
                 log.unlock()
-        if self._durable:
-            self._syncer.commit(log.appended)
-
-    def _end(self, item: JournalItem, act: Callable[[], None]) -> None:
-        with self._mutex:
-            log = self._enter()
-            try:
-                self._check(item)
-                act()
-                appended = log.appended
-            finally:
-                log.unlock()
+            appended = log.appended
         if self._durable:
             self._syncer.commit(appended)
-
-    def _retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
-        if delay_s is not None and delay_s < 0:
-            raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
-        if item._attempts >= self._max_attempts:
-            self._fail_item(item, reason or f"given back for the {item._attempts}. time")
-            return
-        wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
-
-        def give_back() -> None:
-            at = self._clock.boot_ns() + int(wait * _NS) if wait else 0
-            offset = item._message.offset
-            band = self._log.state.band(offset)
-            self._log.append(record(WAIT, offset, b=at, band=band, attempt=item._attempts))
-            item._ended = True
-
-        self._end(item, give_back)
-
-    def _fail_item(self, item: JournalItem, reason: str) -> None:
-        def bury() -> None:
-            self._grave.bury(item._message, item._attempts, reason)
-            item._ended = True
-
-        self._end(item, bury)
-
-    def _extend(self, item: JournalItem, lease_s: float) -> None:
-        if not lease_s > 0:
-            raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
-
-        def prolong() -> None:
-            deadline = self._clock.boot_ns() + int(lease_s * _NS)
-            self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))
-
-        self._end(item, prolong)
-
-    def _check(self, item: JournalItem) -> None:
-        there = self._log.state.leased.get(item._message.offset)
-        if (
-            there is None
-            or there.attempt != item._attempts
-            or there.slot != self._slots.mine
-            or item._epoch != self._log.epoch
-            or item._ended
-        ):
-            raise item.lost()
+        return found
 
     # --- the whole
 
@@ -487,19 +383,6 @@ class JournalQueue(WorkQueue):
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``journal`` of ``sej.backends`` names."""
     return JournalQueue(path, name, **options)
-
-
-def _runs(offsets: list[int]) -> list[bytes]:
-    """DONE records for sorted offsets."""
-    found = []
-    start = stop = offsets[0]
-    for offset in offsets:
-        if offset > stop:
-            found.append(record(DONE, start, stop))
-            start = offset
-        stop = offset + 1
-    found.append(record(DONE, start, stop))
-    return found
 
 
 _alive: weakref.WeakSet[JournalQueue] = weakref.WeakSet()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sej.errors import InvalidMessageError, LeaseLostError
+from sej.errors import LeaseLostError
+from sej.held import QueueItem
 from sej.message import Message
-from sej.work import Item
 
 if TYPE_CHECKING:
     from sej.queue import JournalQueue
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["JournalItem"]
 
 
-class JournalItem(Item):
+class JournalItem(QueueItem):
     """An item of a :class:`JournalQueue`."""
 
-    __slots__ = ("_attempts", "_ended", "_epoch", "_message", "_queue")
+    __slots__ = ("_epoch",)
+    _message: Message
+    _queue: JournalQueue
 
     def __init__(self, queue: JournalQueue, message: Message, attempts: int, epoch: int) -> None:
         """Leased to queue."""
@@ -28,59 +30,30 @@ class JournalItem(Item):
         self._ended = False
 
     @property
-    def value(self) -> Any:
-        """What was put.
-
-        Raises:
-            InvalidMessageError: the serializer cannot read it.
-        """
-        serializer = self._queue._serializer
-        if serializer is None:
-            return self._message.value
-        try:
-            return serializer.decode(self._message.value)
-        except Exception as error:
-            raise InvalidMessageError(
-                f"{serializer.name} cannot read this value ({error}): was it put by other means? fail() the item",
-                path=self._queue.path,
-                offset=self._message.offset,
-            ) from error
+    def _data(self) -> bytes:
+        return self._message.value
 
     @property
     def key(self) -> bytes:
         """The message's key."""
         return self._message.key
 
-    @property
-    def message(self) -> Message:
-        """The message as it stands in the journal."""
-        return self._message
-
-    @property
-    def attempts(self) -> int:
-        """How often it was handed out, from 1."""
-        return self._attempts
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was ended here."""
-        return self._ended
-
     def done(self) -> None:
         """It never comes back."""
-        self._queue._done_one(self)
+        queue = self._queue
+        queue._end(queue._ender.done, self)
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
         """Give it back, or to the dead letters after max_attempts."""
-        self._queue._retry(self, delay_s, reason)
+        self._queue._end(self._queue._ender.retry, self, delay_s, reason)
 
     def fail(self, reason: str = "") -> None:
         """To the dead letters."""
-        self._queue._fail_item(self, reason)
+        self._queue._end(self._queue._ender.fail, self, reason)
 
     def extend(self, lease_s: float) -> None:
         """Hold it for lease_s seconds from now on."""
-        self._queue._extend(self, lease_s)
+        self._queue._end(self._queue._ender.extend, self, lease_s)
 
     def lost(self) -> LeaseLostError:
         """What is to be raised where the lease is not this item's any more."""

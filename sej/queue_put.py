@@ -24,6 +24,7 @@ from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.shared_writer import SharedWriter
 from sej.watch import Watch, wait_any
+from sej.work import Wishes
 
 __all__ = ["Putter"]
 
@@ -67,16 +68,12 @@ class Putter:
         self,
         values: Iterable[bytes],
         keys: Iterable[bytes] | None,
-        *,
-        delay_s: float,
-        priority: int,
-        expire_s: float | None,
-        dedupe_keys: Sequence[bytes] | None,
-        timeout: float | None,
+        wishes: Wishes,
         guard: threading.RLock,
         watches: Callable[[], Sequence[Watch]],
     ) -> Sequence[int]:
         """Put many; see :meth:`sej.WorkQueue.put`."""
+        delay_s, priority, expire_s, dedupe_keys, timeout = wishes
         if delay_s < 0:
             raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
         if not -MAX_BAND <= priority <= MAX_BAND:
@@ -97,7 +94,7 @@ class Putter:
                 try:
                     self._log.catch_up()
                     if not self._maxsize or self._waiting() + len(values) <= self._maxsize:
-                        return self._put(values, keys, delay_s, priority, expire_s, dedupe_keys)
+                        return self._put(values, keys, wishes)
                 finally:
                     self._log.unlock()
             left = None if deadline is None else deadline - time.monotonic()
@@ -128,15 +125,8 @@ class Putter:
         state = self._log.state
         return len(state.waiting) + state.fresh(self._log.tail.end_offset())
 
-    def _put(
-        self,
-        values: list[bytes],
-        keys: list[bytes] | None,
-        delay_s: float,
-        priority: int,
-        expire_s: float | None,
-        dedupe_keys: Sequence[bytes] | None,
-    ) -> Sequence[int]:
+    def _put(self, values: list[bytes], keys: list[bytes] | None, wishes: Wishes) -> Sequence[int]:
+        delay_s, priority, expire_s, dedupe_keys, _ = wishes
         now = self._clock.boot_ns()
         hashes = None if dedupe_keys is None else [blake2b(key, digest_size=_KEY_BYTES).digest() for key in dedupe_keys]
         known: dict[bytes, int] = {}

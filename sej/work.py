@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from sej.serializers import Serializer
 from sej.serializers import serializer as serializer_of
 from sej.watch import Watch, wait_any
 
-__all__ = ["BACKENDS", "CAPABILITIES", "Backoff", "Item", "Stats", "WorkQueue", "open_queue"]
+__all__ = ["BACKENDS", "CAPABILITIES", "Item", "Stats", "Wishes", "WorkQueue", "open_queue"]
 
 BACKENDS: Final = {
     "journal": "sej.queue:open_backend",
@@ -72,6 +71,24 @@ class Stats(NamedTuple):
     leased: int
     done: int
     dead: int
+
+
+class Wishes(NamedTuple):
+    """What :meth:`WorkQueue.put_many` was asked for, as a backend gets it.
+
+    Attributes:
+        delay_s: seconds until the items may be taken.
+        priority: their band.
+        expire_s: seconds after which nobody wants them any more; None: never.
+        dedupe_keys: as many as values, or None.
+        timeout: seconds to wait for room; None: for ever.
+    """
+
+    delay_s: float = 0.0
+    priority: int = 0
+    expire_s: float | None = None
+    dedupe_keys: Sequence[bytes] | None = None
+    timeout: float | None = None
 
 
 class Item(ABC):
@@ -163,18 +180,8 @@ class WorkQueue(ABC):
     # --- what a backend provides
 
     @abstractmethod
-    def put_many(
-        self,
-        values: Iterable[Any],
-        keys: Iterable[bytes] | None = None,
-        *,
-        delay_s: float = 0.0,
-        priority: int = 0,
-        expire_s: float | None = None,
-        dedupe_keys: Sequence[bytes] | None = None,
-        timeout: float | None = None,
-    ) -> Sequence[int]:
-        """Put many items; see :meth:`put`. Returns their numbers."""
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+        """Put many items, all or none; what this backend cannot do was refused before. Returns their numbers."""
 
     @abstractmethod
     def stats(self) -> Stats:
@@ -248,6 +255,28 @@ class WorkQueue(ABC):
             dedupe_keys=None if dedupe_key is None else (dedupe_key,),
             timeout=timeout,
         )[0]
+
+    def put_many(
+        self,
+        values: Iterable[Any],
+        keys: Iterable[bytes] | None = None,
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        expire_s: float | None = None,
+        dedupe_keys: Sequence[bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Sequence[int]:
+        """Put many items; all of them or, where one is invalid, none. See :meth:`put`; returns their numbers.
+
+        Raises:
+            QueueFullError: no room for all of them came within the time-out.
+        """
+        self._require(("keys", keys is not None), ("delay", delay_s), ("priority", priority))
+        self._require(("expire", expire_s is not None), ("dedupe", dedupe_keys is not None))
+        if self._serializer is not None:
+            values = map(self._serializer.encode, values)
+        return self._put(values, keys, Wishes(delay_s, priority, expire_s, dedupe_keys, timeout))
 
     def get(self, timeout: float | None = None) -> Item | None:
         """Take the next item.
@@ -327,22 +356,6 @@ class WorkQueue(ABC):
         for capability, value in wanted:
             if value and capability not in self.can:
                 raise self._unsupported(capability)
-
-
-class Backoff(NamedTuple):
-    """How long an item waits after a failed attempt.
-
-    Attributes:
-        first_s: after the first attempt; doubled after each further one.
-        longest_s: at most.
-    """
-
-    first_s: float = 1.0
-    longest_s: float = 600.0
-
-    def after(self, attempts: int) -> float:
-        """Seconds, with jitter: between a half and the whole, so that what failed together does not return together."""
-        return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
 
 
 def open_queue(

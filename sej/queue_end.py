@@ -1,0 +1,151 @@
+"""Ending items: done, given back, given up, or held for longer. Everything runs under the queue's lock, caught up.
+
+A lease is fenced: what is ended must still be leased to this slot, as the attempt that the item was handed out for, in
+the epoch of that hand-out. Whatever else is true, the item is somebody else's, and LeaseLostError says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from sej.errors import LeaseLostError
+from sej.message import Message
+from sej.queue_clock import Clock
+from sej.queue_codec import record
+from sej.queue_format import DONE, EXTEND, WAIT
+from sej.queue_item import JournalItem
+from sej.queue_log import QueueLog
+from sej.queue_replay import done_record
+from sej.queue_slots import Slots
+from sej.work import Item
+
+__all__ = ["Backoff", "Ender"]
+
+_NS: Final = 1_000_000_000
+
+
+class Backoff(NamedTuple):
+    """How long an item waits after a failed attempt.
+
+    Attributes:
+        first_s: after the first attempt; doubled after each further one.
+        longest_s: at most.
+    """
+
+    first_s: float = 1.0
+    longest_s: float = 600.0
+
+    def after(self, attempts: int) -> float:
+        """Seconds, with jitter: between a half and the whole, so that what failed together does not return together."""
+        return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
+
+
+class Ender:
+    """The ending side of one open queue."""
+
+    def __init__(
+        self,
+        log: QueueLog,
+        slots: Slots,
+        clock: Clock,
+        bury: Callable[[Message, int, str], None],
+        backoff: Backoff,
+        *,
+        max_attempts: int,
+    ) -> None:
+        """End what the slot holds.
+
+        Args:
+            log: the state.
+            slots: whose leases they are.
+            clock: the clocks.
+            bury: puts a message among the dead letters, with its attempts and a reason.
+            backoff: how long ``retry()`` waits.
+            max_attempts: after so many hand-outs an item is buried instead.
+        """
+        self._log = log
+        self._slots = slots
+        self._clock = clock
+        self._bury = bury
+        self._backoff = backoff
+        self._max_attempts = max_attempts
+
+    def done(self, item: JournalItem) -> None:
+        """It never comes back."""
+        self._check(item)
+        self._log.append(done_record(item._message.offset))
+        item._ended = True
+
+    def done_many(self, items: Iterable[Item]) -> LeaseLostError | None:
+        """End those that can be ended with one write; returns what is to be raised for the first of the others."""
+        lost: LeaseLostError | None = None
+        good: list[JournalItem] = []
+        for item in items:
+            assert isinstance(item, JournalItem)
+            if self._holds(item):
+                good.append(item)
+            else:
+                lost = lost or item.lost()
+        if good:
+            self._log.append(*_runs(sorted(item._message.offset for item in good)))
+        for item in good:
+            item._ended = True
+        return lost
+
+    def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
+        """Give it back, or to the dead letters after max_attempts."""
+        if delay_s is not None and delay_s < 0:
+            raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
+        if item._attempts >= self._max_attempts:
+            self.fail(item, reason or f"given back for the {item._attempts}. time")
+            return
+        self._check(item)
+        wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
+        at = self._clock.boot_ns() + int(wait * _NS) if wait else 0
+        offset = item._message.offset
+        self._log.append(record(WAIT, offset, b=at, band=self._log.state.band(offset), attempt=item._attempts))
+        item._ended = True
+
+    def fail(self, item: JournalItem, reason: str) -> None:
+        """To the dead letters."""
+        self._check(item)
+        self._bury(item._message, item._attempts, reason)
+        item._ended = True
+
+    def extend(self, item: JournalItem, lease_s: float) -> None:
+        """Hold it for lease_s seconds from now on."""
+        if not lease_s > 0:
+            raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
+        self._check(item)
+        deadline = self._clock.boot_ns() + int(lease_s * _NS)
+        self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))
+
+    def _holds(self, item: JournalItem) -> bool:
+        log = self._log
+        there = log.state.leased.get(item._message.offset)
+        return (
+            there is not None
+            and there.attempt == item._attempts
+            and there.slot == self._slots.mine
+            and item._epoch == log.epoch
+            and not item._ended
+        )
+
+    def _check(self, item: JournalItem) -> None:
+        if not self._holds(item):
+            raise item.lost()
+
+
+def _runs(offsets: list[int]) -> list[bytes]:
+    """DONE records for sorted offsets."""
+    found = []
+    start = stop = offsets[0]
+    for offset in offsets:
+        if offset > stop:
+            found.append(record(DONE, start, stop))
+            start = offset
+        stop = offset + 1
+    found.append(record(DONE, start, stop))
+    return found
