@@ -21,9 +21,19 @@ from sej.disk import File
 from sej.errors import CorruptionError, DecodeError
 from sej.format import HEAD_SIZE, INT32, INT32_SIZE, MAX_KEY_SIZE, MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 
-__all__ = ["Damage", "Recovery", "find_damage", "good_end", "keep", "last_message_start", "next_candidate"]
+__all__ = [
+    "Damage",
+    "Recovery",
+    "find_damage",
+    "good_end",
+    "keep",
+    "last_message_start",
+    "next_candidate",
+    "what_is_wrong",
+]
 
 _WINDOW_BYTES: Final = 1 << 22
+_FIRST_WINDOW_BYTES: Final = 1 << 16
 _HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
 
 
@@ -80,7 +90,7 @@ class Damage(NamedTuple):
 def good_end(file: File, position: int, due: int) -> tuple[int, int]:
     """Where the good messages from position on end: (position, offset due there)."""
     size = file.status().size
-    window = _WINDOW_BYTES
+    window = _FIRST_WINDOW_BYTES
     while position < size:
         data = file.read(min(window, size - position), position)
         try:
@@ -98,8 +108,47 @@ def good_end(file: File, position: int, due: int) -> tuple[int, int]:
             continue
         position += run.position
         due += run.messages
-        window = _WINDOW_BYTES
+        window = min(4 * window, _WINDOW_BYTES)
     return position, due
+
+
+class _Look(NamedTuple):
+    """What stands where a message is due: why it is none, another one instead, whether but a chain behind it counts."""
+
+    reason: str
+    instead: Candidate | None = None
+    chained: bool = False
+
+
+def _look(file: File, position: int, due: int, size: int) -> _Look | None:
+    if position >= size:
+        return None
+    head = file.read(min(_HEADS_BYTES, size - position), position)
+    try:
+        claimed = message_size(head, 0, len(head))
+    except DecodeError as error:
+        return _Look(error.reason)
+    offset = OFFSET.unpack_from(head)[0] if len(head) >= OFFSET.size else None
+    if claimed is None:
+        return _Look(f"{size - position} bytes: too few for a message")
+    if claimed > size - position:
+        reason = f"a message of {claimed} bytes begins, of which the file holds {size - position}"
+        return _Look(reason, chained=offset == due)
+    trailer = INT32.unpack(file.read(INT32_SIZE, position + claimed - INT32_SIZE))[0]
+    if trailer != claimed:
+        return _Look(f"size field {trailer} at the message's end: expected {claimed}")
+    if offset == due:
+        return None
+    if offset is None or offset > MAX_OFFSET:
+        return _Look(f"offset {offset}, which no journal reaches")
+    reason = f"a message with offset {offset} stands where {due} is due"
+    return _Look(reason, Candidate(position, position + claimed, offset))
+
+
+def what_is_wrong(file: File, position: int, due: int) -> str | None:
+    """Why no message with the due offset starts at position; None: one does, or the file ends there."""
+    found = _look(file, position, due, file.status().size)
+    return None if found is None else found.reason
 
 
 def find_damage(file: File, position: int, due: int) -> Damage | None:
@@ -108,47 +157,25 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
     None: nothing is wrong. The file ends there, or a writer has completed the message meanwhile.
     """
     size = file.status().size
-    if position >= size:
+    found = _look(file, position, due, size)
+    if found is None:
         return None
-    head = file.read(min(_HEADS_BYTES, size - position), position)
-    chained = False
-    try:
-        claimed = message_size(head, 0, len(head))
-    except DecodeError as error:
-        reason = error.reason
-    else:
-        offset = OFFSET.unpack_from(head)[0] if len(head) >= OFFSET.size else None
-        if claimed is None:
-            reason = f"{size - position} bytes: too few for a message"
-        elif claimed > size - position:
-            reason = f"a message of {claimed} bytes begins, of which the file holds {size - position}"
-            chained = offset == due
-        else:
-            trailer = INT32.unpack(file.read(INT32_SIZE, position + claimed - INT32_SIZE))[0]
-            if trailer == claimed and offset == due:
-                return None
-            if trailer == claimed and offset is not None and offset <= MAX_OFFSET:
-                reason = f"a message with offset {offset} stands where {due} is due"
-                return Damage(
-                    position, due, size - position, reason, Candidate(position, position + claimed, offset or 0)
-                )
-            reason = (
-                f"offset {offset}, which no journal reaches"
-                if trailer == claimed
-                else f"size field {trailer} at the message's end: expected {claimed}"
-            )
+    if found.instead is not None:
+        return Damage(position, due, size - position, found.reason, found.instead)
     start = position + 1
     while True:
         follower = next_candidate(file, start, size, due, position)
-        if follower is None or not chained or _reaches_end(file, follower, size):
-            return Damage(position, due, size - position, reason, follower)
+        if follower is None or not found.chained or _reaches_end(file, follower, size):
+            return Damage(position, due, size - position, found.reason, follower)
         start = follower.position + 1
 
 
 def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:
     """The first message from start on that could follow the damage."""
+    window = _FIRST_WINDOW_BYTES
     while start <= size - OVERHEAD_SIZE:
-        data = file.read(min(_WINDOW_BYTES, size - start), start)
+        data = file.read(min(window, size - start), start)
+        window = min(4 * window, _WINDOW_BYTES)
         last = start + len(data) >= size
         found = find_candidate(data, 0, len(data), due, damage - start, size - start)
         if found is None:

@@ -15,10 +15,10 @@ anew, and the report names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from sej.codec import Candidate
 from sej.directory import Directory, Segment
 from sej.disk import File, replace_file
 from sej.errors import CorruptionError
@@ -27,7 +27,7 @@ from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
 from sej.opening import lock_segment
-from sej.recovery import find_damage, good_end, keep, next_candidate
+from sej.recovery import good_end, keep, next_candidate, what_is_wrong
 
 __all__ = ["Repair", "finish_repair", "reindex", "repair"]
 
@@ -84,6 +84,7 @@ def repair(
                 lock_segment(last_file)
             finally:
                 last_file.close()
+        known = read_gaps(directory)
         behind = segments[0].first_offset if segments else 0
         sizes = [0 if (found := directory.disk.status(segment.path)) is None else found.size for segment in segments]
         for at, segment in enumerate(segments):
@@ -98,15 +99,14 @@ def repair(
                 starts = [(run.start, run.first, run.stop) for run in plan.runs]
                 if last and not starts:  # its name says where the journal goes on
                     starts = [(file.status().size, segment.first_offset, segment.first_offset)]
+                ends = [end for _, end, _ in plan.damage]
                 for start, first, stop in starts:
                     if first > behind:
-                        reasons = [
-                            (damage[2], copy)
-                            for damage, copy in zip(plan.damage, kept, strict=True)
-                            if damage[1] <= start
-                        ]
-                        reason, copy = reasons[-1] if reasons else ("no segment holds them", None)
-                        _gap(directory, done, Gap(behind, first, reason, copy), dry_run)
+                        at_damage = bisect_right(ends, start) - 1
+                        reason, copy = "no segment holds them", None
+                        if at_damage >= 0:
+                            reason, copy = plan.damage[at_damage][2], kept[at_damage]
+                        _gap(directory, done, Gap(behind, first, reason, copy), known, dry_run)
                     behind = max(behind, stop)
                 if plan.damage or not (plan.runs or last):
                     _write_anew(directory, segment, file, plan, done, dry_run, last=last)
@@ -120,48 +120,73 @@ def repair(
 def _plan(file: File, segment: Segment, floor: int, ceiling: int) -> _Plan:
     """Read a segment once: its good runs of offsets from floor to below ceiling, and what lies between them."""
     size = file.status().size
-    runs: list[_Run] = []
-    damage: list[tuple[int, int, str]] = []
+    end, stop = good_end(file, 0, segment.first_offset)
+    runs = [_Run(0, end, segment.first_offset, stop)]
+    if end < size:
+        islands = (run for run in _islands(file, end, max(stop, floor)) if run.stop <= ceiling)
+        runs = _rising([*runs, *islands])
+    if len(runs) > 1 and _is_far(*runs[-2:]):
+        runs.pop()
+    if not end:
+        del runs[0]
+    damage = []
     position, due = 0, segment.first_offset
-    while position < size:
-        end, stop = good_end(file, position, due)
-        if end > position:
-            runs.append(_Run(position, end, due, stop))
-            position, due = end, stop
-        found = find_damage(file, position, due)
-        if found is None:
-            break
-        follower = _resume(file, position, size, max(due, floor), ceiling)
-        until = size if follower is None else follower.position
-        damage.append((position, until, found.reason))
-        if follower is None:
-            break
-        position, due = follower.position, follower.offset
+    for run in runs:
+        if (run.start, run.first) != (position, due):
+            damage.append((position, run.start, what_is_wrong(file, position, due) or "bytes that came between"))
+        position, due = run.end, run.stop
+    reason = what_is_wrong(file, position, due)
+    if reason is not None:
+        damage.append((position, size, reason))
     return _Plan(runs, damage)
 
 
-def _resume(file: File, position: int, size: int, due: int, ceiling: int) -> Candidate | None:
-    """Where good messages go on behind damage at position: the first that is due or later and is no chance hit.
+def _islands(file: File, position: int, due: int) -> Iterator[_Run]:
+    """Every run of well-formed, consecutive messages from position on with offsets from due on.
 
-    Recovery asks for an offset that is reachable; here bytes may be missing, so any later offset will do, if another
-    good message or the file's end follows it.
+    Recovery asks for an offset that is reachable; here bytes may be missing, so any later offset will do.
     """
-    start = position
-    while True:
-        found = next_candidate(file, start, size, due - 1, position - _ANY_REACH)
-        if found is None:
-            return None
-        end, stop = good_end(file, found.position, found.offset)
-        chained = stop - found.offset >= 2
-        reachable = found.offset - due <= (found.position - position) // OVERHEAD_SIZE
-        if stop <= ceiling and (chained or reachable or (end == size and found.offset - due < _JUMP_MAX)):
-            # One message with a later offset may be one whose offset is what is damaged: then the next one says so.
-            behind = (
-                next_candidate(file, end, size, due - 1, position - _ANY_REACH) if stop == found.offset + 1 else None
-            )
-            if behind is None or behind.offset > found.offset:
-                return found
-        start = found.position + 1
+    size = file.status().size
+    while (found := next_candidate(file, position, size, due - 1, position - _ANY_REACH)) is not None:
+        position, stop = good_end(file, found.position, found.offset)
+        yield _Run(found.position, position, found.offset, stop)
+
+
+def _rising(runs: list[_Run]) -> list[_Run]:
+    """The first of the runs and those that follow each other in offsets, too, so that they hold the most messages.
+
+    The others have a damaged offset, or are messages in the value of a damaged one. Of choices with as many messages
+    the one is taken where more of the lost ones have had room.
+    """
+    stops = [runs[0].stop]  # where a choice may end,
+    scores = [(0, 0)]  # what it is worth at most, rising with it,
+    lasts = [0]  # and which run it ends with
+    before = [-1]
+    for at, run in enumerate(runs[1:], 1):
+        place = bisect_right(stops, run.first) - 1
+        messages, near = scores[place]
+        score = (messages + run.stop - run.first, near + _has_room(runs[lasts[place]], run))
+        before.append(lasts[place])
+        if scores[bisect_right(stops, run.stop) - 1] < score:
+            left = bisect_left(stops, run.stop)
+            right = bisect_right(scores, score, left)
+            stops[left:right], scores[left:right], lasts[left:right] = [run.stop], [score], [at]
+    chosen = []
+    at = lasts[-1]
+    while at >= 0:
+        chosen.append(runs[at])
+        at = before[at]
+    return chosen[::-1]
+
+
+def _has_room(last: _Run, run: _Run) -> bool:
+    """Whether the messages between two runs may have stood between them: none may be missing but those."""
+    return run.first - last.stop <= (run.start - last.end) // OVERHEAD_SIZE
+
+
+def _is_far(last: _Run, run: _Run) -> bool:
+    """Whether a run is a single message, too far ahead to be believed."""
+    return run.stop - run.first == 1 and run.first - last.stop >= _JUMP_MAX and not _has_room(last, run)
 
 
 def _keep(
@@ -170,7 +195,7 @@ def _keep(
     """Note one stretch of damaged bytes and copy it aside."""
     start, end, reason = damage
     done.notes.append(f"{segment.path}: bytes {start} to {end}: {reason}")
-    if dry_run:
+    if dry_run or start == end:
         return None
     path = keep(directory, file, start, end - start, f"{segment.name}.{start:012x}.damaged")
     done.kept.append(path)
@@ -238,8 +263,8 @@ def finish_repair(directory: Directory) -> None:
     disk.unlink(path)
 
 
-def _gap(directory: Directory, done: Repair, gap: Gap, dry_run: bool) -> None:
-    if any(known.start <= gap.start and gap.stop <= known.stop for known in read_gaps(directory)):
+def _gap(directory: Directory, done: Repair, gap: Gap, known: list[Gap], dry_run: bool) -> None:
+    if any(one.start <= gap.start and gap.stop <= one.stop for one in known):
         return
     done.gaps.append(gap)
     done.notes.append(f"messages {gap.start} to {gap.stop - 1} are lost: {gap.reason}")
