@@ -1,30 +1,62 @@
-"""One of several processes on one queue file: claims, notes what it handled, and marks. Run as a script.
+"""One of several processes on one queue file: takes messages, notes what it works on, and marks. Run as a script.
 
-Each message that it handles is noted twice in a file opened for appending: when its work begins and when it ends, so
-that the test sees any two that worked on one message at once.
+Each message is noted twice in a file opened for appending, where every line has its place in one order: when the work
+on it begins, and when it ends, before the mark. So the test sees any two that worked on one message at once.
 """
 
 import os
 import sys
+from collections.abc import Callable
 
-from textqueue import TextQueue
+from textqueue import Message, TextQueue
+
+Note = Callable[[str, str], None]
 
 
-def main(path: str, notes: str, stop: str) -> None:
+def by_claim(q: TextQueue, note: Note) -> bool:
+    """Claim the next message, work, and clear it; False when nothing is free."""
+    with q.claim() as m:
+        if m is not None:
+            work(m, note)
+    return m is not None
+
+
+def by_mark(q: TextQueue, note: Note) -> bool:
+    """Read the next message, work, and mark it, an odd one as an error: whoever finds a wrong mark knows."""
+    m = q.get_next()
+    if m is None:
+        return False
+    work(m, note)
+    if int(m.value.split()[1]) % 2:
+        m.mark_as_critical_error()
+    else:
+        m.mark_as_cleared()
+    return True
+
+
+def work(m: Message, note: Note) -> None:
+    note("+", m.value)
+    for _ in range(3):
+        os.sched_yield()  # so that another one may come between
+    note("-", m.value)
+
+
+def main(how: str, path: str, notes: str, stop: str) -> None:
     fd = os.open(notes, os.O_WRONLY | os.O_APPEND)
-    q = TextQueue(path)
     me = os.getpid()
-    while True:
-        over = os.path.exists(stop)
-        with q.claim() as m:
-            if m is not None:
-                os.write(fd, f"+ {me} {m.value}\n".encode())
-                os.write(fd, f"- {me} {m.value}\n".encode())
-        if m is None and over:
-            break
-    for conflict in q.conflicts:
-        if conflict.kind in ("collision", "changed"):
-            os.write(fd, f"! {me} {conflict.kind} {conflict.text.encode()!r} {conflict.action}\n".encode())
+
+    def note(what: str, text: str) -> None:
+        os.write(fd, f"{what} {me} {text.encode()!r}\n".encode())
+
+    take = {"claim": by_claim, "mark": by_mark}[how]
+    with TextQueue(path) as q:
+        while True:
+            over = os.path.exists(stop)
+            if not take(q, note) and over:
+                break
+        for conflict in q.conflicts:
+            if conflict.kind in ("collision", "changed"):
+                note("!", f"{conflict.kind} {conflict.text!r}: {conflict.action}")
 
 
 if __name__ == "__main__":
