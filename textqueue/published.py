@@ -25,7 +25,7 @@ def warn_if_installed() -> None:
                 warnings.warn(
                     f"the published package {name.rpartition('.')[0]} is installed in {folder} as well, under the same"
                     " import name; this is the textqueue of sej-journals, which takes its scripts unchanged: uninstall"
-                    " the other one",
+                    " the other one, then install sej-journals again, since both have files of the same names",
                     UserWarning,
                     stacklevel=3,
                 )
