@@ -283,10 +283,10 @@ SEJ: Final = (
     Option(
         "pushFilters",
         _truth,
-        None,
+        False,
         "true or false",
         "",
-        "let filters on offset, time, shard, prefix and client choose what is read; by default as the session says",
+        "let filters on offset, time, shard, prefix and client choose what is read; for one query of the DataFrame",
     ),
     Option(
         "hub",

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find_java", "register", "session", "spark_conf"]
 
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _NO_JAVA: Final = (
     "Spark needs Java 17 or newer and none was found: set JAVA_HOME, or put java on PATH"
     " (Debian: openjdk-17-jre-headless)"
@@ -34,7 +33,7 @@ def spark_conf() -> dict[str, str]:
     return {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "pipeline.daemon",
-        _PUSHDOWN: "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
     }
 
 
@@ -64,17 +63,12 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
 
 
 def register(spark: SparkSession) -> None:
-    """Make the sources known to a session: ``sej``, ``textqueue`` and ``kestrel``.
-
-    Filters are pushed into the index where the session's ``spark.sql.python.filterPushdown.enabled`` says true now;
-    where it is switched off later, give the option ``pushFilters=false``.
-    """
+    """Make the sources known to a session: ``sej``, ``textqueue`` and ``kestrel``."""
     from pipeline.kestrel_source import KestrelSource
-    from pipeline.source import SejSource, UnfilteredSejSource
+    from pipeline.source import SejSource
     from pipeline.textqueue_source import TextQueueSource
 
-    pushdown = str(spark.conf.get(_PUSHDOWN, "false")).lower() == "true"
-    for source in (SejSource if pushdown else UnfilteredSejSource, TextQueueSource, KestrelSource):
+    for source in (SejSource, TextQueueSource, KestrelSource):
         spark.dataSource.register(source)
 
 

@@ -35,10 +35,10 @@ from pipeline.stream import SejStreamReader
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SejReader", "SejSource", "UnfilteredSejReader", "UnfilteredSejSource"]
+__all__ = ["FilteringSejReader", "SejReader", "SejSource"]
 
 
-class UnfilteredSejReader(DataSourceReader):
+class SejReader(DataSourceReader):
     """Reads journals in batch: plans on the driver, reads in the tasks."""
 
     def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
@@ -85,8 +85,13 @@ class UnfilteredSejReader(DataSourceReader):
         return read(partition.value or (), arrow_schema(self._schema), way)
 
 
-class SejReader(UnfilteredSejReader):
-    """The same, with filters. Spark refuses a reader with this method where its setting is off."""
+class FilteringSejReader(SejReader):
+    """The same, with filters: only where it is asked for, and for one query.
+
+    Spark 4.3 keeps what was planned with the filters of one query in the table's object, and reads the same partitions
+    in the next query of that DataFrame, or in the other side of a join. And it refuses a reader with this method where
+    its setting is off.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what can be answered by choosing what is read; hand the rest back."""
@@ -94,10 +99,8 @@ class SejReader(UnfilteredSejReader):
         return rest
 
 
-class UnfilteredSejSource(DataSource):
-    """``sej`` in a session whose filter pushdown is off."""
-
-    pushes_filters = False
+class SejSource(DataSource):
+    """``sej``."""
 
     @classmethod
     def name(cls) -> str:
@@ -111,8 +114,8 @@ class UnfilteredSejSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         options = parse(READ, self.options)
-        pushes = self.pushes_filters if options["pushFilters"] is None else options["pushFilters"]
-        return (SejReader if pushes else UnfilteredSejReader)(_paths(self.options, options), options, schema)
+        kind = FilteringSejReader if options["pushFilters"] else SejReader
+        return kind(_paths(self.options, options), options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream."""
@@ -127,12 +130,6 @@ class UnfilteredSejSource(DataSource):
         """A stream's sink."""
         checkpoint = self.options.get("checkpointLocation")
         return SejStreamWriter(_one_path(self.options), parse(WRITE, self.options), schema, overwrite, checkpoint)
-
-
-class SejSource(UnfilteredSejSource):
-    """``sej`` in a session whose filter pushdown is on."""
-
-    pushes_filters = True
 
 
 def _paths(given: Mapping[str, str], options: Options) -> list[str]:

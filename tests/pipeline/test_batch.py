@@ -10,7 +10,7 @@ import pipeline
 import sej
 from pipeline.options import READ, parse
 from pipeline.schema import COLUMNS, SCHEMA, check_projection
-from pipeline.source import SejReader
+from pipeline.source import FilteringSejReader
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -127,16 +127,20 @@ def test_batches_differ_in_size_but_not_in_schema(spark: SparkSession, tmp_path:
     assert (last.timestamp, last.timestamp_ns) == (None, sej.NO_TIMESTAMP)
 
 
-def test_filters_may_be_off(spark: SparkSession, journal: Path) -> None:
+def test_filters_of_one_query_do_not_stay(spark: SparkSession, shards: Path) -> None:
+    frame = load(spark, shards)
+    assert frame.where("shard = 3").count() == 40
+    assert frame.count() == 100
+    assert frame.where("shard = 1").union(frame.where("shard = 2")).count() == 50
+
+
+def test_filters_are_pushed_where_spark_lets_them(spark: SparkSession, journal: Path) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
-        assert "DATA_SOURCE_PUSHDOWN_DISABLED" in failure(load(spark, journal).where("offset > 90"))
-        assert offsets(load(spark, journal, pushFilters="false").where("offset > 90")) == list(range(91, 100))
-        pipeline.register(spark)
+        assert "DATA_SOURCE_PUSHDOWN_DISABLED" in failure(load(spark, journal, pushFilters=True).where("offset > 90"))
         assert offsets(load(spark, journal).where("offset > 90")) == list(range(91, 100))
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-        pipeline.register(spark)
 
 
 # --- which messages
@@ -229,31 +233,37 @@ def test_segments_are_divided_and_nothing_is_lost(spark: SparkSession, large: Pa
 
 
 def test_filters_choose_what_is_read(spark: SparkSession, hub_root: Path) -> None:
-    frame = load(spark, hub_root)
-    assert offsets(frame.where("client = 'tokyo' AND shard = 1 AND offset >= 2 AND offset < 5")) == [2, 3, 4]
-    assert frame.where("client IN ('tokyo', 'paris')").count() == 11
-    assert frame.where("shard IS NULL").count() == 3
-    assert frame.where("shard IS NOT NULL AND offset IN (1, 4)").count() == 8
-    assert frame.where("NOT offset = 1").count() == 20
+    def asked(condition: str) -> list[int]:
+        return offsets(load(spark, hub_root, pushFilters=True).where(condition))
+
+    assert asked("client = 'tokyo' AND shard = 1 AND offset >= 2 AND offset < 5") == [2, 3, 4]
+    assert len(asked("client IN ('tokyo', 'paris')")) == 11
+    assert asked("shard IS NULL") == [0, 1, 2]
+    assert len(asked("shard IS NOT NULL AND offset IN (1, 4)")) == 8
+    assert len(asked("NOT offset = 1")) == 20
 
 
-def test_filter_on_time_is_exact(spark: SparkSession, journal: Path) -> None:
-    frame = load(spark, journal)
-    assert offsets(frame.where(f"timestamp_ns > {BASE_NS + 96 * 10**9}")) == [97, 98, 99]
-    assert offsets(frame.where(f"timestamp_ns < {BASE_NS + 2 * 10**9}")) == [0, 1]
-    between = f"timestamp_ns BETWEEN {BASE_NS + 7 * 10**9} AND {BASE_NS + 9 * 10**9}"
-    assert offsets(frame.where(between)) == [7, 8, 9]
+@pytest.mark.parametrize("push", [True, False])
+def test_filter_on_time_is_exact(spark: SparkSession, journal: Path, push: bool) -> None:
+    def asked(condition: str) -> list[int]:
+        return offsets(load(spark, journal, pushFilters=push).where(condition))
+
+    assert asked(f"timestamp_ns > {BASE_NS + 96 * 10**9}") == [97, 98, 99]
+    assert asked(f"timestamp_ns < {BASE_NS + 2 * 10**9}") == [0, 1]
+    assert asked(f"timestamp_ns BETWEEN {BASE_NS + 7 * 10**9} AND {BASE_NS + 9 * 10**9}") == [7, 8, 9]
     at = datetime.fromtimestamp(BASE_NS // 10**9 + 98, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    assert offsets(frame.where(f"timestamp >= '{at}'")) == [98, 99]
-    assert offsets(frame.where(f"timestamp <= '{at}'")) == list(range(99))
-    assert offsets(frame.where(f"timestamp = '{at}'")) == [98]
+    assert asked(f"timestamp >= '{at}'") == [98, 99]
+    assert asked(f"timestamp <= '{at}'") == list(range(99))
+    assert asked(f"timestamp = '{at}'") == [98]
 
 
 def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
     times = [40, 10, 20, 30, 5, 20, 50]
     with sej.Writer(tmp_path / "j") as writer:
         writer.append_many([b"x"] * len(times), timestamp=times)
-    reader = SejReader([str(tmp_path / "j")], parse(READ, {}), check_projection(StructType([SCHEMA["offset"]])))
+    reader = FilteringSejReader(
+        [str(tmp_path / "j")], parse(READ, {}), check_projection(StructType([SCHEMA["offset"]]))
+    )
     asked = [GreaterThan(("timestamp_ns",), 9), LessThanOrEqual(("timestamp_ns",), 30), IsNotNull(("timestamp_ns",))]
     assert list(reader.pushFilters(asked)) == asked[:2]
     sent = [offset for part in reader.partitions() for batch in reader.read(part) for offset in batch[0].to_pylist()]
