@@ -1,21 +1,28 @@
+"""Drivers that are killed, with everything they started: every message arrives, and once."""
+
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+import pipeline
 import sej
 import shard
 from sej.watch import Watch
 from tests.house.house import ROOT
-from tests.pipeline.conftest import fill
+from tests.pipeline.copying import FOLLOW, ONCE
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(3600)]
 
-SOURCES, MESSAGES = 4, 60
+SOURCES = 4
+SEGMENT_BYTES = 20_000
+BATCH_S = 120.0
 
 
 def copied(target: Path) -> list[bytes]:
@@ -26,37 +33,85 @@ def copied(target: Path) -> list[bytes]:
     return sorted(found)
 
 
-def start(source: Path, target: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.pipeline.copying", str(source), str(target)]
+def count(target: Path) -> int:
+    return pipeline.count(target) if (target / ".shards").exists() else 0
+
+
+def start(source: Path, target: Path, how: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.pipeline.copying", str(source), str(target), how]
     # A session of its own: Spark's JVM and workers die with the driver, as on a machine that loses power.
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def kill_after(run: subprocess.Popen[str], target: Path, messages: int) -> None:
-    """Kill everything of a run as soon as so many messages arrived, or when it has ended."""
+    """Kill everything of a run as soon as so many messages are there, or when it has ended."""
     target.mkdir(exist_ok=True)
+    deadline = time.monotonic() + BATCH_S
     with Watch(target) as watch:
-        while run.poll() is None and len(copied(target)) < messages:
+        while run.poll() is None and count(target) < messages:
+            assert time.monotonic() < deadline, f"{count(target)} messages, {messages} were due"
             watch.wait(0.2)
     os.killpg(run.pid, signal.SIGKILL)
     run.communicate()
 
 
-def test_every_message_once_though_the_driver_is_killed(tmp_path: Path, torture_s: float) -> None:
+def finish(source: Path, target: Path) -> None:
+    """One more run, to the end."""
+    out, _ = start(source, target, ONCE).communicate(timeout=600)
+    assert out.endswith("done\n")
+
+
+class Producer:
+    """Appends to all shards all the time, in small segments, and removes what the stream has read."""
+
+    def __init__(self, source: Path, rng: random.Random) -> None:
+        self.values: list[bytes] = []
+        self.removed = 0
+        self._source = source
+        self._rng = rng
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._rng.random() / 10):
+            path = self._source / f"orders.2.{self._rng.randrange(SOURCES):03x}"
+            values = [b"value-%d" % (len(self.values) + at) for at in range(self._rng.randrange(1, 60))]
+            with sej.Writer(path, segment_bytes=SEGMENT_BYTES) as writer:
+                writer.append_many(values, [b"k-%d" % self._rng.randrange(9)] * len(values))
+            self.values += values
+            if sej.read_offset(path, "copy") is not None:
+                self.removed += len(sej.Journal(path).clean(max_bytes=SEGMENT_BYTES))
+
+
+def test_every_message_once_though_drivers_are_killed(tmp_path: Path, torture_s: float) -> None:
     source, target = tmp_path / "from", tmp_path / "to"
     for index in range(SOURCES):
-        fill(source / f"orders.2.{index:03x}", MESSAGES, tag=f"s{index}")
-    wanted = sorted(b"s%d-%d" % (index, number) for index in range(SOURCES) for number in range(MESSAGES))
-    rng = random.Random(5)
-    kills = 1 if torture_s < 30 else 6
-    for kill in range(kills):
-        kill_after(start(source, target), target, 1 + rng.randrange(200 * (kill + 1) // kills))
-        partial = copied(target)
-        assert len(partial) == len(set(partial))
-    last = start(source, target)
-    out, _ = last.communicate(timeout=240)
-    assert out.endswith("done\n")
-    assert copied(target) == wanted
-    assert {sej.read_offset(source / f"orders.2.{index:03x}", "copy") for index in range(SOURCES)} == {MESSAGES}
-    staging = os.listdir(target / ".staging")
-    assert not [name for name in staging if name.startswith(("task-", "job-"))]
+        sej.Writer(source / f"orders.2.{index:03x}").close()
+    seed = random.SystemRandom().randrange(1 << 32)
+    rng = random.Random(seed)
+    producer = Producer(source, random.Random(seed + 1))
+    deadline = time.monotonic() + torture_s
+    more, kills = 400, 0
+    try:
+        while not kills or time.monotonic() < deadline:
+            kill_after(start(source, target, FOLLOW), target, count(target) + more)
+            partial = copied(target)
+            assert len(partial) == len(set(partial)), f"seed {seed}"
+            more, kills = rng.choice((0, 1, 400, 3000)), kills + 1
+    finally:
+        producer.stop()
+    finish(source, target)
+    print(f"seed {seed}: {kills} kills, {len(producer.values)} messages, {producer.removed} segments removed meanwhile")
+    assert copied(target) == sorted(producer.values)
+    kept = {sej.read_offset(journal.path, "copy"): journal.end_offset for journal in journals(source)}
+    assert list(kept) == list(kept.values())
+    assert not [name for name in os.listdir(target / ".staging") if name.startswith(("task-", "job-"))]
+
+
+def journals(source: Path) -> list[sej.Journal]:
+    return [sej.Journal(source / f"orders.2.{index:03x}") for index in range(SOURCES)]

@@ -1,0 +1,163 @@
+"""What happens to journals under a stream that runs: nothing is lost, nothing comes twice, and loss is loud."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import sej
+from tests.pipeline.conftest import fill
+
+pytestmark = pytest.mark.spark
+LIMIT_S = 60
+
+
+class Live:
+    """A stream that runs until it is stopped, and what it has brought so far."""
+
+    def __init__(self, spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> None:
+        self.values: list[bytes] = []
+        self._changed = threading.Condition()
+        reader = spark.readStream.format("sej").options(**{name: str(value) for name, value in options.items()})
+        writer = reader.schema("value BINARY").load(str(root)).writeStream.foreachBatch(self._take)
+        self.query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
+
+    def _take(self, frame: DataFrame, _: int) -> None:
+        found = [bytes(row.value) for row in frame.collect()]
+        with self._changed:
+            self.values += found
+            self._changed.notify_all()
+
+    def wait_for(self, values: list[bytes]) -> None:
+        """Until exactly these have come, each once."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self.values) >= len(values) or not self.query.isActive, LIMIT_S)
+            assert sorted(self.values) == sorted(values), str(self.query.exception())
+
+    def failure(self) -> str:
+        """What it fails with."""
+        with pytest.raises(Exception) as caught:
+            assert self.query.awaitTermination(LIMIT_S)
+        return str(caught.value)
+
+
+@pytest.fixture
+def live(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Live]]:
+    started: list[Live] = []
+
+    def start(root: Path, **options: object) -> Live:
+        started.append(Live(spark, root, tmp_path / f"checkpoint-{len(started)}", **options))
+        return started[-1]
+
+    yield start
+    for stream in started:
+        stream.query.stop()
+
+
+def values_of(path: Path, count: int, first: int = 0) -> list[bytes]:
+    """Append messages v-first, ... in small segments; returns their values."""
+    values = [b"v-%d" % number for number in range(first, first + count)]
+    with sej.Writer(path, segment_bytes=1000) as writer:
+        writer.append_many(values)
+    return values
+
+
+def test_rotated_cleaned_merged_and_torn(live: Callable[..., Live], tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    wanted = values_of(path, 100)
+    stream = live(path, reader="live", maxMessagesPerTrigger=150)
+    stream.wait_for(wanted)
+
+    wanted += values_of(path, 200, 100)  # rotated a few times
+    stream.wait_for(wanted)
+
+    wanted += values_of(path, 10, 300)
+    stream.wait_for(wanted)
+    journal = sej.Journal(path)
+    removed = journal.clean(max_bytes=1)  # goes as far as the stream has read, and keeps the rest
+    assert removed
+    assert journal.first_offset <= 310
+    wanted += values_of(path, 100, 310)
+    stream.wait_for(wanted)
+
+    journal.merge(10_000)
+    wanted += values_of(path, 5, 410)
+    stream.wait_for(wanted)
+
+    last = sorted((path / "jnl").iterdir())[-1]
+    whole = last.read_bytes()
+    with last.open("ab") as file:
+        file.write(whole[:20])  # a writer died inside a message
+    stream.query.processAllAvailable()
+    with sej.Writer(path) as writer:
+        assert writer.recovery is not None
+    wanted += values_of(path, 50, 415)
+    stream.wait_for(wanted)
+
+
+# --- loss: the journal is a symbolic link, so that another one takes its place at one blow
+
+
+def anew(path: Path, _: Path) -> list[bytes]:
+    """Another journal, with more messages."""
+    values = [b"new-%d" % number for number in range(40)]
+    with sej.Writer(path) as writer:
+        writer.append_many(values)
+    return values
+
+
+def deleted(path: Path, old: Path) -> list[bytes]:
+    """The same journal later on, when its retention was faster than the stream."""
+    shutil.copytree(old, path)
+    values_of(path, 200, 20)
+    sej.Journal(path).clean(max_bytes=1000)
+    assert sej.Journal(path).first_offset > 21
+    with sej.Scanner(path) as scanner:
+        return [message.value for message in scanner]
+
+
+def truncated(path: Path, old: Path) -> list[bytes]:
+    """The same journal with fewer messages, as after a disk was restored; then a writer goes on."""
+    shutil.copytree(old, path)
+    last = sorted((path / "jnl").iterdir())[-1]
+    with last.open("r+b") as file:
+        file.truncate(last.stat().st_size // 2)
+    return []
+
+
+LOSSES = [(anew, "made anew"), (deleted, "were deleted before the stream read them"), (truncated, "was truncated or")]
+
+
+@pytest.mark.parametrize(("become", "says"), LOSSES)
+@pytest.mark.parametrize("fail", [True, False])
+def test_loss_under_a_running_stream(
+    live: Callable[..., Live], tmp_path: Path, become: Callable[[Path, Path], list[bytes]], says: str, fail: bool
+) -> None:
+    old, new, place = tmp_path / "old", tmp_path / "new", tmp_path / "tree" / "orders.1.000"
+    wanted = values_of(old, 20)
+    place.parent.mkdir()
+    place.symlink_to(old)
+    stream = live(place.parent, failOnDataLoss=fail)
+    stream.wait_for(wanted)
+    wanted += become(new, old)
+    (tmp_path / "link").symlink_to(new)
+    (tmp_path / "link").replace(place)
+    if fail:
+        assert says in stream.failure()
+        return
+    stream.wait_for(wanted)
+    stream.query.processAllAvailable()  # a truncated one goes on with what comes from now on
+    wanted += values_of(place, 30, 1000)
+    stream.wait_for(wanted)
+
+
+def test_vanished_directory_under_a_running_stream(live: Callable[..., Live], tmp_path: Path) -> None:
+    for index in range(2):
+        fill(tmp_path / "tree" / f"orders.1.{index:03x}", 5, tag=f"s{index}")
+    stream = live(tmp_path / "tree")
+    stream.wait_for([b"s%d-%d" % (index, number) for index in range(2) for number in range(5)])
+    (tmp_path / "tree" / "orders.1.001").rename(tmp_path / "aside")
+    assert "'orders.1.001', which is gone" in stream.failure()
