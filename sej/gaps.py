@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sej.directory import Directory
 from sej.disk import replace_file
+from sej.errors import CorruptionError
 
 __all__ = ["Gap", "read_gaps", "record_gap"]
 
@@ -37,19 +38,30 @@ class Gap(NamedTuple):
 
 
 def read_gaps(directory: Directory) -> list[Gap]:
-    """The recorded gaps of a journal, by offset."""
+    """The recorded gaps of a journal, by offset.
+
+    Raises:
+        CorruptionError: a file of a gap is damaged.
+    """
     if directory.disk.status(directory.at("gaps")) is None:
         return []
     found = []
     for name in directory.disk.list(directory.at("gaps")):
         if name.endswith(".gap"):
-            file = directory.disk.open(directory.at("gaps", name), "read")
+            path = directory.at("gaps", name)
+            file = directory.disk.open(path, "read")
             try:
                 row = json.loads(file.read(file.status().size, 0))
+                found.append(Gap(int(row["start"]), int(row["stop"]), str(row["reason"]), row.get("kept")))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise CorruptionError(
+                    "no gap can be read from this file; move it to kept/ and run `sej repair`, which records it anew",
+                    path=path,
+                    position=0,
+                ) from error
             finally:
                 file.close()
-            found.append(Gap(row["start"], row["stop"], row["reason"], row.get("kept")))
-    return sorted(found)
+    return sorted(found, key=lambda gap: gap[:2])
 
 
 def record_gap(directory: Directory, gap: Gap) -> None:

@@ -242,9 +242,15 @@ def finish_repair(directory: Directory) -> None:
     file = disk.open(path, "read")
     try:
         intent: dict[str, Any] = json.loads(file.read(file.status().size, 0))
+        damaged = directory.segment(int(intent["segment"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(
+            "what a repair had begun cannot be read from this file; move it to kept/ and run `sej repair` again",
+            path=path,
+            position=0,
+        ) from error
     finally:
         file.close()
-    damaged = directory.segment(intent["segment"])
     disk.unlink(IndexFile(directory, damaged).path)
     for name, first in reversed(intent["runs"]):
         staged = directory.at("tmp", name)
