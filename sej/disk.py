@@ -161,27 +161,33 @@ class OsFile:
 
     def read(self, size: int, position: int) -> bytes:
         """Up to size bytes from position."""
-        data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        done = len(data)
-        while done < size:
-            data = os.pread(self._fd, min(size - done, _WRITE_LIMIT), position + done)
-            if not data:
-                break
-            parts.append(data)
-            done += len(data)
+        try:
+            data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            done = len(data)
+            while done < size:
+                data = os.pread(self._fd, min(size - done, _WRITE_LIMIT), position + done)
+                if not data:
+                    break
+                parts.append(data)
+                done += len(data)
+        except OSError as error:
+            raise _located(error, self.path, position) from error
         return b"".join(parts)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill the buffer from position."""
         done = 0
-        while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done : done + _WRITE_LIMIT]], position + done)
-            if not count:
-                break
-            done += count
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done : done + _WRITE_LIMIT]], position + done)
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            raise _located(error, self.path, position) from error
         return done
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -405,6 +411,11 @@ def _mounts() -> Iterator[tuple[str, str]]:
         fields, _, rest = line.partition(" - ")
         point = fields.split(" ")[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
         yield point, rest.split(" ", 1)[0]
+
+
+def _located(error: OSError, path: str, position: int) -> OSError:
+    """The same error, with the place at which the system could not read: it names no file of a descriptor."""
+    return OSError(error.errno, f"{error.strerror}, reading at position {position}", path)
 
 
 def _progress(count: int, path: str) -> int:
