@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from sej.disk import OsFile
 from sej.opening import lock_segment
 from sej.writer import Writer
 
@@ -33,7 +34,8 @@ class RestingWriter(Writer):
             self._index_file.close()
             self._buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
             self._file.unlock()
-            del self._file  # a sync in the background may hold it still: it closes with the last who does
+            # A sync in the background may hold the file still: it closes with the last who does.
+            self._file = OsFile(-1, self._segment.path)
             self.resting = True
             self._lock.release()
 

@@ -1,4 +1,7 @@
-"""``shard.check``: what is odd about a root, said and never guessed. Looks at names only and changes nothing."""
+"""``shard.check``: what is odd about a root, said and never guessed. Looks at names only and changes nothing.
+
+Where names alone do not tell a tree of shards from a hub, that is what it says, and how to make it plain.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,17 @@ import os
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, NotAJournalError
-from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
+from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
 from shard.names import Path, split_name
 from shard.records import read_record
-from shard.trees import Layout, find, journals, look
+from shard.trees import Layout, find, look
 
 __all__ = ["Problem", "check"]
 
-_Kind = Literal["bit counts", "missing shard", "foreign directory", "foreign file", "bad name"]
+_Kind = Literal["bit counts", "missing shard", "foreign directory", "foreign file", "bad name", "layout", "unreadable"]
 
 
 class Problem(NamedTuple):
@@ -39,7 +43,8 @@ class Problem(NamedTuple):
 def check(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Disk = OS) -> list[Problem]:
     """Everything odd about a root: an empty list where all is well.
 
-    A root with one SEJ directory among others whose name fits nothing is read as a tree of shards if any name is one.
+    A root where some names are shards' and others are not is read as a tree of shards if a :class:`shard.Writer` ever
+    worked there or if the others fit no hub; else as a hub, and that it is not plain is a problem of its own.
     Missing shards are told from unused ones by the record that :class:`shard.Writer` keeps; trees without one have
     every shard that is not there reported. In a hub nothing is missing: a client may not have sent it yet.
 
@@ -58,30 +63,76 @@ def check(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: D
         raise JournalNotFoundError("there is nothing here", path=path)
     if not there.is_dir:
         raise NotAJournalError("this is a file; a SEJ directory or a root of several is due", path=path)
-    if layout is None:
-        layout = _layout(path, disk)
-    if layout == "directory":
+    if layout not in (None, "shards", "hub") or (layout is None and look(disk, path)):
         find(path, layout="directory", disk=disk)
-        return []
-    found = journals(disk, path)
-    problems = list(_names(path, found, layout))
-    problems += _foreign(path, set(found), disk)
+        return [*_inside(path, disk)]
+    found, problems = _journals(path, disk)
+    closed = [os.path.basename(problem.path) for problem in problems]
+    if layout is None:
+        layout = _layout(path, found, disk)
+        problems += _doubt(path, found, layout, disk)
+    problems += _names(path, found, layout)
+    problems += _foreign(path, {*found, *closed}, disk)
+    for name in found:
+        problems += _inside(os.path.join(path, name), disk)
     if layout == "shards":
-        problems += _trees(path, found, disk)
+        problems += _trees(path, [*found, *closed], disk)
     return sorted(problems, key=lambda problem: (problem.path, problem.kind))
 
 
-def _layout(root: str, disk: Disk) -> Layout:
+def _journals(root: str, disk: Disk) -> tuple[list[str], list[Problem]]:
+    """The names of the SEJ directories, and what could not be looked into."""
+    found, problems = [], []
+    for name in disk.list(root):
+        path = os.path.join(root, name)
+        try:
+            if not name.startswith(".") and look(disk, path):
+                found.append(name)
+        except PermissionError as error:
+            problems.append(_unreadable(path, error))
+    return found, problems
+
+
+def _unreadable(path: str, error: OSError) -> Problem:
+    return Problem("unreadable", path, f"this user may not look into it ({error.strerror}): readers stop here")
+
+
+def _inside(path: str, disk: Disk) -> Iterator[Problem]:
+    """What is in a SEJ directory's ``jnl/`` beside segments."""
+    directory = Directory(path, disk)
+    try:
+        foreign = directory.foreign()
+    except PermissionError as error:
+        yield _unreadable(directory.jnl, error)
+        return
+    for name in foreign:
+        yield Problem(
+            "foreign file",
+            os.path.join(directory.jnl, name),
+            "no segment: the original's readers break on it; move it out",
+        )
+
+
+def _layout(root: str, names: list[str], disk: Disk) -> Layout:
     """As ``find`` has it, but one journal that fits nothing does not make a hub of a tree of shards."""
-    if look(disk, root):
-        return "directory"
     if disk.status(os.path.join(root, HUB_MARKER)) is not None:
         return "hub"
-    names = journals(disk, root)
     others = [name for name in names if split_name(name) is None]
-    if len(others) < len(names) or not all(_fits_hub(name) for name in others):
-        return "hub" if others and all(_fits_hub(name) for name in names) else "shards"
-    return "hub" if others else "shards"
+    if not others or (len(others) < len(names) and disk.status(os.path.join(root, RECORDS_DIR)) is not None):
+        return "shards"
+    return "hub" if all(_fits_hub(name) for name in (others if len(others) == len(names) else names)) else "shards"
+
+
+def _doubt(root: str, names: list[str], layout: Layout, disk: Disk) -> Iterator[Problem]:
+    others = [name for name in names if split_name(name) is None]
+    if layout == "hub" and 0 < len(others) < len(names) and disk.status(os.path.join(root, HUB_MARKER)) is None:
+        yield Problem(
+            "layout",
+            root,
+            f"{len(names) - len(others)} SEJ directories have shards' names and {len(others)} have not"
+            f" ({others[0]!r} for one), so this is read as a hub: if it is one, say so by an empty file {HUB_MARKER!r}"
+            " in it; if it is a tree of shards, move the others out",
+        )
 
 
 def _fits_hub(name: str) -> bool:

@@ -1,12 +1,16 @@
 """shard.check: each oddity is said once, by kind and path; a healthy tree has none."""
 
+import errno
+import os
 import shutil
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 
 import sej
 import shard
+from sej.disk import OsDisk, Status
 
 
 def kinds(root: FilePath) -> list[tuple[str, str]]:
@@ -77,7 +81,9 @@ def test_a_hub_misses_nothing(tmp_path: FilePath) -> None:
     journal(tmp_path, "berlin.orders.3.001")
     journal(tmp_path, "paris.log")
     assert kinds(tmp_path) == []
+    journal(tmp_path, "paris.3.001")
     (tmp_path / ".hub").touch()
+    assert kinds(tmp_path) == []
     journal(tmp_path, "orders")
     assert kinds(tmp_path) == [("bad name", "orders")]
 
@@ -90,3 +96,49 @@ def test_one_directory_and_none(tmp_path: FilePath) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(sej.NotAJournalError):
         shard.check(tmp_path / "file")
+
+
+def test_a_stray_name_that_would_fit_a_hub(tmp_path: FilePath) -> None:
+    """Without a record it may be one or the other, and that is said; with one it is a tree of shards."""
+    for index in range(2):
+        journal(shard.Path(tmp_path / "old", "orders", 1).dir(index))
+    journal(tmp_path / "old", "orders.1.00g")
+    assert kinds(tmp_path / "old") == [("layout", "old")]
+    assert "'orders.1.00g' for one" in shard.check(tmp_path / "old")[0].reason
+    with shard.Writer(shard.Path(tmp_path / "new", "orders", 0)) as writer:
+        writer.append(b"x")
+    journal(tmp_path / "new", "orders.1.00g")
+    assert kinds(tmp_path / "new") == [("bad name", "orders.1.00g")]
+
+
+def test_foreign_files_among_segments(tmp_path: FilePath) -> None:
+    journal(tmp_path, "orders.1.000")
+    journal(tmp_path, "orders.1.001")
+    (tmp_path / "orders.1.001" / "jnl" / "notes.txt").touch()
+    assert kinds(tmp_path) == [("foreign file", "notes.txt")]
+    assert [problem.kind for problem in shard.check(tmp_path / "orders.1.001")] == ["foreign file"]
+
+
+def test_what_may_not_be_looked_into(tmp_path: FilePath) -> None:
+    """No mode bits stop root: the disk says no instead."""
+
+    class Disk(OsDisk):
+        __slots__ = ()
+
+        def status(self, path: Any) -> Status | None:
+            if os.fspath(path).endswith("orders.1.000/jnl"):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return super().status(path)
+
+        def list(self, path: Any) -> list[str]:
+            if os.fspath(path).endswith("orders.1.001/jnl"):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return super().list(path)
+
+    for index in range(2):
+        journal(shard.Path(tmp_path, "orders", 1).dir(index))
+    found = shard.check(tmp_path, disk=Disk())
+    assert [(problem.kind, FilePath(problem.path).name) for problem in found] == [
+        ("unreadable", "orders.1.000"),
+        ("unreadable", "jnl"),
+    ]
