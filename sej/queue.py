@@ -16,13 +16,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, Unpack
 
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
 from sej.errors import ClosedError
 from sej.locks import Lock
-from sej.maintenance import Retention
 from sej.message import FIRST, Start
 from sej.queue_clock import SYSTEM, Clock
 from sej.queue_codec import record
@@ -34,7 +33,7 @@ from sej.queue_log import QueueLog, register_reader
 from sej.queue_put import Putter
 from sej.queue_slots import Slots
 from sej.queue_take import PROBE_NS, Taker
-from sej.shared_writer import SharedDurability, SharedWriter
+from sej.shared_writer import SharedOptions, SharedWriter
 from sej.syncing import Syncer
 from sej.watch import Watch
 from sej.work import CAPABILITIES, Item, Stats, Wishes, WorkQueue
@@ -43,6 +42,7 @@ __all__ = ["JournalQueue", "open_backend"]
 
 _NS: Final = 1_000_000_000
 _KEEP_NS: Final = _NS
+_SEGMENT_BYTES: Final = 1 << 26
 _T = TypeVar("_T")
 
 
@@ -81,15 +81,10 @@ class JournalQueue(WorkQueue):
         dedupe_window_s: float = 3600.0,
         backoff_s: float = 1.0,
         backoff_max_s: float = 600.0,
-        durability: SharedDurability = "os",
-        sync_interval_s: float = 1.0,
-        segment_bytes: int = 1 << 26,
-        retention: Retention | None = None,
-        lock_timeout: float | None = 10.0,
-        allow_network_fs: bool = False,
         compact_bytes: int = 1 << 22,
         clock: Clock = SYSTEM,
         disk: Disk = OS,
+        **writer: Unpack[SharedOptions],
     ) -> None:
         """Open a queue; the journal is made if missing.
 
@@ -105,15 +100,11 @@ class JournalQueue(WorkQueue):
             dedupe_window_s: for how long a dedupe_key is remembered.
             backoff_s: the first wait of ``retry()``, doubled with each attempt, with jitter.
             backoff_max_s: the longest.
-            durability: ``"os"``, ``"interval"`` or ``"disk"``: what put and done wait for.
-            sync_interval_s: seconds, for ``"interval"``.
-            segment_bytes: the size of a segment.
-            retention: applied when a segment is ended; the queue's own head is respected.
-            lock_timeout: seconds that put waits while an exclusive writer has the journal.
-            allow_network_fs: open on a network file system all the same.
             compact_bytes: the log is written anew when so much was added.
             clock: the clocks.
             disk: the seam.
+            writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` says what ``done`` waits for,
+                too; ``segment_bytes`` is 64 MiB here unless it is given.
 
         Raises:
             LockedError: an ordinary reader of that name is at work.
@@ -128,7 +119,6 @@ class JournalQueue(WorkQueue):
         self.name = check_name(name, "a queue's name")
         self.maxsize = maxsize
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
-        self._durable = durability == "disk"
         self._clock = clock
         self._disk = disk
         self._pid = os.getpid()
@@ -138,16 +128,9 @@ class JournalQueue(WorkQueue):
         self._keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
-        self._writer = SharedWriter(
-            path,
-            segment_bytes=segment_bytes,
-            durability=durability,
-            sync_interval_s=sync_interval_s,
-            retention=retention,
-            lock_timeout=lock_timeout,
-            allow_network_fs=allow_network_fs,
-            disk=disk,
-        )
+        options: SharedOptions = {"segment_bytes": _SEGMENT_BYTES, **writer}
+        self._writer = SharedWriter(path, disk=disk, **options)
+        self._durable = self._writer.durability == "disk"
         self._reader_lock = Lock(
             self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
         )
@@ -187,7 +170,7 @@ class JournalQueue(WorkQueue):
             self._log.fail,
             lambda: self._log.appended,
             0,
-            interval_s=sync_interval_s if durability == "interval" else None,
+            interval_s=self._writer.interval_s,
         )
         self._putter = Putter(
             self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=int(dedupe_window_s * _NS)

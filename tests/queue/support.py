@@ -50,5 +50,4 @@ def kill(queue: JournalQueue) -> None:
     queue._taker.close()
     queue._writer._closed = True
     queue._writer._syncer.close()
-    queue._writer._lock.close()
-    queue._writer._file = None
+    queue._writer._end.close()

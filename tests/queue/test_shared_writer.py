@@ -72,12 +72,12 @@ sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"
 
 def test_one_that_dies_between_two_segments_is_noticed(tmp_path: Path) -> None:
     code = """
-import os, sys, sej, sej.shared_writer
-make = sej.shared_writer.start_segment
+import os, sys, sej, sej.shared_end
+make = sej.shared_end.start_segment
 def die(directory, offset):
     make(directory, offset)
     os._exit(9)
-sej.shared_writer.start_segment = die
+sej.shared_end.start_segment = die
 sej.SharedWriter(sys.argv[1], segment_bytes=10).append(b"b")
 """
     with sej.SharedWriter(tmp_path) as survivor:
@@ -97,7 +97,7 @@ def test_the_original_unlinks_the_lock_file(tmp_path: Path) -> None:
         (tmp_path / "jnl.lck").unlink()
         with sej.Writer(tmp_path) as other:
             other.append(b"b")
-        one._lock_check_at = 0.0
+        one._end._lock_check_at = 0.0
         assert one.append(b"c") == 2
 
 

@@ -1,0 +1,231 @@
+"""The end of a journal that others append to as well: what happened since one's last turn, and the next append.
+
+Between its turns a shared writer holds nothing but open files. So at each turn it looks what happened meanwhile:
+
+- ``jnl.lck`` holds a mark, ``shared`` and 16 hex digits, which changes whenever the last segment does, and which every
+  exclusive writer (ours signs the file, the original wipes it) destroys. The mark it left is the mark it finds: the
+  last segment is still the last one, and only other shared writers were here.
+- Then the segment's size says whether they appended; what is new is measured, so that the next offset is known.
+- Anything else is looked at afresh: the end is found, a torn tail cut and kept, the index extended.
+
+What a dead writer had promised (``append_once``, a merge, a repair) is finished by opening an exclusive writer first.
+Everything here runs with the mutex of its writer held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from sej.codec import measure
+from sej.directory import Directory
+from sej.disk import File
+from sej.errors import DecodeError, LockedError
+from sej.maintenance import Retention, clean
+from sej.opening import End, journal_id, open_end, start_segment
+from sej.writer import Writer
+
+__all__ = ["SharedEnd"]
+
+_MARK: Final = b"shared "
+_MARK_BYTES: Final = len(_MARK) + 16
+_PAUSE_S: Final = 0.00005
+"""Longer than a turn: who has the lock gets on with it, instead of handing it over at the price of a switch each."""
+_PAUSE_MAX_S: Final = 0.002
+_LOCK_CHECK_S: Final = 0.1
+_INDEX_BYTES: Final = 1 << 24
+"""So much grows without an index: what somebody who looks for one message has to walk at most."""
+
+
+class SharedEnd:
+    """The end of a journal, as one of many writers knows it.
+
+    Attributes:
+        offset: within a turn, what the next message gets; else what it was at the last turn.
+        position: where it will stand in the last segment.
+        file: the last segment; None before the first turn.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        segment_bytes: int,
+        retention: Retention | None,
+        lock_timeout: float | None,
+        sealed: Callable[[int], None],
+    ) -> None:
+        """Open the lock file; made if missing.
+
+        Args:
+            directory: the SEJ directory.
+            segment_bytes: a segment is ended by the message that makes it this long.
+            retention: applied whenever this writer ends a segment.
+            lock_timeout: seconds to wait while an exclusive writer has the journal; None waits for ever.
+            sealed: told below which offset everything is durable, when a segment was ended.
+        """
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._retention = retention
+        self._lock_timeout = lock_timeout
+        self._sealed = sealed
+        self._mark = b""
+        self._lock_path = directory.at("jnl.lck")
+        self._lock = directory.disk.open(self._lock_path, "append")
+        self._lock_check_at = 0.0
+        self._indexed_to = 0
+        self.file: File | None = None
+        self.offset = self.position = 0
+
+    def enter(self) -> None:
+        """Take the lock; :meth:`look` comes next.
+
+        Raises:
+            LockedError: an exclusive writer has the journal, for longer than lock_timeout.
+        """
+        if not self._lock.lock(wait=False, brief=True):
+            self._wait_for_lock()
+
+    def leave(self) -> None:
+        """Let go of it."""
+        self._lock.unlock()
+
+    def write(self, data: bytes, count: int) -> None:
+        """Append count messages, within a turn."""
+        file = self.file
+        assert file is not None
+        file.write(data)
+        self.position += len(data)
+        self.offset += count
+        if self.position >= self._segment_bytes:
+            self._rotate()
+            self._sign()
+        elif self.position - self._indexed_to >= _INDEX_BYTES:
+            self._take(open_end(self._directory))  # syncs, then extends the index
+
+    def close(self) -> None:
+        """Close the files."""
+        self._lock.close()
+        self.file = None  # a sync in another thread may have it still: it closes with the last who does
+
+    def look(self) -> None:
+        """What happened since the last turn?"""
+        now = time.monotonic()
+        if now >= self._lock_check_at:
+            self._check_lock_file()
+            self._lock_check_at = now + _LOCK_CHECK_S
+        if self.file is None or not self._mark or self._lock.read(_MARK_BYTES, 0) != self._mark:
+            self._look_afresh()
+            return
+        size = self.file.status().size
+        if size != self.position and not self._catch_up(size):
+            self._look_afresh()
+
+    def _catch_up(self, size: int) -> bool:
+        """Measure what others appended; False where it is not all whole messages."""
+        assert self.file is not None
+        if size < self.position:
+            return False
+        data = self.file.read(size - self.position, self.position)
+        try:
+            run = measure(data, 0, len(data), self.offset, len(data))
+        except DecodeError:
+            return False
+        self.offset += run.messages
+        self.position += run.position
+        return run.position == len(data)
+
+    def _look_afresh(self) -> None:
+        """Find the end as an exclusive writer does when it opens."""
+        self._check_lock_file()
+        while self._promised():
+            self._lock.unlock()
+            try:  # it takes the lock itself, and finishes what is to be finished
+                Writer(self._directory.path, segment_bytes=self._segment_bytes, lock_timeout=self._lock_timeout,
+                       allow_network_fs=True, disk=self._directory.disk).close()  # fmt: skip
+            finally:
+                self._wait_for_lock()
+        journal_id(self._directory, create=True)
+        self._take(open_end(self._directory))
+        mark = self._lock.read(_MARK_BYTES, 0)
+        if self.position >= self._segment_bytes:
+            self._rotate()
+            self._sign()
+        elif len(mark) == _MARK_BYTES and mark.startswith(_MARK):
+            self._mark = mark  # another shared writer's: what was found just now is what it stands for
+        else:
+            self._sign()
+
+    def _promised(self) -> bool:
+        disk, txn = self._directory.disk, self._directory.at("txn")
+        if disk.status(txn) is None:
+            return False
+        return any(name in ("merge", "repair") or name.endswith(".intent") for name in disk.list(txn))
+
+    def _take(self, end: End) -> None:
+        self.file = end.file
+        self.position, self.offset = end.position, end.offset
+        if end.blocks:
+            with contextlib.suppress(OSError):  # an index can be rebuilt; its absence only costs time
+                end.index_file.write(end.blocks, end.known)
+        end.index_file.close()
+        self._indexed_to = end.position
+
+    def _rotate(self) -> None:
+        """Seal the last segment, with its index, and start the next one.
+
+        The mark goes first: whoever finds it believes that the old segment is still the last, and one who dies in here
+        may leave a new one behind.
+        """
+        self._mark = b""
+        self._lock.truncate(0)
+        assert self.file is not None
+        self._take(open_end(self._directory))
+        assert self.file is not None
+        self.file.sync()
+        self._sealed(self.offset)
+        self._take(start_segment(self._directory, self.offset))
+        if self._retention is not None:
+            clean(self._directory, self._retention)
+
+    def _sign(self) -> None:
+        """Leave a mark that nobody has seen before."""
+        mark = _MARK + os.urandom(8).hex().encode()
+        self._mark = b""
+        self._lock.truncate(0)
+        self._lock.write(mark + b"\n")
+        self._mark = mark
+
+    def _wait_for_lock(self) -> None:
+        """Others hold it for microseconds; an exclusive writer for as long as it is open."""
+        start = time.monotonic()
+        pause = _PAUSE_S
+        while not self._lock.lock(wait=False, brief=True):
+            if self._lock_timeout is not None and time.monotonic() - start >= self._lock_timeout:
+                raise self._locked()
+            time.sleep(pause)
+            pause = min(pause * 1.5, _PAUSE_MAX_S)
+
+    def _locked(self) -> LockedError:
+        holder = self._lock.read(256, 0).decode("utf-8", "replace").split("\n", 1)[0] or None
+        return LockedError(
+            f"the journal's writer lock is held by {holder or 'another process'}: a sej.Writer keeps it as long as it"
+            " is open; put through it, or close it",
+            path=self._lock_path,
+            holder=holder,
+        )
+
+    def _check_lock_file(self) -> None:
+        """The original unlinks the lock file: a lock on what has no name any more protects nothing."""
+        while True:
+            there = self._directory.disk.status(self._lock_path)
+            if there is not None and there.identity == self._lock.status().identity:
+                return
+            fresh = self._directory.disk.open(self._lock_path, "append")
+            self._lock.close()
+            self._lock = fresh
+            self._mark = b""
+            self._wait_for_lock()
