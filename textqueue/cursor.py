@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from sej.disk import File
+from sej.disk import File, Status
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.hot import ready
 from textqueue.message import Message
@@ -28,6 +28,7 @@ from textqueue.source import Source
 __all__ = ["Cursor", "walk"]
 
 _BACK_S: Final = 1.0
+_TRIES: Final = 16
 _TICK_NS: Final = 20_000_000
 """A change this shortly before or after a look may hide behind the same time of change."""
 _ANCHOR_BYTES: Final = 64
@@ -51,37 +52,47 @@ class _Reader:
 
     def load(self) -> Window | None:
         """Read on; None when there is nothing more, or when ``moved``."""
+        source = self.source
+        found: Window | None = None
         try:
-            file = self.source.reading()
+            for _ in range(_TRIES):
+                file = source.reading()
+                try:
+                    status = file.status()
+                    epoch = source.epoch_of(status)
+                    if epoch >= 0 or not source.has_ledger or not status.size:
+                        found = self._read(file, status, epoch)
+                        if self.moved or token_of(file.status()) == token_of(status):
+                            return found
+                        continue  # somebody wrote there meanwhile
+                finally:
+                    file.close()
+                # A stale buffer may have taken marks of ours back: they are put right before anything is given out, and
+                # nobody else gets at the file between the two.
+                with source.session() as session:
+                    found = self._read(session.file, session.status, source.epoch_of(session.status))
+                    if self.moved or session.alone or token_of(session.file.status()) == token_of(session.status):
+                        return found
         except FileNotFoundError:
             return None
-        try:
-            status = file.status()
-            epoch = self.source.epoch_of(status)
-            if epoch < 0 and self.source.has_ledger and status.size:
-                # A stale buffer may have taken marks of ours back: they are put right before anything is given out.
-                file.close()
-                self.source.look()
-                file = self.source.reading()
-                status = file.status()
-                epoch = self.source.epoch_of(status)
-            token = token_of(status)
-            if self.token is not None and token != self.token and (epoch < 0 or epoch != self.epoch):
-                self.foreign = True
-                if not self._anchored(file):
-                    self.moved = True
-                    return None
-            self.token, self.epoch = token, epoch
-            self.source.chain.caught_up(token)
-            window = read_window(file, self.position, self._size, settled=self.source.settled)
-            self._size = min(self._size * 2, WINDOW)
-            if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
-                self.moved = True  # the last line had no end when it was given out, and was written on
+        return found
+
+    def _read(self, file: File, status: Status, epoch: int) -> Window | None:
+        token = token_of(status)
+        if self.token is not None and token != self.token and (epoch < 0 or epoch != self.epoch):
+            self.foreign = True
+            if not self._anchored(file):
+                self.moved = True
                 return None
-            self.window = window
-            return window if window.data else None
-        finally:
-            file.close()
+        self.token, self.epoch = token, epoch
+        self.source.chain.caught_up(token)
+        window = read_window(file, self.position, self._size, settled=self.source.settled)
+        self._size = min(self._size * 2, WINDOW)
+        if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
+            self.moved = True  # the last line had no end when it was given out, and was written on
+            return None
+        self.window = window
+        return window if window.data else None
 
     def at(self, position: int) -> None:
         """Stand behind what was handled of the window."""

@@ -121,14 +121,6 @@ class Source:
             self.refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
 
-    def look(self) -> None:
-        """Look into what others did to the file, before anything of it is given out."""
-        try:
-            with self.session():
-                pass
-        except FileNotFoundError:
-            return
-
     def in_transit(self, raw: bytes) -> bool:
         """Whether the owner of its claim, who is dead, may have brought it into a journal: the next drain ends it."""
         return read_intent(self.disk, self.path + ".drain").holds(raw)

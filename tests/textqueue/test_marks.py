@@ -207,7 +207,6 @@ def test_every_other_operation_ends_it(path: Path, tmp_path: Path) -> None:
             lambda: q.get_next(),
             lambda: q.mark_many([last], last.status),
             lambda: q.archive(tmp_path / "done.tq"),
-            lambda: q._sources[0].look(),
         ]
         for operation in operations:
             operation()
