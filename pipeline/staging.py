@@ -10,8 +10,8 @@ A task writes one file a shard, in a folder of its own below the staging folder:
         commit.lck                      one commit at a time
 
 A job is decided when its ``job-`` file is there, and not before: what a failed job left is nobody's message, and is
-swept away by the next job once its driver is dead. Nothing in here is synced but the decision: the rows are staged
-once more, synced, by ``append_once`` in each journal.
+swept away by the next job once its driver is dead. Rows are synced before a task reports them, because whoever finds a
+decision relies on them, after a power loss too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy as np
 
 from sej.codec import Buffer
 from sej.disk import OS
+from sej.errors import CorruptionError
 from sej.format import HEAD_SIZE, OFFSET_SIZE
 from sej.locks import process_start
 
@@ -93,12 +94,15 @@ class Stage:
         self._files[shard].append(values, keys, types, timestamps)
 
     def finish(self) -> list[Rows]:
-        """Close; the files that have rows."""
+        """Sync and close; the files that have rows."""
         found = []
         for shard, file in self._files.items():
-            file.close()
+            file.close(sync=True)
             found.append(Rows(shard, file.path, file.messages))
-        if not found:
+        if found:
+            OS.sync_dir(self._folder)
+            OS.sync_dir(os.path.dirname(self._folder))
+        else:
             shutil.rmtree(self._folder, ignore_errors=True)
         return found
 
@@ -125,9 +129,11 @@ class _RowsFile:
     def append(self, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
         self._buffer.append_many(values, keys, types, timestamps)
 
-    def close(self) -> None:
+    def close(self, *, sync: bool = False) -> None:
         if self._file.fileno() >= 0:
             self._buffer.flush()
+            if sync:
+                self._file.sync()
             self._file.close()
 
     def _drain(self) -> None:
@@ -137,8 +143,13 @@ class _RowsFile:
 
 
 def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
-    """The messages of files one after the other, with consecutive offsets from first on, in chunks."""
+    """The messages of files one after the other, with consecutive offsets from first on, in chunks.
+
+    Raises:
+        CorruptionError: a file does not hold the messages that its task reported.
+    """
     for rows in files:
+        due = first + rows.messages
         file = OS.open(rows.path, "read")
         try:
             size, position = file.status().size, 0
@@ -147,6 +158,8 @@ def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
                 data = bytearray(file.read(want, position))
                 starts = _starts(data)
                 if not len(starts):
+                    if position + want >= size:
+                        break
                     want *= 2  # one message larger than the chunk
                     continue
                 end = int(starts[-1])
@@ -158,6 +171,13 @@ def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
                 yield bytes(memoryview(data)[:end])
         finally:
             file.close()
+        if first != due:
+            raise CorruptionError(
+                f"{rows.messages} messages were staged here, {rows.messages - due + first} can be read: the job cannot"
+                " be finished; move its job- file away and run it again",
+                path=rows.path,
+                position=position,
+            )
 
 
 def _starts(data: bytearray) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -67,6 +67,18 @@ def test_a_command_finishes_what_was_decided(target: Target, monkeypatch: pytest
     assert json.loads(Path(target.staging, "done.json").read_text())
 
 
+@pytest.mark.parametrize("change", [b"", b"\xff", None])
+def test_staged_rows_that_were_damaged_stop_the_job_that_needs_them(target: Target, change: bytes | None) -> None:
+    rows = Path(target.staging, next(name for name in os.listdir(target.staging) if name.startswith("task-decided-")))
+    file = next(rows.glob("*.rows"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-3] if change is None else whole[:20] + change * (len(whole) - 20))
+    done = CliRunner().invoke(app, ["finish", target.root])
+    assert isinstance(done.exception, sej.CorruptionError)
+    assert "1 messages were staged here, 0 can be read" in str(done.exception)
+    assert sej.Journal(target.directory(0).path).end_offset == 1
+
+
 def test_the_doctor_has_nothing_to_say_where_no_job_wrote(tmp_path: Path) -> None:
     sej.Writer(tmp_path / "j").close()
     assert list(look(tmp_path / "j")) == []
