@@ -6,14 +6,14 @@ import json as jsonlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any, Final
 
 import click
 
 from sej.cli.exits import Exit
+from sej.cli.programs import require_program
+from sej.cli.progress import progress_bar
 from sej.journal import Journal
 from sej.message import Message
 from shard.checking import check as check_root
@@ -101,17 +101,19 @@ def reshard(source: str, target: str) -> None:
     """
     from shard.resharding import reshard as run
 
-    with _progress("messages") as progress:
+    with progress_bar("messages") as progress:
         done = run(tree_of(source), tree_of(target), progress=progress)
     readers = f"; readers moved: {', '.join(done.readers)}" if done.readers else ""
     click.echo(f"{done.messages} messages in {done.shards} shards{readers}; the old tree is still there")
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command()
 @_TREE
 @click.argument("name", metavar="NAME")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--max-attempts", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--max-attempts", type=click.IntRange(min=1), default=5, show_default=True, help="Then it is a dead letter."
+)
 @click.option("--dead-letter", type=click.Path(path_type=FilePath), help="The journal for what failed so often.")
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds without a message after which to end.")
 def work(
@@ -146,6 +148,7 @@ def work(
             },
         )
 
+    require_program(command)
     worker = Worker(tree_of(tree), name, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
     handled = worker.run(handle)
     if sys.stderr.isatty():
@@ -164,18 +167,3 @@ def tree_of(text: str) -> Path:
     if len(bit) == 1 and bit in "123456789a":
         return Path(root or ".", prefix, int(bit, 16))
     return Path(root or ".", name, 0)
-
-
-@contextmanager
-def _progress(unit: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on standard error where somebody looks; elsewhere nothing."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(unit), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(unit, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

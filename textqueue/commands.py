@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -114,7 +115,7 @@ def fail(path: Path, positions: tuple[int, ...], reason: str | None) -> None:
     _mark(path, positions, MessageStatus.critical, reason)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command()
 @_QUEUE
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--all", "all_", is_flag=True, help="With a command: go on until nothing is free.")
@@ -128,6 +129,8 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
 
     Example: sej tq claim jobs.tq -- ./work
     """
+    if command and shutil.which(command[0]) is None:
+        raise click.UsageError(f"there is no program {command[0]!r} that can be run")
     parent = os.getppid()
     owner = None if command else f"{parent}@{host_name()}/{process_start(parent)}"
     taken, failed = 0, 0
@@ -158,7 +161,13 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
 @app.command("list")
 @_QUEUE
 @_JSON
-@click.option("--status", "names", type=click.Choice([status.name for status in _SHOWN]), multiple=True)
+@click.option(
+    "--status",
+    "names",
+    type=click.Choice([status.name for status in _SHOWN]),
+    multiple=True,
+    help="Messages of this status; several times.",
+)
 def list_(path: Path, json: bool, names: tuple[str, ...]) -> None:
     """Print the messages: position, status, text. Queued ones, unless --status names others.
 
@@ -229,6 +238,8 @@ def drain(journals: JournalsLike, path: Path, journal: Path) -> None:
 def _require(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file; `sej tq add` makes one")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: this is a directory; a .tq file is due")
 
 
 def _opened(path: Path) -> TextQueue:

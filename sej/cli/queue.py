@@ -14,6 +14,9 @@ import click
 from sej.cli.choosing import DURATION, JSON, form_options
 from sej.cli.exits import Exit
 from sej.cli.output import print_messages
+from sej.cli.programs import require_program
+from sej.directory import Directory
+from sej.disk import OS
 from sej.work import Item, WorkQueue, open_queue
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
@@ -54,14 +57,16 @@ def put(path: Path, values: tuple[str, ...], name: str, key: str, delay: float, 
         click.echo(f"put {len(items)}", err=True)
 
 
-@queue.command(context_settings={"ignore_unknown_options": True})
+@queue.command
 @_PATH
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @_NAME
 @click.option("--count", type=click.IntRange(min=1), help="Items to take; without it one, or with a COMMAND all.")
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
 @click.option("--lease", type=DURATION, default="60s", show_default=True, help="How long an item may take.")
-@click.option("--max-attempts", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--max-attempts", type=click.IntRange(min=1), default=5, show_default=True, help="After so many it is dead."
+)
 def get(
     path: Path,
     command: tuple[str, ...],
@@ -78,6 +83,7 @@ def get(
 
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
+    require_program(command)
     taken = 0
     with _opened(path, name, lease_s=lease, max_attempts=max_attempts) as opened:
         limit = count if count is not None else sys.maxsize if command else 1
@@ -170,6 +176,8 @@ def _opened(path: Path, name: str, **options: Any) -> WorkQueue:
     """A queue over a journal or file that is there: taking makes neither."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no queue; `sej queue put` makes one")
+    if path.suffix != ".tq":
+        Directory(path, OS).require()
     return open_queue(path, name, **options)
 
 

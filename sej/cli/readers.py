@@ -54,8 +54,9 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
             click.echo("-" if reader.offset is None else reader.offset)
     wrong = [reader for reader in found if reader.error is not None]
     for reader in wrong:
-        click.echo(f"sej: reader {reader.name!r}: {reader.error}", err=True)
+        click.echo(f"sej: {journal.path}: reader {reader.name!r}: {reader.error}", err=True)
     if wrong:
+        click.echo("sej: `sej reset DIR NAME OFFSET` moves a reader", err=True)
         raise SystemExit(Exit.WRONG)
 
 

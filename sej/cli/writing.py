@@ -16,6 +16,9 @@ __all__ = ["append"]
 
 _READ_BYTES: Final = 1 << 18
 _LENGTH_BYTES: Final = 4
+_SURVIVES: Final = (
+    "What a message survives: buffer nothing, os the death of this process, interval and disk a power loss."
+)
 
 
 @click.command
@@ -23,7 +26,7 @@ _LENGTH_BYTES: Final = 4
 @click.option("--key", default="", help="The key of every message.")
 @click.option("--type", "kind", type=click.IntRange(0, 255), default=0, help="The type of every message.")
 @click.option("--length-prefixed", is_flag=True, help="Before each value its length: 4 bytes, big endian; for binary.")
-@click.option("--durability", type=click.Choice(get_args(Durability)), default="os", show_default=True)
+@click.option("--durability", type=click.Choice(get_args(Durability)), default="os", show_default=True, help=_SURVIVES)
 def append(directory: Path, key: str, kind: int, length_prefixed: bool, durability: Durability) -> None:
     r"""Append each line of standard input as a message, as it comes in; the line's end is not part of it.
 
