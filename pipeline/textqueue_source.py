@@ -35,6 +35,7 @@ from pipeline.schema import check_projection
 from sej.disk import OS, replace_file
 from sej.locks import Lock
 from textqueue import MessageStatus, TextQueue
+from textqueue.parser import render
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,24 +149,46 @@ class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
 def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bool) -> None:
     """Append a batch unless it is in the file. keep: note its number for good."""
     ledger = f"{path}.spark"
-    lock = Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S)
-    with lock, TextQueue(path, settle_s=0.0) as queue:
+    with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
         known: dict[str, Any] = {"done": {}, "intent": None}
         with suppress(FileNotFoundError), open(ledger, encoding="utf-8") as file:
             known = json.load(file)
         intent = known["intent"]
         if intent is not None:  # a job died in here
-            if _occurrences(queue, intent["rows"]) == intent["before"]:
-                _append(queue, intent["rows"])
-            _note(known, intent["name"], intent["number"], keep=intent["keep"])
-        if not (keep and number <= known["done"].get(name, -1)):
-            if rows:
-                before = _occurrences(queue, rows)
-                mark = {"name": name, "number": number, "keep": keep, "rows": rows, "before": before}
-                _save(ledger, {**known, "intent": mark})
-                _append(queue, rows)
-            _note(known, name, number, keep=keep)
-        _save(ledger, known)
+            _cut_torn(path, intent)
+        with TextQueue(path, settle_s=0.0) as queue:
+            if intent is not None:
+                if _occurrences(queue, intent["rows"]) == intent["before"]:
+                    _append(queue, intent["rows"])
+                _note(known, intent["name"], intent["number"], keep=intent["keep"])
+            if not (keep and number <= known["done"].get(name, -1)):
+                if rows:
+                    there = OS.status(path)
+                    mark = {"name": name, "number": number, "keep": keep, "rows": rows}
+                    mark |= {"before": _occurrences(queue, rows), "size": 0 if there is None else there.size}
+                    _save(ledger, {**known, "intent": mark})
+                    _append(queue, rows)
+                _note(known, name, number, keep=keep)
+            _save(ledger, known)
+
+
+def _cut_torn(path: str, intent: dict[str, Any]) -> None:
+    """Take back the beginning of an append that died inside its write, if nobody has touched it since."""
+    if OS.status(path) is None:
+        return
+    with Lock(f"{path}.lck", what=f"the text queue {path}").acquire(timeout=_LOCK_S):
+        file = OS.open(path, "edit")
+        try:
+            size = file.status().size
+            tail = file.read(max(size - intent["size"], 0), intent["size"])
+            for mend in (b"", b"\n"):
+                for newline in (b"\n", b"\r\n"):
+                    whole = mend + b"".join(render(row, newline=newline) for row in intent["rows"])
+                    if tail and len(tail) < len(whole) and whole.startswith(tail):
+                        file.truncate(intent["size"])
+                        return
+        finally:
+            file.close()
 
 
 def _append(queue: TextQueue, rows: list[str]) -> None:

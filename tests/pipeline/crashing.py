@@ -1,8 +1,8 @@
 """Commit a job again and again, dying at the first, second, ... change on the disk; then run it once more.
 
 It dies before each change, after it, and inside those that have an inside: a write of which half arrives, a folder of
-which one file is removed. Run as a program, because it forks: `python crashing.py FOLDER overwrite|append`. Prints how
-many places it died at.
+which one file is removed. Run as a program, because it forks: `python crashing.py FOLDER overwrite|append|text`. Prints
+how many places it died at.
 """
 
 import os
@@ -12,14 +12,16 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import sej
 from pipeline.committing import Job, commit
 from pipeline.options import WRITE, parse
 from pipeline.staging import Owner, Stage
 from pipeline.target import Target
+from pipeline.textqueue_source import _append_once
 from sej.disk import OsDisk, OsFile
+from textqueue import MessageStatus, TextQueue
 
 CHANGES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (OsDisk, ("open", "mkdir", "rename", "unlink", "rmdir", "sync_dir")),
@@ -79,47 +81,76 @@ class Bomb:
         setattr(OsFile, "writer", lambda file: self.around("writer", bare(file)))  # noqa: B010 - of a class, not an object
 
 
-def attempt(target: Target, number: int, overwrite: bool) -> bool:
-    """One whole attempt of the same job: tasks, then the commit."""
-    job = uuid.uuid4().hex
-    stage = Stage(target.staging, job, Owner.here())
-    for shard in range(SHARDS):
-        values = [b"new-%d-%d" % (shard, row) for row in range(ROWS)]
-        stage.append(shard, values, [b""] * ROWS, 0, 1)
-    return commit(target, Job(job, "crashing", number, stage.finish(), overwrite))
+class Journals:
+    """Into two shards, appending or replacing."""
+
+    def __init__(self, root: str, *, overwrite: bool) -> None:
+        self.overwrite = overwrite
+        self.target = Target.of(root, parse(WRITE, {"bits": "1"}))
+        for shard in range(SHARDS):
+            with self.target.open(shard) as writer:
+                writer.append_many([b"old"] * BEFORE)
+
+    def attempt(self) -> bool:
+        """One whole attempt of the same job: tasks, then the commit."""
+        job = uuid.uuid4().hex
+        stage = Stage(self.target.staging, job, Owner.here())
+        for shard in range(SHARDS):
+            values = [b"new-%d-%d" % (shard, row) for row in range(ROWS)]
+            stage.append(shard, values, [b""] * ROWS, 0, 1)
+        return commit(self.target, Job(job, "crashing", 4, stage.finish(), self.overwrite))
+
+    def check(self) -> None:
+        assert self.attempt() is False
+        for shard in range(SHARDS):
+            with sej.Scanner(self.target.directory(shard).path) as scanner:
+                values = [message.value for message in scanner]
+            old = [] if self.overwrite else [b"old"] * BEFORE
+            assert values == [*old, *(b"new-%d-%d" % (shard, row) for row in range(ROWS))], values
+            assert sej.Journal(self.target.directory(shard).path).verify() == []
+        left = [name for name in os.listdir(self.target.staging) if name.startswith(("task-", "job-"))]
+        # What a dead attempt had not decided stays until its driver is dead: here that is this very process.
+        assert all(name.startswith("task-") for name in left), left
 
 
-def check(target: Target, overwrite: bool) -> None:
-    for shard in range(SHARDS):
-        with sej.Scanner(target.directory(shard).path) as scanner:
-            values = [message.value for message in scanner]
-        old = [] if overwrite else [b"old"] * BEFORE
-        assert values == [*old, *(b"new-%d-%d" % (shard, row) for row in range(ROWS))], values
-        assert sej.Journal(target.directory(shard).path).verify() == []
-    left = [name for name in os.listdir(target.staging) if name.startswith(("task-", "job-"))]
-    # What a dead attempt had not decided stays until its driver is dead: here that is this very process.
-    assert all(name.startswith("task-") for name in left), left
+class Text:
+    """Into a text queue."""
+
+    rows: ClassVar = [f"new-{row}\nsecond line" for row in range(ROWS)]
+
+    def __init__(self, root: str) -> None:
+        self.path = f"{root}.tq"
+        Path(self.path).write_text("-old")  # a person left it without a line end
+
+    def attempt(self) -> None:
+        _append_once(self.path, "crashing", 4, self.rows, keep=True)
+
+    def check(self) -> None:
+        self.attempt()
+        with TextQueue(self.path, settle_s=0.0) as queue:
+            values = [message.value for message in queue.messages(set(MessageStatus))]
+        assert values == ["old", *self.rows], values
 
 
-def main(folder: str, overwrite: bool) -> None:
+def sink(kind: str, root: str) -> Journals | Text:
+    return Text(root) if kind == "text" else Journals(root, overwrite=kind == "overwrite")
+
+
+def main(folder: str, kind: str) -> None:
     place = 0
     for when in WHEN:
         place = 0
         while True:
             place += 1
-            target = Target.of(str(Path(folder) / f"{when}-{place}"), parse(WRITE, {"bits": "1"}))
-            for shard in range(SHARDS):
-                with target.open(shard) as writer:
-                    writer.append_many([b"old"] * BEFORE)
+            into = sink(kind, str(Path(folder) / f"{when}-{place}"))
             child = os.fork()
             if child == 0:
                 Bomb(place, when).arm()
-                attempt(target, 4, overwrite)
+                into.attempt()
                 os._exit(0)
             _, status = os.waitpid(child, 0)
-            attempt(target, 4, overwrite)
-            assert attempt(target, 4, overwrite) is False
-            check(target, overwrite)
+            into.attempt()
+            into.check()
             if os.waitstatus_to_exitcode(status) == 0:
                 break
             assert os.waitstatus_to_exitcode(status) == 7
@@ -127,4 +158,4 @@ def main(folder: str, overwrite: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "overwrite")
+    main(*sys.argv[1:])
