@@ -3,7 +3,7 @@
 What it promises: every message of every shard once, in order within its shard. In turn (the default), a shard with a
 long backlog does not keep the others waiting: each gives a limited batch and goes to the back of the row. By time, the
 oldest message of all shards that have one comes first; a shard that has nothing is not waited for, so a message that
-comes late is given late. Memory is bounded by the batches: a few dozen messages a shard at 1,024 shards.
+comes late is given late. Memory is bounded by the batches: a few dozen messages a shard, and 64 KiB, at 1,024 shards.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sej.disk import OS, Disk
 from sej.errors import ClosedError, JournalNotFoundError
 from sej.gaps import Gap
 from sej.message import FIRST, Message, Start
+from sej.segment import CHUNK_BYTES
 from shard.names import Path
 from shard.sources import Sources
 
@@ -30,6 +31,9 @@ _WHOLE: Final = 1 << 14
 """Where shards have to be opened anew at each turn, a turn takes whatever one read of the file brings."""
 _HELD: Final = 1 << 15
 """By time, so many messages are held at most, of all shards together (but one of each at the least)."""
+_HELD_BYTES: Final = 1 << 26
+"""By time, about so many bytes are held at most (but one message of each shard at the least)."""
+_LEAST_BYTES: Final = 1 << 14
 _LOOK_EVERY: Final = 4096
 """So many messages are given out before idle shards are looked at again."""
 _JUDGE_AFTER_S: Final = 1.0
@@ -103,7 +107,12 @@ class Scanner:
         for index in (*wanted, *self._starts):
             path.dir(index)  # refuses one that the tree does not have
         self._by_time = by == "time"
-        self._sources = Sources(path, max_open=max_open, on_corruption=on_corruption, verify=verify, disk=disk)
+        chunk_bytes = CHUNK_BYTES
+        if self._by_time:
+            chunk_bytes = min(max(_HELD_BYTES // max(len(wanted), 1), _LEAST_BYTES), CHUNK_BYTES)
+        self._sources = Sources(
+            path, max_open=max_open, on_corruption=on_corruption, verify=verify, chunk_bytes=chunk_bytes, disk=disk
+        )
         self._offsets: dict[int, int] = {}
         self._absent: list[int] = []
         self._row: deque[int] = deque()

@@ -16,6 +16,7 @@ from sej.disk import Disk
 from sej.gaps import Gap
 from sej.journal import Journal
 from sej.message import FIRST, Message, Start
+from sej.segment import CHUNK_BYTES
 from sej.watch import Watch, wait_any
 from shard.names import Path
 from shard.trees import look
@@ -60,6 +61,7 @@ class Sources:
         max_open: int,
         on_corruption: Literal["raise", "skip"] = "raise",
         verify: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
         disk: Disk,
     ) -> None:
         """No shard yet; see :meth:`join`.
@@ -69,12 +71,14 @@ class Sources:
             max_open: so many shards have a file open at a time.
             on_corruption: as for :class:`sej.Scanner`.
             verify: as for :class:`sej.Scanner`.
+            chunk_bytes: so much of a shard is read at a time, but a whole message at the least.
             disk: the seam.
         """
         self._path = path
         self._max_open = max_open
         self._on_corruption: Literal["raise", "skip"] = on_corruption
         self._verify = verify
+        self._chunk_bytes = chunk_bytes
         self._disk = disk
         self._open: OrderedDict[int, Source] = OrderedDict()
         self._root: Watch | None = None
@@ -97,7 +101,9 @@ class Sources:
             at = journal.first_offset if offset is FIRST else journal.end_offset
         else:
             at = offset
-        cursor = Cursor(directory, at, on_corruption=self._on_corruption, verify=self._verify)
+        cursor = Cursor(
+            directory, at, on_corruption=self._on_corruption, verify=self._verify, chunk_bytes=self._chunk_bytes
+        )
         cursor.check_available()
         source = self.there[index] = Source(index, directory, cursor)
         if self._root is not None:

@@ -34,6 +34,10 @@ __all__ = ["Worker"]
 
 _BALANCE_S: Final = 0.25
 """So often the living are counted: what a death or a join costs at most before it is noticed."""
+_LOOK_S: Final = 5.0
+"""So often all shards are looked for anew; new ones are told of by the system."""
+_FETCH_S: Final = 0.05
+"""So often a busy worker looks which of its other shards have something to do."""
 _TURN: Final = 256
 _TURN_S: Final = 0.1
 
@@ -104,6 +108,8 @@ class Worker:
         self._stop = threading.Event()
         self._claims: dict[int, Claim] = {}
         self._row: deque[int] = deque()
+        self._absent: set[int] = set()
+        self._look_at = 0.0
 
     @property
     def shards(self) -> list[int]:
@@ -150,15 +156,16 @@ class Worker:
 
     def _run(self, handler: Handler, timeout: float | None, slot: Slot, sources: Sources) -> int:
         handled = 0
-        balance_at = 0.0
+        balance_at = fetch_at = 0.0
         quiet_since = time.monotonic()
+        self._look_at = 0.0
         sources.watch()
         while not self._stop.is_set():
             now = time.monotonic()
             if now >= balance_at:
                 self._balance(slot, sources)
                 balance_at = time.monotonic() + _BALANCE_S
-            if self._row:
+            if self._row and now < fetch_at:
                 done = self._turn(handler, sources)
                 handled += done
                 if done:
@@ -166,16 +173,25 @@ class Worker:
                 continue
             now = time.monotonic()
             retries = [claim.retry_at for claim in self._claims.values() if claim.retry_at]
-            if timeout is not None and now - quiet_since >= timeout and not retries:
-                break
-            limit = min([balance_at, *retries]) - now
-            if timeout is not None:
-                limit = min(limit, max(quiet_since + timeout - now, 0.0)) if not retries else limit
-            fresh, _ = sources.wait(max(limit, 0.0))
-            due = [claim.index for claim in self._claims.values() if 0 < claim.retry_at <= time.monotonic()]
-            waiting = set(self._row)
-            self._row.extend(index for index in {*fresh, *due} if index in self._claims and index not in waiting)
+            limit = 0.0
+            if not self._row:
+                limit = min([balance_at, *retries]) - now
+                if timeout is not None and not retries:
+                    if now - quiet_since >= timeout:
+                        break
+                    limit = min(limit, quiet_since + timeout - now)
+            self._fetch(sources, max(limit, 0.0))
+            fetch_at = time.monotonic() + _FETCH_S
         return handled
+
+    def _fetch(self, sources: Sources, limit: float) -> None:
+        """Wait until there is something to do, at most so many seconds; the shards concerned go into the row."""
+        fresh, new = sources.wait(limit)
+        if new:
+            self._absent = set(sources.missing(self._absent))
+        due = [claim.index for claim in self._claims.values() if 0 < claim.retry_at <= time.monotonic()]
+        waiting = set(self._row)
+        self._row.extend(index for index in {*fresh, *due} if index in self._claims and index not in waiting)
 
     def _turn(self, handler: Handler, sources: Sources) -> int:
         """Handle a batch of the shard whose turn it is; a shard at its end, or with a failure, leaves the row."""
@@ -207,8 +223,10 @@ class Worker:
 
     def _balance(self, slot: Slot, sources: Sources) -> None:
         """Let go of what is more than our share; claim what is free until we have it."""
-        absent = set(sources.missing(range(self.path.count)))
-        there = [index for index in range(self.path.count) if index not in absent]
+        if time.monotonic() >= self._look_at:
+            self._absent = set(sources.missing(range(self.path.count)))
+            self._look_at = time.monotonic() + _LOOK_S
+        there = [index for index in range(self.path.count) if index not in self._absent]
         standing = slot.standing()
         share = standing.share(len(there))
         if len(self._claims) > share:
@@ -225,6 +243,9 @@ class Worker:
         try:
             claim = Claim(index, self.path.dir(index), self.name, self._terms)
         except LockedError:
+            return
+        except JournalNotFoundError:  # removed since we looked
+            self._absent.add(index)
             return
         except OSError as error:
             raise (

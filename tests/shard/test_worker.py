@@ -3,6 +3,7 @@
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +70,51 @@ def test_a_handler_that_fails_gets_the_message_again_while_other_shards_go_on(pa
     assert {index for index, _ in seen[first:last]} - {failing}
     mine = [offset for index, offset in seen if index == failing]
     assert mine == sorted(mine)
+
+
+def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path) -> None:
+    """Neither messages that come into another shard, nor one that is to be tried again, nor a shard that is new."""
+    until = time.monotonic() + 30
+    seen: dict[int, int] = {0: 0, 1: 0, 2: 0}
+    worker = shard.Worker(path, "w", backoff_s=0.01)
+    with shard.Writer(path, route=lambda message: message.type) as writer:
+        writer.append_many([b"x"] * 2, type=[0, 1])
+
+        def handle(index: int, message: sej.Message) -> None:
+            seen[index] += 1
+            if index == 0:
+                writer.append(b"x", type=0)
+                if seen[0] == 100:  # by now the other shard was found empty
+                    writer.append_many([b"x"] * 2, type=[1, 2])
+            if index == 1 and seen[1] == 2:
+                raise RuntimeError("once more")
+            if (seen[1] >= 3 and seen[2]) or time.monotonic() > until:
+                worker.stop()
+
+        worker.run(handle)
+    assert seen[1] == 3
+    assert seen[2] == 1
+
+
+def test_a_shard_that_is_removed_is_named_and_the_others_go_on(path: shard.Path) -> None:
+    fill(path, 800)
+    handled: set[bytes] = set()
+    removed: list[int] = []
+
+    def handle(index: int, message: sej.Message) -> None:
+        handled.add(message.value)
+        if not removed:
+            removed.append(next(other for other in worker.shards if other != index))
+            shutil.rmtree(path.dir(removed[0]))
+
+    worker = shard.Worker(path, "w")
+    with pytest.raises(sej.JournalNotFoundError) as caught:
+        worker.run(handle)
+    assert str(caught.value.path) == path.dir(removed[0])
+    shard.Worker(path, "w", timeout=0.0).run(handle)
+    keys = [b"key %d" % number for number in range(800)]
+    assert handled >= {key for key in keys if path.index(key) != removed[0]}
+    assert [problem.path for problem in shard.check(path.root)] == [path.dir(removed[0])]
 
 
 def test_dead_letters(path: shard.Path, tmp_path: FilePath) -> None:
