@@ -11,19 +11,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from sej.disk import OS, Disk, File, Status
 from sej.errors import ClosedError
 from textqueue.appending import append, mending
 from textqueue.archive import archive
-from textqueue.claims import Claim, Claimer, Claiming
+from textqueue.claims import Claim, Claiming
 from textqueue.cursor import Cursor, walk
 from textqueue.drain import OnceWriter, drain
-from textqueue.errors import InvalidTextError, TextQueueError
-from textqueue.files import Files, files_of
+from textqueue.errors import InvalidTextError
+from textqueue.files import files_of
 from textqueue.follow import follow
 from textqueue.grammar import CONTROL_OF, MessageStatus
+from textqueue.inputs import Inputs
 from textqueue.message import Message, marking
 from textqueue.parser import render
 from textqueue.reconcile import Conflict, OnRevert
@@ -32,14 +33,6 @@ from textqueue.source import Source
 __all__ = ["TextQueue"]
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
-
-
-class _Input(NamedTuple):
-    """One file of a queue, and this object's places in it."""
-
-    source: Source
-    cursor: Cursor
-    claimer: Claimer
 
 
 class TextQueue:
@@ -94,19 +87,21 @@ class TextQueue:
             raise InvalidTextError(f"settle_s must be 0 or more seconds, not {settle_s!r}")
         self.conflicts: list[Conflict] = []
         self._settle_s = settle_s
-        self._on_revert: OnRevert = on_revert
         self._disk = disk
-        self._inputs: list[_Input] = []
         self._walks: dict[tuple[int, frozenset[MessageStatus]], Iterator[Message]] = {}
         self._now: Iterator[Message] = iter(())
-        self._dead_hosts = frozenset(dead_hosts)
         self._threads = threading.RLock()
         self._closed = False
-        self._files: Files | None = None
-        self._writer = writer
-        if path is not None:
-            self._files = files_of(os.fspath(path), writer, disk)
-            self._look()
+        self._inputs = Inputs(
+            None if path is None else files_of(os.fspath(path), writer, disk),
+            writer=writer,
+            settle_s=settle_s,
+            on_revert=on_revert,
+            dead_hosts=dead_hosts,
+            conflicts=self.conflicts,
+            disk=disk,
+        )
+        self._inputs.look()
 
     # The published package's interface
 
@@ -120,7 +115,7 @@ class TextQueue:
         self._check_open()
         if self._disk.status(name) is None:
             raise FileNotFoundError(2, "no such queue file; make it, or append to TextQueue(path)", name)
-        self._add(name)
+        self._inputs.add(name)
 
     def get_next(self) -> Message | None:
         """The next queued message that this object has not given out; None when there is none now.
@@ -138,8 +133,8 @@ class TextQueue:
     def _get_next(self) -> Message | None:
         with self._threads:
             self._check_open()
-            self._look()
-            for _, cursor, _ in self._inputs:
+            self._inputs.look()
+            for _, cursor, _ in self._inputs.found:
                 found = self._next_of(cursor)
                 if found is not None:
                     self._now = cursor.ready
@@ -180,8 +175,8 @@ class TextQueue:
         """
         self._check_open()
         with self._threads:
-            self._look()
-            for one in self._inputs:
+            self._inputs.look()
+            for one in self._inputs.found:
                 claim = one.claimer.take(owner)
                 if claim is not None:
                     return claim
@@ -191,7 +186,7 @@ class TextQueue:
         """Give the descriptors back; a second time does nothing."""
         self._closed = True
         self._now = iter(())
-        for source in self._sources:
+        for source in self._inputs.sources:
             source.close()
 
     def get_next_in_file(
@@ -209,16 +204,16 @@ class TextQueue:
         statuses |= {MessageStatus.critical} if include_critical_items else set()
         with self._threads:
             if statuses == _QUEUED:
-                return self._next_of(self._inputs[file_index].cursor)
+                return self._next_of(self._inputs.found[file_index].cursor)
             place = (file_index, frozenset(statuses))
             if place not in self._walks:
-                self._walks[place] = walk(self._inputs[file_index].source, statuses)
+                self._walks[place] = walk(self._inputs.found[file_index].source, statuses)
             return next(self._walks[place], None)
 
     @property
     def input_files(self) -> list[str]:
         """The paths of the files, in order."""
-        return [source.path for source in self._sources]
+        return [source.path for source in self._inputs.sources]
 
     # Reading
 
@@ -235,8 +230,8 @@ class TextQueue:
         for status in statuses:
             if not isinstance(status, MessageStatus):
                 raise TypeError(f"statuses must hold textqueue.MessageStatus, not {status!r}")
-        self._look()
-        return itertools.chain.from_iterable(walk(source, statuses) for source in self._sources)
+        self._inputs.look()
+        return itertools.chain.from_iterable(walk(source, statuses) for source in self._inputs.sources)
 
     def follow(self, *, timeout: float | None = None, stop: threading.Event | None = None) -> Iterator[Message]:
         """Give out queued messages as ``get_next`` does, and wait for more: appended by programs, or saved by editors.
@@ -245,11 +240,9 @@ class TextQueue:
             timeout: end after so many seconds without a message; None: never.
             stop: end soon after this is set.
         """
-        return follow(self.get_next, self._directories, timeout=timeout, settle_s=self._settle_s, stop=stop)
-
-    def _directories(self) -> set[str]:
-        names = {os.path.dirname(source.path) or "." for source in self._sources}
-        return names | ({self._files.directory} if self._files is not None else set()) or {"."}
+        return follow(
+            self.get_next, lambda: self._inputs.directories, timeout=timeout, settle_s=self._settle_s, stop=stop
+        )
 
     # Writing
 
@@ -327,9 +320,7 @@ class TextQueue:
             FileInUseError: an editor shows a file of the queue open.
         """
         self._check_open()
-        self._look()
-        there = [source for source in self._sources if self._disk.status(source.path) is not None]
-        return sum(archive(source, os.fspath(target), statuses) for source in there)
+        return sum(archive(one.source, os.fspath(target), statuses) for one in self._inputs.there())
 
     def drain_to(self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000) -> int:
         """Move every free message into a journal, each once, whatever dies in between.
@@ -352,13 +343,13 @@ class TextQueue:
         if batch < 1:
             raise InvalidTextError(f"batch must be 1 or more, not {batch}")
         with self._threads:
-            self._look()
-            there = [one for one in self._inputs if self._disk.status(one.source.path) is not None]
+            self._inputs.look()
+            there = self._inputs.there()
         return sum(drain(one.source, one.claimer, writer, key=key, batch=batch) for one in there)
 
     def sync(self) -> None:
         """Force what was written to the medium: after this a power loss takes none of it."""
-        for source in self._sources:
+        for source in self._inputs.sources:
             try:
                 file = self._disk.open(source.path, "edit")
             except FileNotFoundError:
@@ -378,37 +369,13 @@ class TextQueue:
 
     def __repr__(self) -> str:
         """Its files."""
-        return f"TextQueue({', '.join(source.path for source in self._sources)})"
-
-    @property
-    def _sources(self) -> list[Source]:
-        return [one.source for one in self._inputs]
-
-    def _add(self, path: str) -> Source:
-        status = self._disk.status(path)
-        if status is not None and status.is_dir:
-            raise TextQueueError("this is a directory and no .tq file; open it as TextQueue(path)", path=path)
-        source = Source(
-            path, disk=self._disk, settle_s=self._settle_s, on_revert=self._on_revert, conflicts=self.conflicts
-        )
-        self._inputs.append(_Input(source, Cursor(source), Claimer(source, dead_hosts=self._dead_hosts)))
-        return source
-
-    def _look(self) -> None:
-        """Find files that others have made since."""
-        if self._files is not None and (self._files.single is None or not self._inputs):
-            known = {source.path for source in self._sources}
-            for path in self._files.found(self._disk):
-                if path not in known:
-                    self._add(path)
-            if self._files.single is None:  # in the order of their names, whenever they were found
-                self._inputs.sort(key=lambda one: one.source.path)
+        return f"TextQueue({', '.join(source.path for source in self._inputs.sources)})"
 
     def _append(
         self, entries: Sequence[tuple[str | bytes, Sequence[str | bytes]]], status: MessageStatus
     ) -> list[Message]:
         self._check_open()
-        source = self._target()
+        source = self._inputs.target()
         for text, variables in entries:  # before the file is touched
             render(text, variables, status=status)
 
@@ -418,17 +385,6 @@ class TextQueue:
 
         places = append(source, build)
         return [Message(source, raw, position, epoch) for position, raw, epoch in places]
-
-    def _target(self) -> Source:
-        if self._files is None:
-            if not self._inputs:
-                raise TextQueueError("this queue has no file to append to: name one, TextQueue(path)")
-            return self._inputs[-1].source
-        path = self._files.own(self._writer, self._disk)
-        for source in self._sources:
-            if source.path == path:
-                return source
-        return self._add(path)
 
     def _check_open(self) -> None:
         if self._closed:

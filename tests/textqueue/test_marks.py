@@ -48,7 +48,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(q: TextQueue) -> bool:
-    return q._sources[0].marks._held is not None
+    return q._inputs.sources[0].marks._held is not None
 
 
 def begun(q: TextQueue) -> list[Message]:
@@ -70,7 +70,7 @@ def test_marks_in_a_row_are_in_the_file_and_in_the_ledger_when_they_return(path:
             message.mark_as_cleared()
             assert held(q)
             # Through another path, since opening this one would wait for the lease.
-            file = q._sources[0].marks._file
+            file = q._inputs.sources[0].marks._file
             assert file is not None
             assert file.read(1000, 0) == cleared(number)
             assert path.with_name("jobs.tq.log").read_bytes().count(b"\n=") == number
@@ -88,9 +88,9 @@ def test_the_ledger_is_as_after_marks_one_by_one(path: Path, tmp_path: Path) -> 
         begun(q)
         for message in list(slow.messages())[:3]:
             message.mark_as_cleared()
-            slow._sources[0].marks.end()
-        q._sources[0].marks.end()
-        fast, one_by_one = (each._sources[0].ledger for each in (q, slow))
+            slow._inputs.sources[0].marks.end()
+        q._inputs.sources[0].marks.end()
+        fast, one_by_one = (each._inputs.sources[0].ledger for each in (q, slow))
         assert [(m.kind, m.position, m.digest) for m in fast.marks()] == [
             (m.kind, m.position, m.digest) for m in one_by_one.marks()
         ]
@@ -125,7 +125,7 @@ def test_an_editor_gets_the_file_from_the_mark_that_notices_it(path: Path) -> No
                 message.mark_as_cleared()
                 if not held(q):
                     break
-            q._sources[0].marks.end()  # where it came too late for that
+            q._inputs.sources[0].marks.end()  # where it came too late for that
             assert editor.wait() == 0
         for message in messages:
             if message.status.name == "queued":
@@ -248,7 +248,7 @@ def test_a_forked_child_leaves_it_to_its_parent(path: Path) -> None:
             except BaseException:
                 os._exit(1)
         messages[3].mark_as_cleared()
-        q._sources[0].marks.end()
+        q._inputs.sources[0].marks.end()
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         for message in messages[4:-1]:
@@ -265,7 +265,7 @@ marks.Marks.tick = lambda self: True
 q = TextQueue(sys.argv[1])
 for message in list(q.messages())[:10]:
     message.mark_as_cleared()
-assert q._sources[0].marks._held is not None
+assert q._inputs.sources[0].marks._held is not None
 os.kill(os.getpid(), int(sys.argv[2]))
 """
 
@@ -312,7 +312,7 @@ def test_a_lease_that_was_lost_leaves_no_word_of_its_end(path: Path) -> None:
     """As after the system's lease time, while this process was stopped."""
     with TextQueue(path) as q:
         messages = begun(q)
-        file = q._sources[0].marks._file
+        file = q._inputs.sources[0].marks._file
         assert file is not None
         assert end_lease(file)
         path.write_bytes(b"# somebody came\n" + cleared(1))
