@@ -21,3 +21,11 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
     warnings = "default" if example.stem.startswith("spark_") else "error"
     done = run([sys.executable, "-W", warnings, example], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_is_short_and_listed(example: Path) -> None:
+    text = example.read_text()
+    assert text.startswith('"""')
+    assert len(text.splitlines()) < 40
+    assert f"[{example.name}]({example.name})" in (example.parent / "README.md").read_text()
