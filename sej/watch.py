@@ -1,5 +1,7 @@
 """Waiting for a directory to change: inotify where there is one, adaptive polling elsewhere and as the safety net.
 
+On systems other than Linux the library watchdog wakes the polling, see :mod:`sej.observing`.
+
 One inotify instance serves the whole process. There is no thread: of the threads that wait, one at a time (the leader)
 reads the descriptor itself, hands events to the others, and passes the lead on when its own wait is over. So an event
 costs one system call and no hand-over in the common case of one reader.
@@ -19,8 +21,11 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final, Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from sej.observing import Observers
 
 __all__ = ["Watch", "wait_any"]
 
@@ -29,6 +34,7 @@ _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x400, 0x800, 0x4000,
 _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 _EVENT: Final = struct.Struct("=iIII")  # watch, mask, cookie, size of the name behind it
 _READ_BYTES: Final = 4096  # of events at once: what does not fit is read next time
+_OBSERVE: Final = sys.platform != "linux"
 _SAFETY_S: Final = 1.0
 _POLL_FIRST_S: Final = 0.001
 _POLL_MAX_S: Final = 0.05
@@ -57,6 +63,7 @@ class Watch:
         self._idle_waits = 0
         self._hub = _Hub.current()
         self._id = self._hub.add(self)
+        self._end_observing = self._hub.observe(self) if self._id is None else None
 
     @property
     def polling(self) -> bool:
@@ -93,6 +100,8 @@ class Watch:
         """Stop watching; a wait in another thread returns."""
         if not self._closed:
             self._closed = True
+            if self._end_observing is not None:
+                self._end_observing()
             self._hub.remove(self)
 
     def __enter__(self) -> Self:
@@ -144,6 +153,7 @@ class _Hub:
         self._leading = False
         self._followers = 0
         self._watches: dict[int, set[Watch]] = {}
+        self._observers: Observers | None = None
         self._fd = _inotify_init()
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
@@ -169,6 +179,17 @@ class _Hub:
             if number is not None:
                 self._watches.setdefault(number, set()).add(watch)
             return number
+
+    def observe(self, watch: Watch) -> Callable[[], None] | None:
+        """Let the library tell of changes; returns what ends that, or None where inotify would do it."""
+        if not _OBSERVE:
+            return None
+        with self._guard:
+            if self._observers is None:
+                from sej.observing import Observers
+
+                self._observers = Observers()
+        return self._observers.add(watch.directory, lambda: self.notify(watch))
 
     def remove(self, watch: Watch) -> None:
         with self._lock:

@@ -229,6 +229,32 @@ def test_following_works_where_there_is_no_inotify(tmp_path: Path) -> None:
     assert output(NO_INOTIFY, tmp_path) == "True"
 
 
+OBSERVED = """
+import sys, time, threading
+import sej, sej.watch
+sej.watch._LIBC, sej.watch._OBSERVE = None, True
+sej.watch._POLL_FIRST_S = sej.watch._POLL_MAX_S = sej.watch._SAFETY_S = 20.0  # so that nothing is found by polling
+w = sej.Writer(sys.argv[1])
+start = time.monotonic()
+with sej.Scanner(sys.argv[1], timeout=None) as s, sej.Scanner(sys.argv[1], timeout=None) as other:
+    found = []
+    reader = threading.Thread(target=lambda: found.extend([s.read(), s.read()]))
+    reader.start()
+    while not found:
+        w.append(b"v")  # until the watch is there
+        reader.join(0.01)
+    w.append(b"w")
+    reader.join()
+    assert other.read()
+w.close()
+print(s._watch.polling, time.monotonic() - start < 15, len(found))
+"""
+
+
+def test_following_is_woken_by_the_library_where_there_is_no_inotify(tmp_path: Path) -> None:
+    assert output(OBSERVED, tmp_path) == "True True 2"
+
+
 FORKED = """
 import os, sys, sej
 path = sys.argv[1]
