@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import os
 import select
-import struct
 import sys
 import threading
 import time
@@ -32,7 +31,7 @@ __all__ = ["Watch", "wait_any"]
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x400, 0x800, 0x4000, 0x8000, 0x20000000
 _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
-_EVENT: Final = struct.Struct("=iIII")  # watch, mask, cookie, size of the name behind it
+_EVENT_WORDS: Final = 4  # watch, mask, cookie, size of the name behind it; names fill whole words
 _READ_BYTES: Final = 4096  # of events at once: what does not fit is read next time
 _OBSERVE: Final = sys.platform != "linux"
 _SAFETY_S: Final = 1.0
@@ -255,10 +254,11 @@ class _Hub:
         return events
 
     def _hand_out(self, events: bytes) -> None:
-        position = 0
-        while position < len(events):
-            number, mask, _, name_size = _EVENT.unpack_from(events, position)
-            position += _EVENT.size + name_size
+        words = memoryview(events).cast("I")
+        at = 0
+        while at < len(words):
+            number, mask, name_size = words[at], words[at + 1], words[at + 3]
+            at += _EVENT_WORDS + name_size // words.itemsize
             if mask & _OVERFLOW:
                 for group in self._watches.values():
                     for watch in group:

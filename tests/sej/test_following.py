@@ -233,7 +233,8 @@ OBSERVED = """
 import sys, time, threading
 import sej, sej.watch
 sej.watch._LIBC, sej.watch._OBSERVE = None, True
-sej.watch._POLL_FIRST_S = sej.watch._POLL_MAX_S = sej.watch._SAFETY_S = 20.0  # so that nothing is found by polling
+sej.watch._POLL_FIRST_S = sej.watch._POLL_MAX_S = 20.0
+sej.watch.Watch.__init__.__kwdefaults__["safety_s"] = 20.0  # so that nothing is found by polling
 w = sej.Writer(sys.argv[1])
 start = time.monotonic()
 with sej.Scanner(sys.argv[1], timeout=None) as s, sej.Scanner(sys.argv[1], timeout=None) as other:
