@@ -174,7 +174,8 @@ class Editing(RuleBasedStateMachine):
             entries = data.draw(st.permutations(entries))
         elif what == "comment" and entries:
             at = data.draw(st.integers(0, len(entries) - 1))
-            entries[at] = b"#" + entries[at][1:]
+            if entries[at] != b"\n":
+                entries[at] = b"#" + entries[at][1:]
         elif what == "insert":
             at = data.draw(st.integers(0, len(entries)))
             entries.insert(at, data.draw(st.sampled_from([b"T future\n", b"# -a\n", b"\n", b"#\n more\n"])))
