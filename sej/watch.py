@@ -219,8 +219,8 @@ class _Hub:
                     self._follow(left)
                     continue
                 self._leading = True
-                self._lock.release()
                 try:
+                    self._lock.release()  # in here, as an interrupt may come with its return
                     events = self._read(left)
                 finally:
                     self._lock.acquire()
