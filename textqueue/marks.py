@@ -124,6 +124,8 @@ class Marks:
                 after = data[size + 1 :]
             if data[ahead : ahead + size] != raw or data[ahead - 1] != _NEWLINE or not ends(raw, after):
                 return False
+            if not leased(file):
+                return False
             new = bytes([control]) + raw[1:]
             file.write_at(new[:1], position)
             there = source.disk.status(source.path)
@@ -247,6 +249,8 @@ class Marks:
                     data = session.file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
                     if not proven(data, start, group):
                         return None
+                if not leased(session.file):
+                    return None
                 for group in groups:
                     begin = group[0].position
                     window = bytearray(session.file.read(group[-1].position + 1 - begin, begin))

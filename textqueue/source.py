@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from sej.disk import Disk, File, Status
-from sej.locks import ask_for_file
+from sej.locks import ask_for_file, leased
 from textqueue.chain import Chain
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.exclusive import Exclusive
@@ -220,6 +220,9 @@ class Source:
         """As ``edit_many``, within a session; the second says whether the file is still the one at the path."""
         file = session.file
         found = self._find(file, places, what)
+        alone = session.alone and leased(file)
+        if alone != session.alone:  # somebody waits, or came in while this process was stopped: prove it again
+            found = self._find(file, found, what)
         todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]
         records: list[tuple[int, int, bytes, bytes]] = []
         for number, (place, change) in enumerate(zip(found, todo, strict=True)):
@@ -230,7 +233,7 @@ class Source:
                 file.write_at(data, place.position + relative)
                 raw[relative : relative + len(data)] = data
             new = bytes(raw)
-            if not session.alone and file.read(len(new), place.position) != new:
+            if not alone and file.read(len(new), place.position) != new:
                 self.report(place.position, new, "collision", "the file was rewritten while this message was edited")
             found[number] = place._replace(raw=new)
             records.append((change.kind, place.position, new, change.owner))
