@@ -1,8 +1,10 @@
 """Sphinx: Markdown pages and the reference from the docstrings, one theme, warnings are errors (see the Makefile)."""
 
+import sys
 from importlib import import_module
 from importlib.metadata import version as installed
 from importlib.util import find_spec
+from pathlib import Path
 
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
@@ -14,10 +16,11 @@ project = "SEJ"
 copyright = "the SEJ authors"
 release = version = installed("sej-journals")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "commands"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_ext"]
 
 autoclass_content = "both"
 autodoc_default_options = {

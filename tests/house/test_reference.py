@@ -59,16 +59,18 @@ def test_it_builds_without_the_extras(tmp_path: Path) -> None:
     """
     pages = tmp_path / "reference"
     pages.mkdir()
-    for name in ("pipeline", "wire"):
+    for name in ("command", "pipeline", "wire"):
         shutil.copy(ROOT / "docs" / "reference" / f"{name}.md", pages)
     shutil.copy(ROOT / "docs" / "conf.py", tmp_path)
-    toctree = "```{toctree}\nreference/pipeline\nreference/wire\n```\n"
+    shutil.copytree(ROOT / "docs" / "_ext", tmp_path / "_ext")
+    toctree = "```{toctree}\nreference/command\nreference/pipeline\nreference/wire\n```\n"
     (tmp_path / "index.md").write_text(f"# Pages\n\n{toctree}")
     command: list[str | Path] = [sys.executable, "-c", blind, "-q", "-W", "-D", "nitpicky=0", "-b", "text"]
     command += [tmp_path, tmp_path / "built"]
     done = run(command, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "session(app" in (tmp_path / "built" / "reference" / "pipeline.txt").read_text()
+    assert "sej hub push" in (tmp_path / "built" / "reference" / "command.txt").read_text()
     assert not (tmp_path / "built" / "reference" / "wire.txt").exists()
 
 
