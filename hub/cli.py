@@ -22,6 +22,7 @@ from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.output import as_json, as_text
+from sej.cli.pipes import until_reader_leaves
 from sej.errors import SejError
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
     Example: sej hub merge --reader report /srv/hub
     """
     out = sys.stdout.buffer
-    with Merge(root, reader, None if follow else timeout) as merged:
+    with Merge(root, reader, None if follow else timeout) as merged, until_reader_leaves():
         for count, (source, message) in enumerate(merged, 1):
             if json:
                 row = {"client": source.client, "journal": source.journal_dir} | jsonlib.loads(as_json(message))

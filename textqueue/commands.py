@@ -54,6 +54,9 @@ class JournalsLike(Protocol):
     def writer(self, path: str | os.PathLike[str]) -> AbstractContextManager[OnceWriter]:
         """The writer of a journal."""
 
+    def until_reader_leaves(self) -> AbstractContextManager[None]:
+        """A wait inside ends when nobody reads standard output any more."""
+
 
 @click.group("tq")
 def app() -> None:
@@ -211,12 +214,13 @@ def archive(path: Path, target: Path, critical: bool) -> None:
 @_QUEUE
 @_JSON
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds without a message after which to end.")
-def follow(path: Path, json: bool, timeout: float | None) -> None:
+@click.pass_obj
+def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None) -> None:
     """Print queued messages, and those that come, whoever writes them; marks nothing.
 
     Example: sej tq follow jobs.tq
     """
-    with _opened(path) as queue:
+    with _opened(path) as queue, journals.until_reader_leaves():
         for message in queue.follow(timeout=timeout):
             _show([message], json=json)
             sys.stdout.flush()

@@ -85,7 +85,7 @@ class _Commands(click.Group):
             sys.stdout.flush()
             return result
         except (SejError, OSError, ValueError, KeyboardInterrupt) as error:
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            if (isinstance(error, OSError) and error.errno == errno.EPIPE) or _reader_left(error):
                 _leave_quietly()
             if not isinstance(error, KeyboardInterrupt):
                 click.echo(f"sej: {error}", err=True)
@@ -125,6 +125,11 @@ def _command(name: str, found: Any) -> click.Command:
         get_command(found)(args=list(arguments), prog_name=f"sej {name}")
 
     return command
+
+
+def _reader_left(error: BaseException) -> bool:
+    pipes = sys.modules.get("sej.cli.pipes")  # who waits has loaded it
+    return isinstance(error, KeyboardInterrupt) and pipes is not None and pipes.reader_left()
 
 
 def _leave_quietly() -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,12 @@ __all__ = ["Journals"]
 
 class Journals:
     """Opens journals; loads the core's classes when they are wanted."""
+
+    def until_reader_leaves(self) -> AbstractContextManager[None]:
+        """A wait inside ends when nobody reads standard output any more; see :mod:`sej.cli.pipes`."""
+        from sej.cli.pipes import until_reader_leaves
+
+        return until_reader_leaves()
 
     def writer(self, path: str | os.PathLike[str]) -> Writer:
         """The writer of a journal, which is made if missing."""

@@ -13,7 +13,7 @@ import click
 from sej.cli.choosing import BATCH, DIRECTORY, DURATION, JSON, PLACE, form_options, of_types, offset_at, type_option
 from sej.cli.exits import Exit
 from sej.cli.output import as_text, print_messages
-from sej.cli.standing import Reader, readers_of
+from sej.cli.standing import Reader, complete_reader, readers_of
 from sej.cli.units import Moment
 from sej.directory import Directory, check_name
 from sej.disk import OS
@@ -30,7 +30,7 @@ _VALUE_CHARS: Final = 200
 
 @click.command
 @DIRECTORY
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_reader)
 @JSON
 def offset(directory: Path, name: str | None, json: bool) -> None:
     """Print the kept offset of a reader, alone; or of all, with how far behind each is and who runs it.
@@ -62,7 +62,7 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
 
 @click.command
 @DIRECTORY
-@click.argument("name")
+@click.argument("name", shell_complete=complete_reader)
 @click.argument("place", metavar="OFFSET|TIME|first|end", required=False)
 @click.option("--remove", is_flag=True, help="Forget the reader, so that retention does not wait for it any more.")
 @click.option("--create", is_flag=True, help="The reader may be a new one.")
@@ -123,6 +123,7 @@ def follow(
 
     Example: sej follow --reader shipper --json orders | ./ship
     """
+    from sej.cli.pipes import until_reader_leaves
     from sej.scanner import Scanner
 
     if reader is not None and start is not None:
@@ -131,6 +132,7 @@ def follow(
         kept = None if reader is None else stack.enter_context(Offset(directory, reader))
         first = kept.value if kept else LAST if start is None else offset_at(Journal(directory), start)
         scanner = stack.enter_context(Scanner(directory, first, timeout=timeout))
+        stack.enter_context(until_reader_leaves())
         while batch := scanner.read(BATCH):
             print_messages(of_types(batch, types), form)
             sys.stdout.flush()

@@ -83,9 +83,11 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
         messages += of_types([message], types)
     print_messages(reversed(messages), form)
     if follow:
+        from sej.cli.pipes import until_reader_leaves
         from sej.scanner import Scanner
 
-        with Scanner(directory, journal.end_offset if end is None else end, timeout=None) as scanner:
+        start = journal.end_offset if end is None else end
+        with Scanner(directory, start, timeout=None) as scanner, until_reader_leaves():
             while True:
                 sys.stdout.flush()
                 print_messages(of_types(scanner.read(BATCH), types), form)

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import SejError
@@ -17,7 +19,7 @@ from sej.format import NO_TIMESTAMP
 from sej.journal import Journal
 from sej.offset import read_offset
 
-__all__ = ["Reader", "holder_of", "journals_below", "readers_of", "stuck"]
+__all__ = ["Reader", "complete_reader", "holder_of", "journals_below", "readers_of", "stuck"]
 
 
 class Reader(NamedTuple):
@@ -109,6 +111,18 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
         holder = holder_of(os.path.join(folder, f"{name}.lck"))
         found.append(Reader(name, offset, behind, max(idle_s, 0.0), holder, error))
     return found
+
+
+def complete_reader(context: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    """The readers whose names begin so, for a shell's completion."""
+    directory = context.params.get("directory")
+    if directory is None:
+        return []
+    try:
+        names = os.listdir(os.path.join(directory, "ofs"))
+    except OSError:
+        return []
+    return sorted(name[:-4] for name in names if name.endswith(".ofs") and name.startswith(typed))
 
 
 def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str | None:
