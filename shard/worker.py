@@ -16,6 +16,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections import deque
 from types import FrameType
 from typing import Any, Final
@@ -25,7 +26,7 @@ from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.message import FIRST, Start
 from shard.claims import Claim, Handler, Terms
-from shard.files import make_room, too_many
+from shard.files import make_room
 from shard.names import Path
 from shard.slots import Slot
 from shard.sources import Sources
@@ -36,6 +37,7 @@ _BALANCE_S: Final = 0.25
 """So often the living are counted: what a death or a join costs at most before it is noticed."""
 _LOOK_S: Final = 5.0
 """So often all shards are looked for anew; new ones are told of by the system."""
+_FILES_A_CLAIM: Final = 2
 _FETCH_S: Final = 0.05
 """So often a busy worker looks which of its other shards have something to do."""
 _TURN: Final = 256
@@ -109,6 +111,7 @@ class Worker:
         self._claims: dict[int, Claim] = {}
         self._row: deque[int] = deque()
         self._absent: set[int] = set()
+        self._most = path.count
         self._look_at = 0.0
 
     @property
@@ -137,11 +140,13 @@ class Worker:
         """
         if self._disk.status(self.path.root) is None:
             raise JournalNotFoundError("there is nothing here; a shard.Writer makes its root", path=self.path.root)
-        make_room(2 * self.path.count + min(self._max_open, self.path.count))
+        room = make_room(_FILES_A_CLAIM * self.path.count + min(self._max_open, self.path.count))
+        max_open = min(self._max_open, max(room // 4, 1))
+        self._most = max((room - max_open) // _FILES_A_CLAIM, 1)
         wait = self._timeout if isinstance(timeout, Start) else timeout
         previous = self._catch_sigterm()
         slot = Slot(self.path.root, self.name, self._disk)
-        sources = Sources(self.path, max_open=self._max_open, disk=self._disk)
+        sources = Sources(self.path, max_open=max_open, disk=self._disk)
         try:
             return self._run(handler, wait, slot, sources)
         finally:
@@ -229,6 +234,14 @@ class Worker:
         there = [index for index in range(self.path.count) if index not in self._absent]
         standing = slot.standing()
         share = standing.share(len(there))
+        if share > self._most:
+            warnings.warn(
+                f"this worker may not open enough files for its {share} shards of {self.path.root} and leaves"
+                f" {share - self._most} of them alone: allow it more, with ulimit -n, or start more workers",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            share = self._most
         if len(self._claims) > share:
             self._release(sorted(self._claims)[share:], sources)
         if len(self._claims) < share:
@@ -247,10 +260,6 @@ class Worker:
         except JournalNotFoundError:  # removed since we looked
             self._absent.add(index)
             return
-        except OSError as error:
-            raise (
-                too_many(error, "a worker holds two in each of its shards; more workers share them") or error
-            ) from None
         self._claims[index] = claim
         sources.join(index, claim.done)
         self._row.append(index)
