@@ -14,7 +14,7 @@ from typing import Final, Literal
 from sej.codec import Columns
 from sej.directory import Directory, Segment, containing
 from sej.disk import Disk
-from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError
+from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError, SejError
 from sej.format import OFFSET, OFFSET_SIZE
 from sej.gaps import Gap, read_gaps
 from sej.index import Block, BlockIndex, IndexFile, checksum_error
@@ -69,6 +69,7 @@ class Cursor:
         self._blocks: list[Block] = []
         self._judged: tuple[int, int] | None = None
         self._settled: tuple[int, int, int] | None = None
+        self._is_last = True
         self._parked: Place | None = place
         self._chunk_bytes = chunk_bytes
         self._asked = offset
@@ -76,7 +77,7 @@ class Cursor:
         self.gaps: list[Gap] = []
 
     def read(self, limit: int) -> list[Message]:
-        """Up to limit messages; an empty list at the end of what is there.
+        """Up to limit messages, over chunks and small segments; an empty list at the end of what is there.
 
         Raises:
             OffsetTooSmallError: the due message was deleted.
@@ -84,6 +85,30 @@ class Cursor:
             CorruptionError: wrong bytes that are no torn tail.
             TruncatedError: a segment is shorter than what was read from it.
         """
+        messages: list[Message] = []
+        taken = 0
+        while True:
+            before = self._reader
+            position = before.position if before is not None else 0
+            try:
+                more = self._read_some(limit - len(messages))
+            except SejError:
+                if messages:
+                    return messages  # it comes again, when these are delivered
+                raise
+            messages = messages + more if messages else more
+            reader = self._reader
+            if not more or len(messages) == limit or reader is None or not self._knows_more(reader):
+                return messages
+            taken += reader.position - (position if reader is before else 0)
+            if taken >= self._chunk_bytes:
+                return messages
+
+    def _knows_more(self, reader: SegmentReader) -> bool:
+        """Whether there was more to read when the segment was last looked at: no look for it now."""
+        return not self._is_last or reader.position < reader.seen_size
+
+    def _read_some(self, limit: int) -> list[Message]:
         while True:
             reader = self._reader or self._open()
             if reader is None:
@@ -230,6 +255,7 @@ class Cursor:
                 )
             except FileNotFoundError:
                 continue
+            self._is_last = at == len(segments) - 1
             parked, self._parked = self._parked, None
             if parked is None or not self._unpark(segments[at], reader, *parked):
                 self._enter(segments[at], reader)

@@ -34,9 +34,10 @@ class SegmentReader:
         path: the file.
         position: the byte where the next message starts.
         due: the offset of the next message.
+        seen_size: the size of the file when it was last looked at, bytes.
     """
 
-    __slots__ = ("_chunk", "_chunk_at", "_chunk_bytes", "_file", "_memory", "due", "path", "position")
+    __slots__ = ("_chunk", "_chunk_at", "_chunk_bytes", "_file", "_memory", "due", "path", "position", "seen_size")
 
     def __init__(
         self, disk: Disk, path: str | os.PathLike[str], position: int, due: int, *, chunk_bytes: int = CHUNK_BYTES
@@ -50,6 +51,7 @@ class SegmentReader:
         self._file: File = disk.open(self.path, "read")
         self.position = position
         self.due = due
+        self.seen_size = 0
         self._chunk: bytes | memoryview = b""
         self._chunk_at = position
         self._chunk_bytes = chunk_bytes
@@ -151,7 +153,7 @@ class SegmentReader:
 
     def _refill(self) -> bool:
         """Read a chunk from the next message on; whether there is more to decode than before."""
-        size = self._file.status().size
+        size = self.seen_size = self._file.status().size
         there = size - self.position
         had = len(self._chunk) - (self.position - self._chunk_at)
         if there < 0:

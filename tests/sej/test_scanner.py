@@ -79,6 +79,29 @@ def test_read_gives_at_most_what_was_asked_for_and_iteration_goes_on(tmp_path: P
                 s.read(bad)
 
 
+def test_read_fills_up_over_small_segments_but_not_beyond_a_chunk(tmp_path: Path) -> None:
+    journal(tmp_path / "small", 30)
+    with sej.Scanner(tmp_path / "small") as s:
+        assert s.read(20) == sample(30)[:20] and s.read(100) == sample(30)[20:] and s.read(100) == []
+    with sej.Writer(tmp_path / "large", segment_bytes=1 << 20) as w:
+        w.append_many([bytes(100_000)] * 50)
+    with sej.Scanner(tmp_path / "large") as s:
+        batches = iter(lambda: len(s.read(1000)), 0)
+        sizes = list(batches)
+        assert sum(sizes) == 50 and max(sizes) <= 5  # of a chunk and what ends behind it
+
+
+def test_read_delivers_what_stands_before_damage_first(tmp_path: Path) -> None:
+    segments = sorted((journal(tmp_path) / "jnl").iterdir())
+    first = int(segments[2].name[:16], 16)
+    segments[2].write_bytes(b"\xff" * 200)
+    with sej.Scanner(tmp_path) as s:
+        assert s.read(100) == sample(30)[:first]
+        for _ in range(2):
+            with pytest.raises(CorruptionError):
+                s.read(100)
+
+
 def test_seek_goes_anywhere_also_while_iterating(tmp_path: Path) -> None:
     journal(tmp_path)
     with sej.Scanner(tmp_path) as s:
