@@ -1,9 +1,6 @@
 """The directive ``sej-commands``: every command of `sej`, as its own help tells of it."""
 
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
 
 import click
 from docutils import nodes
@@ -13,27 +10,23 @@ from sphinx.util.docutils import SphinxDirective
 from sej.cli.app import app as sej
 
 WIDTH = 96
-HELP = ["-h", "--help"]
 
 
-def contributed() -> dict[str, Any]:
-    """The commands that packages bring, as click or typer has them."""
-    from typer.main import get_command
-
-    found = {}
-    for point in entry_points(group="sej.commands"):
-        value = getattr(import_module(point.module), point.attr)
-        found[point.name] = value if hasattr(value, "get_help") else get_command(value)
-    return found
+def below(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """The subcommands of a group, by name."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield name, found
 
 
-def helps(command: Any, name: str, parent: Any, context: Any) -> Iterator[tuple[str, str]]:
+def helps(command: click.Command, name: str, parent: click.Context) -> Iterator[tuple[str, str]]:
     """(words, help) of a command and of all below it."""
-    own = context(command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
+    own = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
     yield own.command_path, command.get_help(own)
-    if hasattr(command, "list_commands"):
-        for below in command.list_commands(own):
-            yield from helps(command.get_command(own, below), below, own, context)
+    for inner, found in below(command, own):
+        yield from helps(found, inner, own)
 
 
 class Commands(SphinxDirective):
@@ -41,16 +34,12 @@ class Commands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Make the sections."""
-        top = click.Context(sej, info_name="sej")
-        brought = contributed()
+        top = click.Context(sej, info_name="sej", help_option_names=["-h", "--help"])
         sections: list[nodes.Node] = []
-        for name in sej.list_commands(top):
-            command: Any = brought.get(name) or sej.get_command(top, name)
-            # typer brings a click of its own, whose contexts its commands want.
-            context = type(command.make_context(name, [], resilient_parsing=True, help_option_names=HELP))
+        for name, command in below(sej, top):
             section = nodes.section(ids=[f"sej-{name}"])
             section += nodes.title(text=f"sej {name}")
-            for words, text in helps(command, f"sej {name}", None, context):
+            for words, text in helps(command, name, top):
                 if words != f"sej {name}":
                     section += nodes.rubric(text=words)
                 section += nodes.literal_block(text, text, language="none")

@@ -13,8 +13,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -75,25 +73,13 @@ def commands(page: Path) -> Iterator[str]:
     yield from re.findall(r"`((?:sej|make) [^`]+)`", re.sub(r"\s*\n\s*", " ", page.read_text()))
 
 
-def subcommand(found: Any, name: str) -> Any:
-    """A group's command, whoever brings it; None where there is none."""
-    contributed = {point.name: point.value for point in entry_points(group="sej.commands")}
-    if found is app and name in contributed:
-        from typer.main import get_command
-
-        module, _, attribute = contributed[name].partition(":")
-        brought = getattr(import_module(module), attribute)
-        return brought if isinstance(brought, click.Command) else get_command(brought)
-    return found.get_command(click.Context(found), name)
-
-
 def problem(words: list[str]) -> str | None:
     """What is wrong with a command, by its words; None where all is well."""
     if words[0] == "make":
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         wrong = [word for word in words[1:] if word.islower() and "=" not in word and word not in targets]
         return f"make has no target {wrong[0]}" if wrong else None
-    found: Any = app
+    found: click.Command = app
     for place, word in enumerate(words[1:], 1):
         if word == "--":
             return None
@@ -101,10 +87,11 @@ def problem(words: list[str]) -> str | None:
             known = {name for param in found.params for name in (*param.opts, *param.secondary_opts)} | {"--help", "-h"}
             if word.split("=")[0] not in known:
                 return f"{' '.join(words[:place])} has no option {word}"
-        elif hasattr(found, "get_command"):
-            found = subcommand(found, word)
-            if found is None:
+        elif isinstance(found, click.Group):
+            below = found.get_command(click.Context(found), word)
+            if below is None:
                 return f"{' '.join(words[: place + 1])} is no command"
+            found = below
     return None
 
 
