@@ -4,19 +4,53 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sej as library
+import textqueue
 from tests.cli.command import COMMAND, ENV
 
+HEAVY = {
+    *("typer", "rich", "pydantic", "importlib.metadata", "crc32c", "portalocker", "asyncio", "xxhash", "concurrent"),
+    *("msgpack", "bson", "grpc", "google", "pyspark", "pyarrow", "numpy", "sortedcontainers", "subprocess", "ctypes"),
+    *("shard", "hub", "pipeline", "kestrel"),
+}
+"""What a short command has no use for, and waits for where it is loaded all the same."""
+OF_WRITERS = {"crc32c", "portalocker", "importlib.metadata"}
+OF_WAITING = {"ctypes"}
+OF_TEXT_QUEUES = {"importlib.metadata", "subprocess", "portalocker"} | OF_WAITING
+OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash"} | OF_TEXT_QUEUES
 
-def test_tail_loads_nothing_heavy(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["tail", "J"], set()),
+        (["tail", "--json", "J"], set()),
+        (["count", "J"], set()),
+        (["count", "--start", "0", "J"], OF_WAITING),
+        (["scan", "J"], OF_WAITING),
+        (["offset", "J"], set()),
+        (["file", "J"], set()),
+        (["stat", "J"], set()),
+        (["append", "J"], OF_WRITERS),
+        (["tq", "next", "Q"], OF_TEXT_QUEUES),
+        (["--help"], OF_PACKAGES),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_short_command_loads_nothing_heavy(words: list[str], allowed: set[str], tmp_path: Path) -> None:
     with library.Writer(tmp_path / "j") as writer:
         writer.append(b"x")
+    with textqueue.TextQueue(tmp_path / "q.tq") as queue:
+        queue.append("one")
     code = "import sys; from sej.cli import main; code = main(); print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    words = [{"J": str(tmp_path / "j"), "Q": str(tmp_path / "q.tq")}.get(word, word) for word in words]
     done = subprocess.run(
-        [sys.executable, "-c", code, "tail", str(tmp_path / "j")], env=ENV, capture_output=True, check=True
+        [sys.executable, "-c", code, *words], env=ENV, capture_output=True, check=True, stdin=subprocess.DEVNULL
     )
     loaded = set(done.stderr.decode().split())
-    assert not loaded & {"typer", "rich", "pydantic", "importlib.metadata", "crc32c", "portalocker", "asyncio", "shard"}
+    assert loaded & HEAVY - allowed == set()
 
 
 def test_errors_go_to_standard_error(tmp_path: Path) -> None:
