@@ -117,8 +117,8 @@ def restore(
 
     if not source.exists():  # Spark takes its time to start, and would say it worse
         raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` makes one")
-    with _spark(master) as spark, _bar("restore", None):
-        jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where)
+    with _spark(master) as spark, _bar("restore", None) as progress:
+        jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where, progress=progress)
     click.echo(f"{_total(root)} messages in {root}")
 
 
@@ -158,8 +158,9 @@ def compact(
     """
     from pipeline import jobs
 
-    with _spark(master) as spark, _bar("compact", None):
-        jobs.compact(spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted)
+    total = _total(source)
+    with _spark(master) as spark, _bar("compact", total) as progress:
+        jobs.compact(spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted, progress=progress)
     click.echo(f"{_total(target)} messages in {target}")
 
 
@@ -177,8 +178,9 @@ def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by:
     """
     from pipeline import jobs
 
-    with _spark(master) as spark, _bar("dedupe", None):
-        jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits)
+    total = _total(source)
+    with _spark(master) as spark, _bar("dedupe", total) as progress:
+        jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits, progress=progress)
     click.echo(f"{_total(target)} messages in {target}")
 
 
@@ -197,9 +199,9 @@ def stats(root: Path, chart: Path | None, json: bool, master: str | None) -> Non
 
     from pipeline import jobs
 
-    _total(root)  # there is something to look at: Spark takes its time to start
-    with _spark(master) as spark, _bar("stats", None):
-        found = jobs.stats(spark, root)
+    total = _total(root)  # there is something to look at: Spark takes its time to start
+    with _spark(master) as spark, _bar("stats", total) as progress:
+        found = jobs.stats(spark, root, progress=progress)
     if chart is not None:
         jobs.draw(found, chart)
         click.echo(f"drawn to {chart}", err=True)

@@ -34,7 +34,7 @@ from sej.maintenance import Retention, clean
 from sej.offset import kept_offsets
 from sej.writer import Writer
 
-__all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "is_decided"]
+__all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "is_decided", "wrote"]
 
 ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs that gave none."""
@@ -86,6 +86,11 @@ def commit(target: Target, job: Job) -> bool:
             _replace(target, _decision(target, job.id), {"prefix": target.prefix, "bits": target.bits, **job._asdict()})
             _apply(target, job, number, writers)
         return True
+
+
+def wrote(target: Target, name: str) -> bool:
+    """Whether a job of this name has written to the target."""
+    return _key(target, Job("", name, None, [])) in _read_done(target)
 
 
 def is_decided(target: Target, job: str) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end
+from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +61,7 @@ def restore(
     prefix: str | None = None,
     bits: int | None = None,
     where: str | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write an archive, or the part of it that ``where`` chooses, into journals; a second time does nothing.
 
@@ -73,6 +74,7 @@ def restore(
         prefix: of the shards.
         bits: of the shards.
         where: a condition on the columns, ``"client = 'berlin' AND day >= '2013-07-01'"``.
+        progress: called with the messages so far.
     """
     archived = spark.read.parquet(os.fspath(source))
     chosen = archived if where is None else archived.where(where)
@@ -84,4 +86,5 @@ def restore(
     options |= {} if prefix is None else {"prefix": prefix}
     options |= {} if bits is None else {"bits": str(bits)}
     rows = ordered.select("key", "value", "type", "timestamp_ns")
-    rows.write.format("sej").options(**options).mode("append").save(os.fspath(root))
+    with watched(spark, chosen.count, progress):
+        rows.write.format("sej").options(**options).mode("append").save(os.fspath(root))

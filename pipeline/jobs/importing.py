@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from datetime import datetime
@@ -45,7 +46,8 @@ def import_kestrel(
     Raises:
         CorruptionError: a file of the queue is damaged.
     """
-    name = f"kestrel-{queue}"
+    where = hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:12]
+    name = f"kestrel-{queue}-{where}"  # another machine's queue may have the same name
     done = added = 0
     with sej.Writer(target) as writer:
         last = writer.last_batch(name)

@@ -1,10 +1,21 @@
-"""Journals written anew with fewer messages: the latest of each key, or each message once."""
+"""Journals written anew with fewer messages: the latest of each key, or each message once.
+
+A target that is not the source is a copy that follows it: run again, the job replaces what it wrote there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from pipeline.committing import wrote
+from pipeline.counting import count
+from pipeline.jobs.running import Progress, watched
+from pipeline.options import WRITE, OptionError, parse
+from pipeline.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,19 +34,25 @@ def compact(
     prefix: str | None = None,
     bits: int | None = None,
     keep_deleted: bool = False,
+    progress: Progress | None = None,
 ) -> None:
     """Keep the latest message of each key; one with an empty value deletes its key.
 
-    All of it becomes visible at once, or nothing. Latest is the highest offset in a directory; a hub's clients are
-    apart.
+    A job that was interrupted leaves nothing, or all in each shard. Latest is the highest offset in a directory; a
+    hub's clients are apart.
 
     Args:
         spark: the session.
         source: where from.
-        target: where to; the source itself is replaced, and readers that are behind forbid it.
+        target: where to; what this job wrote there before is replaced, and so is the source, where it is named here as
+            well. Readers that are behind forbid it.
         prefix: of the target's shards.
         bits: of the target's shards.
         keep_deleted: keep the empty values.
+        progress: called with the messages so far.
+
+    Raises:
+        OptionError: the target holds messages that this job did not write, or a reader is behind.
     """
     from pyspark.sql import functions as f
 
@@ -44,7 +61,8 @@ def compact(
     rows = latest.select(*_WHOSE, "key", "m.*")
     if not keep_deleted:
         rows = rows.where(f.length("value") > 0)
-    _write(rows, source, target, prefix, bits)
+    with watched(spark, lambda: count(source), progress):
+        _write("compact", rows, source, target, prefix, bits)
 
 
 def dedupe(
@@ -55,6 +73,7 @@ def dedupe(
     by: Sequence[str] = ("key", "value"),
     prefix: str | None = None,
     bits: int | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Keep the first of the messages that are equal in some columns; as :func:`compact`.
 
@@ -65,6 +84,10 @@ def dedupe(
         by: the columns that make messages equal.
         prefix: of the target's shards.
         bits: of the target's shards.
+        progress: called with the messages so far.
+
+    Raises:
+        OptionError: as :func:`compact`.
     """
     from pyspark.sql import functions as f
 
@@ -73,21 +96,26 @@ def dedupe(
     first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in by)).agg(
         f.min_by(f.struct(*message), "offset").alias("m")
     )
-    _write(first.select(*_WHOSE, "m.*"), source, target, prefix, bits)
+    with watched(spark, lambda: count(source), progress):
+        _write("dedupe", first.select(*_WHOSE, "m.*"), source, target, prefix, bits)
 
 
 def _write(
+    job: str,
     rows: DataFrame,
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     prefix: str | None,
     bits: int | None,
 ) -> None:
+    about = "|".join((os.path.realpath(source), os.path.realpath(target)))
+    options = {"txnAppId": f"{job}-{hashlib.sha256(about.encode()).hexdigest()[:20]}"}
+    options |= {} if prefix is None else {"prefix": prefix}
+    options |= {} if bits is None else {"bits": str(bits)}
+    place = Target.of(os.fspath(target), parse(WRITE, options))
+    held = place.existing() and count(target) and not wrote(place, options["txnAppId"])
+    if held and os.path.realpath(source) != os.path.realpath(target):
+        raise OptionError(f"{place.root} holds messages that this job did not write: name another target")
     ordered = rows.repartition(*_WHOSE).sortWithinPartitions(*_WHOSE, "offset")
     writer = ordered.select("key", "value", "type", "timestamp_ns").write.format("sej")
-    if prefix is not None:
-        writer = writer.option("prefix", prefix)
-    if bits is not None:
-        writer = writer.option("bits", bits)
-    same = os.path.realpath(source) == os.path.realpath(target)
-    writer.mode("overwrite" if same else "append").save(os.fspath(target))
+    writer.options(**options).option("txnVersion", time.time_ns()).mode("overwrite").save(place.root)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline.counting import count
+from pipeline.jobs.running import Progress, watched
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -59,8 +62,16 @@ class DirectoryStats(NamedTuple):
         return ".".join(part for part in parts if part) or "journal"
 
 
-def stats(spark: SparkSession, root: str | os.PathLike[str]) -> list[DirectoryStats]:
-    """Read everything once or twice, and say what is there."""
+def stats(
+    spark: SparkSession, root: str | os.PathLike[str], *, progress: Progress | None = None
+) -> list[DirectoryStats]:
+    """Read everything once or twice, and say what is there.
+
+    Args:
+        spark: the session.
+        root: a SEJ directory, a tree of shards or a hub's root.
+        progress: called with the messages so far.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -84,9 +95,11 @@ def stats(spark: SparkSession, root: str | os.PathLike[str]) -> list[DirectorySt
     )
     keys = journals.groupBy(*_WHOSE, "key").count().groupBy(*_WHOSE)
     top = keys.agg(f.max_by("key", "count").alias("top_key"), f.max("count").alias("top_count"))
-    tops = {tuple(row[name] for name in _WHOSE): row for row in top.collect()}
+    with watched(spark, lambda: count(root), progress):
+        tops = {tuple(row[name] for name in _WHOSE): row for row in top.collect()}
+        rows = summed.collect()
     found = []
-    for row in summed.collect():
+    for row in rows:
         most = tops[tuple(row[name] for name in _WHOSE)]
         values: dict[str, Any] = row.asDict()
         seconds = (row.last_ns - row.first_ns) / 1e9 if row.first_ns is not None else 0

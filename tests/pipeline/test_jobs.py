@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,30 @@ def test_reshard_keeps_the_order_of_a_key_and_goes_on(spark: SparkSession, tmp_p
 def test_compact_keeps_the_latest_and_deletes_by_empty_value(spark: SparkSession, tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "j") as writer:
         writer.append_many([b"1", b"2", b"3", b"", b"5"], [b"a", b"b", b"a", b"b", b"c"], timestamp=BASE_NS)
-    jobs.compact(spark, tmp_path / "j", tmp_path / "small")
+    seen: list[int] = []
+    jobs.compact(spark, tmp_path / "j", tmp_path / "small", progress=seen.append)
+    assert seen[-1] == 5
+    assert seen == sorted(seen)
     assert [(key, value) for _, _, key, value in contents(tmp_path / "small")] == [(b"a", b"3"), (b"c", b"5")]
     jobs.compact(spark, tmp_path / "j", tmp_path / "j", keep_deleted=True)
     assert [(key, value) for _, _, key, value in contents(tmp_path / "j")] == [(b"a", b"3"), (b"b", b""), (b"c", b"5")]
     assert sej.Journal(tmp_path / "j").first_offset == 5
+
+
+def test_compacted_copy_follows_its_source(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        jobs.compact(spark, journal, tmp_path / "small", bits=1)
+        assert len(contents(tmp_path / "small")) == 7
+    fill(journal, 1, first=107)
+    with sej.Writer(journal) as writer:
+        writer.append(b"late", b"k-new")
+    jobs.compact(spark, journal, tmp_path / "small", bits=1)
+    assert b"late" in [value for _, _, _, value in contents(tmp_path / "small")]
+    assert len(contents(tmp_path / "small")) == 8
+    fill(tmp_path / "other", 3)
+    with pytest.raises(pipeline.OptionError, match="holds messages that this job did not write"):
+        jobs.compact(spark, journal, tmp_path / "other")
+    assert pipeline.count(tmp_path / "other") == 3
 
 
 def test_dedupe_keeps_the_first(spark: SparkSession, tmp_path: Path) -> None:
@@ -91,10 +111,12 @@ def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
 def test_kestrel_queue_is_imported_once(tmp_path: Path) -> None:
     with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
         queue.put_many([b"car %d" % number for number in range(25)])
+    shutil.copytree(tmp_path / "kestrel", tmp_path / "of another machine")
     for expected in (25, 0):
         assert jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j") == expected
     with sej.Scanner(tmp_path / "j") as scanner:
         assert [message.value for message in scanner] == [b"car %d" % number for number in range(25)]
+    assert jobs.import_kestrel(tmp_path / "of another machine", "cars", tmp_path / "j") == 25
 
 
 def test_commands_count_and_import(journal: Path, tmp_path: Path) -> None:

@@ -154,10 +154,13 @@ def test_loss_under_a_running_stream(
     stream.wait_for(wanted)
 
 
-def test_vanished_directory_under_a_running_stream(live: Callable[..., Live], tmp_path: Path) -> None:
+def test_new_and_vanished_directories_under_a_running_stream(live: Callable[..., Live], tmp_path: Path) -> None:
     for index in range(2):
         fill(tmp_path / "tree" / f"orders.1.{index:03x}", 5, tag=f"s{index}")
     stream = live(tmp_path / "tree")
-    stream.wait_for([b"s%d-%d" % (index, number) for index in range(2) for number in range(5)])
+    wanted = [b"s%d-%d" % (index, number) for index in range(2) for number in range(5)]
+    stream.wait_for(wanted)
+    fill(tmp_path / "tree" / "payments.1.001", 5, tag="new")
+    stream.wait_for(wanted + [b"new-%d" % number for number in range(5)])
     (tmp_path / "tree" / "orders.1.001").rename(tmp_path / "aside")
     assert "'orders.1.001', which is gone" in stream.failure()
