@@ -20,6 +20,7 @@ stays small: the last ``MARKS_KEPT`` marks and the claims that are alive.
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,9 @@ IN_MUTEX: Final = ord("m")
 _STATE: Final = ord("r")
 EMPTY: Final = b"-"
 _READ_BYTES: Final = 1 << 16
+_COPY_BYTES: Final = 1 << 20
+_TELLING: Final = re.compile(rb"(?:^|\n)[cmr-] ")
+"""A line that says more than how the file looks now and where the last edit was."""
 
 
 class Record(NamedTuple):
@@ -102,16 +106,33 @@ class Ledger:
         file = self._file
         while file is not None and (data := file.read(_READ_BYTES, self._read_to)):
             end = data.rfind(b"\n") + 1
+            if not end and len(data) == _READ_BYTES:  # no line is so long: a power loss may have left zeros
+                end = len(data)
             self._torn = len(data) - end
             self._read_to += end
-            for record in _records(data[:end]):
-                self._apply(record)
+            self._take_in(data[:end])
             if b"\n>\n" in b"\n" + data and not self._replaced:
                 self._replaced = True
                 return self.refresh()
             if len(data) < _READ_BYTES:
                 break
         return None
+
+    def _take_in(self, lines: bytes) -> None:
+        if self.claims or _TELLING.search(lines):
+            for record in _records(lines):
+                self._apply(record)
+            return
+        # Of marks and the like, which are most of what stands here, the last one says all.
+        self.lines += lines.count(b"\n")
+        end = len(lines)
+        while end > 0:
+            start = lines.rfind(b"\n", 0, end - 1) + 1
+            for record in _records(lines[start:end]):
+                self.lines -= 1
+                self._apply(record)
+                return
+            end = start
 
     def append(self, records: Sequence[Record], *, before: bytes = b"") -> None:
         """Write lines, behind others that are ready; the lock is held and the ledger is fresh."""
@@ -165,6 +186,39 @@ class Ledger:
             elif record.kind == GIVEN_BACK:
                 found.pop(place, None)
         return list(found.values())[-MARKS_KEPT:]
+
+    def shorten(self) -> None:
+        """Drop the older half; the lock is held and the ledger is fresh. Others notice as of :meth:`rewrite`."""
+        assert self._file is not None
+        assert self.token is not None
+        known = [Record(_STATE, self.epoch, EMPTY, self.token, EMPTY), *self.claims.values()]
+        head = b"".join([record.line() for record in known])
+        position = self._read_to // 2
+        while not (found := self._file.read(_READ_BYTES, position).find(b"\n") + 1):
+            position += _READ_BYTES
+        position += found
+        temporary = self.path + ".tmp"
+        self._disk.unlink(temporary)
+        file = self._disk.open(temporary, "temp")
+        try:
+            file.write(head)
+            lines = len(known)
+            size = len(head)
+            while data := self._file.read(_COPY_BYTES, position):
+                file.write(data)
+                lines += data.count(b"\n")
+                size += len(data)
+                position += len(data)
+            file.sync()
+        finally:
+            file.close()
+        self._file.write(b"\n>\n")
+        self._disk.rename(temporary, self.path)
+        # What is known of it is what it says: it need not be read.
+        self._file.close()
+        self._file = self._disk.open(self.path, "append")
+        self._inode = self._file.status().inode
+        self._read_to, self._torn, self.lines = size, 0, lines
 
     def rewrite(self, records: Iterable[Record], *, token: Token, epoch: int | None = None) -> None:
         """Replace everything; the lock is held. Others notice by the last line of the old file, or by its inode.

@@ -192,7 +192,7 @@ class Marks:
                 source.chain.add(self._token, token, held.high)
                 with suppress(OSError):  # without this line the next operation looks into what happened
                     source.ledger.state(token)
-                    source.compact(token)
+                    source.compact()
         finally:
             end_lease(file)  # closing may not do: a forked child may have a copy
             file.close()
@@ -265,7 +265,7 @@ class Marks:
                 source.ledger.append_marks(control, ordered, token)
                 source.mine = last.position, bytes([control]) + last.raw[1:]
                 source.chain.add(token_of(session.status), token, last.position)
-                source.compact(token)
+                source.compact()
                 return source.ledger.epoch
         except FileNotFoundError:
             return None

@@ -42,7 +42,10 @@ from textqueue.reconcile import Conflict, OnRevert, Place, find_again, reconcile
 __all__ = ["Change", "Session", "Source"]
 
 _HALF_WRITTEN_S: Final = 0.5
-"""How long a message that is missed is looked for again, while somebody has the file open."""
+_EMPTIED_S: Final = 5.0
+_REWRITTEN_S: Final = 10.0
+"""While somebody has the file open: how long it must stand still before a message that is not there is missed; how long
+when it is empty, as who saves in place empties it first; and after how long it is missed in any case."""
 _HALF_WRITTEN_PAUSE_S: Final = 0.01
 _LOOK_S: Final = 0.1
 _TRIES: Final = 100
@@ -182,21 +185,28 @@ class Source:
         self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
     ) -> list[Place]:
         """As ``edit``, for many messages under one lock; all are found before the first is changed."""
-        deadline = time.monotonic() + _HALF_WRITTEN_S
-        alone = True
-        for _ in range(_TRIES):
+        start = still = time.monotonic()
+        seen: Token | None = None
+        token, alone = (0, 0, 0), True
+        replaced = 0
+        while replaced < _TRIES:
             try:
                 with self.session() as session:
-                    alone = session.alone
+                    token, alone = token_of(session.status), session.alone
                     done, current = self.write(session, places, changes, what)
             except MessageMovedError:
-                # Somebody has the file open: it may be half written this moment.
-                if alone or time.monotonic() > deadline:
+                # Where somebody has the file open, it may be half written this moment.
+                now = time.monotonic()
+                if token != seen:
+                    seen, still = token, now
+                patience = _HALF_WRITTEN_S if token[1] else _EMPTIED_S
+                if alone or now - still > patience or now - start > _REWRITTEN_S:
                     raise
                 time.sleep(_HALF_WRITTEN_PAUSE_S)
                 continue
             except FileNotFoundError:
-                if time.monotonic() < deadline and self.has_ledger:  # between the two renames of an editor
+                # Perhaps between the two renames of an editor.
+                if time.monotonic() - start < _HALF_WRITTEN_S and self.has_ledger:
                     time.sleep(_HALF_WRITTEN_PAUSE_S)
                     continue
                 raise MessageMovedError(
@@ -206,6 +216,7 @@ class Source:
                 ) from None
             if current:
                 return done
+            replaced += 1
         raise TextQueueError(
             f"cannot {what}: another program replaces the file faster than it can be edited", path=self.path
         )
@@ -251,12 +262,12 @@ class Source:
         lines = [Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in records]
         self.ledger.append(lines)
         self.mine = records[-1][1], records[-1][2]
-        self.compact(token)
+        self.compact()
 
-    def compact(self, token: Token) -> None:
+    def compact(self) -> None:
         """Keep the ledger small; within the lock."""
         if self.ledger.lines > 2 * MARKS_KEPT:
-            self.ledger.rewrite([*self.ledger.marks(), *self.ledger.claims.values()], token=token)
+            self.ledger.shorten()
 
     def close(self) -> None:
         """Give the descriptors back."""

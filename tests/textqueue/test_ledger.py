@@ -1,0 +1,94 @@
+"""What is known of our own edits: read quickly, kept small, and never believed when it is damaged."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sej.disk import OS
+from textqueue import MessageStatus, TextQueue, ledger
+from textqueue.ledger import Ledger, Record
+
+KINDS = b"=!#-vamcr"
+
+
+def fresh(path: Path) -> Ledger:
+    found = Ledger(str(path), disk=OS)
+    found.refresh()
+    return found
+
+
+def known(found: Ledger) -> tuple[object, ...]:
+    return found.token, found.last, found.claims, found.given_back, found.epoch
+
+
+def slowly(path: Path) -> Ledger:
+    """Every line taken apart."""
+    found = Ledger(str(path), disk=OS)
+    for record in ledger._records(path.read_bytes()):
+        found._apply(record)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_read_in_blocks_is_what_the_lines_say(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = tmp_path / "log"
+    lines = []
+    for number in range(6000):
+        kind = chance.choice(KINDS if chance.random() < (0, 0.002, 0.5)[seed % 3] else b"=!va")
+        at = 7 if kind == ord("r") else chance.randrange(100)
+        line = Record(kind, at, b"%024x" % number, (1, 2, number), b"1@h/1").line()
+        lines.append(chance.choice([line, line, line, line[:-9] + b"00000000\n", line[: chance.randrange(len(line))]]))
+    path.write_bytes(b"".join(lines))
+    assert known(fresh(path)) == known(slowly(path))
+
+
+@pytest.mark.parametrize("garbage", [bytes(200_000), b"x" * 200_000, b"\n" * 70_000])
+def test_what_a_power_loss_left_is_passed_over(tmp_path: Path, garbage: bytes) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q:
+        first, second = q.append_many(["a", "b"])
+        first.mark_as_cleared()
+    with (tmp_path / "jobs.tq.log").open("ab") as log:
+        log.write(garbage)
+    with TextQueue(path) as q:
+        m = q.get_next()
+        assert m == second
+        assert m is not None
+        m.mark_as_cleared()
+        assert q.conflicts == []
+    path.write_bytes(b"-a\n-b\n")
+    with TextQueue(path) as q:
+        assert q.get_next() is None
+        assert len(q.conflicts) == 2
+
+
+def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("textqueue.source.MARKS_KEPT", 100)
+    monkeypatch.setattr("textqueue.ledger._READ_BYTES", 512)
+    path, log = tmp_path / "jobs.tq", tmp_path / "jobs.tq.log"
+    lines = [b"-m%03d\n" % n for n in range(700)]
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("held")
+        claim = other.take()
+        assert claim is not None
+        q.append_many([line[1:-1] for line in lines])
+        largest = 0
+        for m in q.messages():
+            if m.value != "held":
+                m.mark_as_cleared()
+                largest = max(largest, log.read_bytes().count(b"\n"))
+        assert largest <= 2 * 100 + 10
+        assert known(q._inputs.sources[0].ledger) == known(fresh(log)), "the same as who reads it anew"
+        assert other.get_next() is None, "who had the old one open goes on with the new one"
+        assert claim.done(), "a claim is kept however old"
+        assert q.conflicts == other.conflicts == []
+        # A stale buffer: the marks that are still known are made again.
+        path.write_bytes(b"=held\n" + b"".join(lines))
+        left = [m.value for m in q.messages()]
+        assert 0 < len(left) <= 600
+        assert left == [line[1:-1].decode() for line in lines[: len(left)]]
+        assert len(q.conflicts) == 700 - len(left)
+        q.mark_many(list(q.messages()), MessageStatus.cleared)
+    assert path.read_bytes() == b"=held\n" + b"".join(b"=" + line[1:] for line in lines)
