@@ -203,7 +203,7 @@ def apply(state, data):
         leased, waiting = state.leased, state.waiting
         frontier, earliest = state.frontier, state._earliest
         plain = not state.above and not state.intents
-        quiet = plain and not state._lapsed and not state.expires
+        quiet = plain and not state.lapsed and not state.expires
         done = 0
         taken = False
         while p < end:

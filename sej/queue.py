@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar, Unpack
@@ -204,7 +205,24 @@ class JournalQueue(WorkQueue):
                 log.unlock()
             if keep:
                 self._keep_head(now)
-            return items
+        if self._taker.lost:
+            self._tell_losses(items)
+        return items
+
+    def _tell_losses(self, items: list[Item]) -> None:
+        """Once, by the one who found them missing."""
+        lost, self._taker.lost = self._taker.lost, 0
+        try:
+            warnings.warn(
+                f"queue {self.name!r} in {self.path}: {lost} items were taken out of the journal before their turn, by"
+                " retention that left this queue aside; it goes on behind them, and stats().lost counts them",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        except RuntimeWarning:  # somebody wants warnings to be errors
+            for item in items:
+                item.retry(0.0)
+            raise
 
     def _due_s(self) -> float | None:
         state = self._log.state
@@ -249,10 +267,11 @@ class JournalQueue(WorkQueue):
         with self._mutex:
             log = self._enter()
             try:
+                self._taker.look_for_losses()
                 state = log.state
                 ready, delayed, leased = state.counts(self._clock.boot_ns())
                 fresh = state.fresh(log.tail.end_offset())
-                return Stats(ready + fresh, delayed, leased, state.done, state.dead)
+                return Stats(ready + fresh, delayed, leased, state.done, state.dead, state.lost)
             finally:
                 log.unlock()
 
@@ -273,11 +292,12 @@ class JournalQueue(WorkQueue):
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back as new messages, oldest first, with their attempts at 0.
 
-        What was put back is remembered in the journal of the dead letters, by a kept offset of the name
-        ``redrive-<name>``. After a crash in the middle some come twice.
+        Each comes back once, whatever crashes meanwhile. How far it went is kept in the queue's state, and for
+        retention beside the journal of the dead letters, under the name ``redrive-<name>``. Their time is that of
+        coming back.
         """
         self._require_open()
-        return self._grave.redrive(limit, lambda message: self._putter.put_back(message, guard=self._mutex))
+        return self._grave.redrive(limit, lambda journal, letters: self._end(self._putter.put_back, journal, letters))
 
     def sync(self) -> None:
         """Force what was put and done so far to the disk."""

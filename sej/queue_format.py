@@ -17,6 +17,7 @@ import struct
 from typing import Final
 
 __all__ = [
+    "BACK",
     "BOOT",
     "CHECK",
     "CHECKED",
@@ -35,6 +36,7 @@ __all__ = [
     "KEPT",
     "KINDS",
     "LEASE",
+    "LOST",
     "MAGIC",
     "MAX_ATTEMPT",
     "MAX_BAND",
@@ -83,6 +85,8 @@ DROP: Final = 13
 BOOT: Final = 14
 START: Final = 15
 COUNTS: Final = 16
+LOST: Final = 17
+BACK: Final = 18
 
 KINDS: Final[dict[int, tuple[str, str]]] = {
     LEASE: ("LEASE", "fresh messages offset..a-1 are leased to slot until b; extra: low 32 bits of the last timestamp"),
@@ -100,7 +104,12 @@ KINDS: Final[dict[int, tuple[str, str]]] = {
     DROP: ("DROP", "an INTENT for offset that its message does not match is void"),
     BOOT: ("BOOT", "boot id offset, a: times below are of this boot, which began at b ns of the wall clock"),
     START: ("START", "fresh messages begin at offset; extra: low 32 bits of the timestamp of message a"),
-    COUNTS: ("COUNTS", "offset items were done and a are dead, before what follows"),
+    COUNTS: ("COUNTS", "offset items were done, a are dead and b were lost, before what follows"),
+    LOST: ("LOST", "offset..a-1 were taken out of the journal before they were done; those in hands are not meant"),
+    BACK: (
+        "BACK",
+        "of the dead letters in the journal whose id begins with a, those below offset were put back; extra: how many",
+    ),
 }
 
 assert HEAD.size == RECORD.size == RECORD_SIZE

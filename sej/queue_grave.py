@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Final
 
-from sej.dead import append_dead_letter, dead_letters, source_of
+from sej.dead import DeadLetter, append_dead_letter, dead_letters, source_of
 from sej.directory import Directory
 from sej.errors import JournalNotFoundError
+from sej.journal import Journal
 from sej.message import Message
 from sej.offset import Offset
 from sej.queue_codec import record
@@ -16,9 +18,15 @@ from sej.queue_log import QueueLog
 
 __all__ = ["Grave"]
 
+_BATCH: Final = 256
+_LOOK_BACK: Final = 4096
+
 
 class Grave:
     """Where one queue's dead letters go, and come back from.
+
+    There is one letter of an item, and it comes back once. What is not told apart: an item whose burial was cut short
+    by a crash and that was done when it was handed out again; its letter stays, and putting it back repeats the item.
 
     Attributes:
         path: the journal of the dead letters.
@@ -30,25 +38,44 @@ class Grave:
         self._name = name
         self._log = log
         self.path = os.fspath(path)
+        self._letters: dict[int, int] = {}
+        self._seen_to = 0
 
     def bury(self, message: Message, attempts: int, reason: str) -> None:
         """Give an item up, under the queue's lock.
 
-        The dead letter is durable before the item is given up: after a crash between the two it is not lost.
+        The dead letter is durable before the item is given up. Who died between the two left an item that is handed
+        out again; given up once more, it has its letter already.
         """
-        append_dead_letter(
-            self.path,
-            message,
-            source=source_of(self._directory),
-            reader=self._name,
-            attempts=attempts,
-            reason=reason,
-            perhaps_there=True,
-            disk=self._directory.disk,
-        )
+        if not self._is_there(message.offset):
+            append_dead_letter(
+                self.path,
+                message,
+                source=source_of(self._directory),
+                reader=self._name,
+                attempts=attempts,
+                reason=reason,
+                disk=self._directory.disk,
+            )
         self._log.append(record(DEAD, message.offset, attempt=attempts))
 
-    def redrive(self, limit: int | None, put_back: Callable[[Message], None]) -> int:
+    def _is_there(self, offset: int) -> bool:
+        """Whether there is a letter of this item that was not put back."""
+        disk, source, first = self._directory.disk, source_of(self._directory), self._first_letter()
+        try:
+            journal = Journal(self.path, disk=disk)
+        except JournalNotFoundError:
+            return False
+        start = max(self._seen_to, first, journal.first_offset, journal.end_offset - _LOOK_BACK)
+        for letter in dead_letters(self.path, start, disk=disk):
+            if (letter.source, letter.reader) == (source, self._name):
+                self._letters[letter.message.offset] = letter.letter_offset
+            self._seen_to = letter.letter_offset + 1
+        while len(self._letters) > _LOOK_BACK:
+            del self._letters[next(iter(self._letters))]
+        return self._letters.get(offset, -1) >= first
+
+    def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
         """Hand this queue's letters to put_back, oldest first; how far that went is kept beside them."""
         disk = self._directory.disk
         source = source_of(self._directory)
@@ -58,11 +85,30 @@ class Grave:
         except JournalNotFoundError:
             return 0
         with place:
-            for letter in dead_letters(self.path, place.value, disk=disk):
-                if limit is not None and count >= limit:
+            mine: list[DeadLetter] = []
+            first = seen = max(place.value, self._first_letter())
+            for letter in dead_letters(self.path, first, disk=disk):
+                if count == limit:
                     break
                 if (letter.source, letter.reader) == (source, self._name):
-                    put_back(letter.message)
-                    count += 1
-                place.commit(letter.letter_offset + 1)
+                    mine.append(letter)
+                seen = letter.letter_offset + 1
+                if len(mine) == _BATCH or (limit is not None and count + len(mine) == limit):
+                    count += put_back(self._number(), mine)
+                    place.commit(seen)
+                    mine = []
+            count += put_back(self._number(), mine)
+            place.commit(seen)
         return count
+
+    def _first_letter(self) -> int:
+        """The first letter that was not put back."""
+        return self._log.state.redriven.get(self._number(), 0)
+
+    def _number(self) -> int:
+        """Which journal of dead letters this is."""
+        try:
+            identity = Journal(self.path, disk=self._directory.disk).id or b""
+        except JournalNotFoundError:
+            identity = b""
+        return int.from_bytes(identity[:8], "big")

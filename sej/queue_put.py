@@ -15,11 +15,12 @@ from hashlib import blake2b
 from typing import Final
 
 from sej.codec import decode_many
-from sej.errors import QueueFullError
+from sej.dead import DeadLetter
+from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue_clock import Clock
 from sej.queue_codec import message_check, record
-from sej.queue_format import COUNTS, DEDUPE, EXPIRE, INTENT, MAX_BAND
+from sej.queue_format import BACK, DEDUPE, EXPIRE, INTENT, MAX_BAND
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.shared_writer import SharedWriter
@@ -30,6 +31,8 @@ __all__ = ["Putter"]
 
 _NS: Final = 1_000_000_000
 _KEY_BYTES: Final = 12
+_REDRIVE_NS: Final = 30 * 86400 * _NS
+"""For so long somebody may be dead in the middle of putting dead letters back, and none comes twice."""
 
 
 class Putter:
@@ -108,18 +111,42 @@ class Putter:
                 wait_any(found, left)
             first = False
 
-    def put_back(self, message: Message, *, guard: threading.RLock) -> None:
-        """Put a dead letter back, and count it."""
-        with guard:
-            self._log.lock()
-            try:
-                self._log.catch_up()
-                span = self._writer.append_many((message.value,), (message.key,), message.type, message.timestamp)
-                state = self._log.state
-                self._log.append(record(COUNTS, state.done, max(state.dead - 1, 0)))
-                assert len(span) == 1
-            finally:
-                self._log.unlock()
+    def put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
+        """Put dead letters back, each once, under the queue's lock; durable when it returns.
+
+        Whoever dies in the middle leaves for each letter a key, which stands for the message if it was written, and
+        says how far he came only when all of them are on the disk.
+
+        Args:
+            journal: the first 8 bytes of the id of the journal they come from.
+            letters: in its order.
+
+        Returns:
+            How many were put back: those that were before, by somebody else, are not counted.
+        """
+        log, now = self._log, self._clock.boot_ns()
+        letters = [letter for letter in letters if letter.letter_offset >= log.state.redriven.get(journal, 0)]
+        if not letters:
+            return 0
+        keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
+        known = {key for key in keys if self._known(key, now) is not None}
+        new = [(key, letter.message) for key, letter in zip(keys, letters, strict=True) if key not in known]
+        if new:
+            with self._writer.turn() as turn:
+                values, types = [message.value for _, message in new], [message.type for _, message in new]
+                data, span = turn.encode_many(values, [message.key for _, message in new], types)
+                messages, _ = decode_many(data, 0, len(data), span.start, len(span))
+                until = now + _REDRIVE_NS
+                log.append(*(_dedupe(key, put, until) for (key, _), put in zip(new, messages, strict=True)))
+                log.sync()
+                turn.append_encoded(data, len(span))
+        self._writer.sync()
+        log.append(
+            record(BACK, letters[-1].letter_offset + 1, journal, extra=len(letters)),
+            *(_dedupe(key, None, 0) for key in keys),
+        )
+        log.sync()
+        return len(letters)
 
     def _waiting(self) -> int:
         state = self._log.state
@@ -128,7 +155,7 @@ class Putter:
     def _put(self, values: list[bytes], keys: list[bytes] | None, wishes: Wishes) -> Sequence[int]:
         delay_s, priority, expire_s, dedupe_keys, _ = wishes
         now = self._clock.boot_ns()
-        hashes = None if dedupe_keys is None else [blake2b(key, digest_size=_KEY_BYTES).digest() for key in dedupe_keys]
+        hashes = None if dedupe_keys is None else [_hash(key) for key in dedupe_keys]
         known: dict[bytes, int] = {}
         if hashes is not None:
             known = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}
@@ -158,9 +185,8 @@ class Putter:
                     if expire_s is not None:
                         until = now + int(expire_s * _NS)
                         records.append(record(EXPIRE, message.offset, stamp, until, extra=check))
-                for key, offset, check in zip(new_hashes, span, checks, strict=False):
-                    slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
-                    records.append(record(DEDUPE, offset, a, now + self._window_ns, slot=slot, extra=check))
+                for key, message in zip(new_hashes, messages, strict=False):
+                    records.append(_dedupe(key, message, now + self._window_ns))
                 if records:
                     self._log.append(*records)
                 turn.append_encoded(data, len(span))
@@ -175,9 +201,21 @@ class Putter:
         if found is None or found[1] <= now:
             return None
         offset, _, check = found
-        if offset < self._log.state.head():
-            return offset  # it was done: it had been written
         if offset >= self._log.tail.end_offset():
             return None
-        message = self._reader.at(offset)
+        try:
+            message = self._reader.at(offset)
+        except OffsetTooSmallError:
+            return offset  # it was there, and retention took it
         return offset if message is not None and message_check(message) == check else None
+
+
+def _hash(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_KEY_BYTES).digest()
+
+
+def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:
+    """What a key means until then; no message: nothing any more."""
+    offset, check = (0, 0) if message is None else (message.offset, message_check(message))
+    slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
+    return record(DEDUPE, offset, a, until, slot=slot, extra=check)

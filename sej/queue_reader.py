@@ -10,6 +10,7 @@ from typing import Final
 
 from sej.cursor import Cursor
 from sej.directory import Directory
+from sej.errors import OffsetTooSmallError
 from sej.format import OVERHEAD_SIZE
 from sej.message import Message
 
@@ -65,6 +66,13 @@ class MessageReader:
         if cursor is None or not cursor.due <= offset <= cursor.due + _SKIP:
             self.close()
             cursor = self._cursor = Cursor(self._directory, offset)
+        try:
+            return self._read_on(cursor, offset)
+        except OffsetTooSmallError:
+            self.close()  # what stands behind is asked for next
+            raise
+
+    def _read_on(self, cursor: Cursor, offset: int) -> Message | None:
         while offset - cursor.due > self._ahead:  # not decoded: so few bytes are no more messages than that
             if not cursor.read_encoded((offset - cursor.due) * OVERHEAD_SIZE)[1]:
                 self._messages = []

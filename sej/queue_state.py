@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from sej.queue_codec import record
 from sej.queue_format import (
+    BACK,
     BOOT,
     COUNTS,
     DEAD,
@@ -28,6 +29,7 @@ from sej.queue_format import (
     INTENT,
     KEPT,
     LEASE,
+    LOST,
     PICK,
     PURGE,
     RECORD,
@@ -79,11 +81,14 @@ class QueueState:
         above: offsets from the frontier on that are not fresh.
         leased: items in hands.
         waiting: items that were given back, are delayed, or stand in a band of their own.
+        lapsed: leased items whose time is over or whose holder is dead, as this process sees it.
         intents: (timestamp, check) that the message of a waiting item must have, until somebody looked.
         expires: (when nobody wants an item any more, timestamp, check): the message must match.
         dedupe: by a key's 12 bytes: (offset, until, check).
         done: how many items were done.
         dead: how many are dead letters.
+        lost: how many were taken out of the journal before they were done.
+        redriven: by the first 8 bytes of the id of a journal of dead letters: up to which of them they were put back.
         kept: what the kept offset was last said to be; None: never.
         anchor: (offset, stamp) of the newest message that was taken in order; None: none yet.
         boot: (boot id, when that boot began by the wall clock) that times belong to.
@@ -98,14 +103,15 @@ class QueueState:
         self.intents: dict[int, tuple[int, int]] = {}
         self.expires: dict[int, tuple[int, int, int]] = {}
         self.dedupe: dict[bytes, tuple[int, int, int]] = {}
-        self.done = self.dead = 0
+        self.done = self.dead = self.lost = 0
+        self.redriven: dict[int, int] = {}
         self.kept: int | None = None
         self.anchor: tuple[int, int] | None = None
         self.boot: tuple[bytes, int] | None = None
         self._head = frontier
         self._earliest = NEVER
         self._now = 0
-        self._lapsed: set[int] = set()
+        self.lapsed: set[int] = set()
         self._timed: list[tuple[int, int]] = []
         self._ready: dict[int, list[int]] = {}
 
@@ -133,7 +139,7 @@ class QueueState:
                 for number in range(offset, a):
                     if leased.pop(number, None) is not None or waiting.pop(number, None) is not None:
                         self.done += 1
-                if self._lapsed or self.expires or self.intents:
+                if self.lapsed or self.expires or self.intents:
                     for number in range(offset, a):
                         self._forget(number)
             else:
@@ -149,7 +155,7 @@ class QueueState:
             self.settle()
         elif kind == EXTEND:
             if offset in self.leased:
-                self._lapsed.discard(offset)
+                self.lapsed.discard(offset)
                 self._lease(offset, self.leased[offset]._replace(deadline=b))
         elif kind == WAIT:
             self._remove(offset)
@@ -170,7 +176,11 @@ class QueueState:
         elif kind == EXPIRE:
             self.expires[offset] = (b, _signed(a), extra)
         elif kind == DEDUPE:
-            self.dedupe[slot.to_bytes(4, "big") + a.to_bytes(8, "big")] = (offset, b, extra)
+            key = slot.to_bytes(4, "big") + a.to_bytes(8, "big")
+            if b:
+                self.dedupe[key] = (offset, b, extra)
+            else:
+                self.dedupe.pop(key, None)
         elif kind == KEPT:
             self.kept = offset
         elif kind == PURGE:
@@ -182,7 +192,12 @@ class QueueState:
             if a != NEVER:
                 self.anchor = (a, extra)
         elif kind == COUNTS:
-            self.done, self.dead = offset, a
+            self.done, self.dead, self.lost = offset, a, b
+        elif kind == LOST:
+            self._lose(offset, a)
+        elif kind == BACK:
+            self.redriven[a] = offset
+            self.dead = max(self.dead - extra, 0)
 
     def _pass(self, frontier: int) -> None:
         if self.above:
@@ -209,11 +224,11 @@ class QueueState:
             self._ready = {}
 
     def _remove(self, offset: int) -> bool:
-        self._lapsed.discard(offset)
+        self.lapsed.discard(offset)
         return self.leased.pop(offset, None) is not None or self.waiting.pop(offset, None) is not None
 
     def _forget(self, offset: int) -> None:
-        self._lapsed.discard(offset)
+        self.lapsed.discard(offset)
         self.expires.pop(offset, None)
         self.intents.pop(offset, None)
 
@@ -228,7 +243,7 @@ class QueueState:
 
     def _give_back(self, offset: int) -> None:
         lease = self.leased.pop(offset)
-        self._lapsed.discard(offset)
+        self.lapsed.discard(offset)
         self._wait(offset, Waiting(lease.attempt, 0, lease.band))
 
     def _drop(self, offset: int) -> None:
@@ -236,6 +251,16 @@ class QueueState:
         self._forget(offset)
         if offset >= self.frontier:
             self.above.discard(offset)
+
+    def _lose(self, start: int, stop: int) -> None:
+        for offset in [offset for offset in self.waiting if start <= offset < stop]:
+            del self.waiting[offset]
+            self._forget(offset)
+            self.lost += 1
+        if stop > self.frontier:
+            first = max(start, self.frontier)
+            self.lost += stop - first - sum(first <= offset < stop for offset in self.above)
+            self._pass(stop)
 
     def _purge(self, stop: int) -> None:
         for offset in list(self.waiting):
@@ -254,10 +279,9 @@ class QueueState:
         self.dedupe = {key: (row[0], max(row[1] + shift, 0), row[2]) for key, row in self.dedupe.items()}
         for offset in list(self.leased):
             self._give_back(offset)
-        self.waiting = {
-            offset: there._replace(ready_at=max(there.ready_at + shift, 0) if there.ready_at else 0)
-            for offset, there in self.waiting.items()
-        }
+        for offset, there in self.waiting.items():
+            if there.ready_at:
+                self.waiting[offset] = there._replace(ready_at=max(there.ready_at + shift, 0))
         self._timed = [(there.ready_at, offset) for offset, there in self.waiting.items()]
         heapify(self._timed)
         self._ready = {}
@@ -281,13 +305,13 @@ class QueueState:
                 heappush(self._ready.setdefault(there.band, []), offset)
         if now >= self._earliest:
             self.lapse(offset for offset, lease in self.leased.items() if lease.deadline <= now)
-            left = [lease.deadline for offset, lease in self.leased.items() if offset not in self._lapsed]
+            left = [lease.deadline for offset, lease in self.leased.items() if offset not in self.lapsed]
             self._earliest = min(left, default=NEVER)
 
     def lapse(self, offsets: Iterable[int]) -> None:
         """Let leased items be found: their time is over, or their holder is dead."""
-        for offset in [offset for offset in offsets if offset not in self._lapsed]:
-            self._lapsed.add(offset)
+        for offset in [offset for offset in offsets if offset not in self.lapsed]:
+            self.lapsed.add(offset)
             heappush(self._ready.setdefault(self.leased[offset].band, []), offset)
 
     def first_ready(self) -> tuple[int, int] | None:
@@ -299,7 +323,7 @@ class QueueState:
             while heap:
                 offset = heap[0]
                 there = self.waiting.get(offset)
-                if offset in self._lapsed or (there is not None and there.band == band and there.ready_at <= self._now):
+                if offset in self.lapsed or (there is not None and there.band == band and there.ready_at <= self._now):
                     return band, offset
                 heappop(heap)
             del self._ready[band]
@@ -348,7 +372,7 @@ class QueueState:
     def counts(self, now: int) -> tuple[int, int, int]:
         """(ready, delayed, leased) of what is not fresh."""
         delayed = sum(there.ready_at > now for there in self.waiting.values())
-        lapsed = sum(lease.deadline <= now or offset in self._lapsed for offset, lease in self.leased.items())
+        lapsed = sum(lease.deadline <= now or offset in self.lapsed for offset, lease in self.leased.items())
         return len(self.waiting) - delayed + lapsed, delayed, len(self.leased) - lapsed
 
     def records(self, now: int, end: int) -> Iterator[bytes]:
@@ -363,7 +387,9 @@ class QueueState:
             yield record(BOOT, high, low, self.boot[1])
         anchor = self.anchor or (NEVER, 0)
         yield record(START, self.frontier, anchor[0], extra=anchor[1])
-        yield record(COUNTS, self.done, self.dead)
+        yield record(COUNTS, self.done, self.dead, self.lost)
+        for journal, letter in self.redriven.items():
+            yield record(BACK, letter, journal)
         if self.kept is not None:
             yield record(KEPT, self.kept)
         for offset, there in sorted(self.waiting.items()):

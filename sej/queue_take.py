@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from sej.directory import Directory
+from sej.errors import OffsetTooSmallError
 from sej.message import Message
 from sej.queue_clock import Clock
 from sej.queue_codec import message_check, record, stamp_of
-from sej.queue_format import DONE, DROP, FREE, PICK
+from sej.queue_format import DONE, DROP, FREE, LOST, PICK, WAIT
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.queue_replay import lease_record
@@ -30,6 +31,7 @@ class Taker:
 
     Attributes:
         others: looks up messages that are not taken in order.
+        lost: how many items were found missing since somebody asked.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Taker:
             max_attempts: after so many hand-outs an item is buried.
             expire_ns: messages older than this are thrown away; None: none.
         """
+        self._directory = directory
         self._log = log
         self._slots = slots
         self._clock = clock
@@ -63,7 +66,7 @@ class Taker:
         self._lease_ns = lease_ns
         self._max_attempts = max_attempts
         self._expire_ns = expire_ns
-        self._probe_at = 0
+        self._probe_at = self.lost = 0
         self._fresh = MessageReader(directory)
         self.others = MessageReader(directory, 64)
 
@@ -74,17 +77,52 @@ class Taker:
         if now >= self._probe_at:
             self._probe(now)
         found: list[tuple[Message, int]] = []
-        while len(found) < n:
-            if state.frontier in state.above:
-                self._look_ahead()
-            ready = state.first_ready()
-            if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
-                self._pick(ready[1], now, found)
-            elif not self._take_fresh(n - len(found), now, found):
-                if ready is None:
-                    break
-                self._pick(ready[1], now, found)
+        more = True
+        while more and len(found) < n:
+            try:
+                more = self._take_next(n - len(found), now, found)
+            except OffsetTooSmallError as error:
+                if not self._lose(error.first_available):
+                    raise
         return found
+
+    def _take_next(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+        """Take what comes next, or put it out of the way; False: there is nothing."""
+        state = self._log.state
+        if state.frontier in state.above:
+            self._look_ahead()
+        ready = state.first_ready()
+        if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
+            self._pick(ready[1], now, found)
+        elif not self._take_fresh(n, now, found):
+            if ready is None:
+                return False
+            self._pick(ready[1], now, found)
+        return True
+
+    def look_for_losses(self) -> None:
+        """Find out whether messages that nobody has taken yet are gone."""
+        segments = self._directory.segments()
+        if segments and segments[0].first_offset > self._log.state.frontier:
+            try:
+                self._fresh.at(self._log.state.frontier)
+            except OffsetTooSmallError as error:
+                self._lose(error.first_available)
+
+    def _lose(self, first: int) -> bool:
+        """The journal begins at first now: nobody waits for what stood before it; False: nothing did."""
+        log, state = self._log, self._log.state
+        before = state.lost
+        ended = [offset for offset in state.lapsed if offset < first]
+        gone = [offset for offset in state.waiting if offset < first]
+        if not ended and not gone and state.frontier >= first:
+            return False
+        log.append(
+            *(record(WAIT, offset, band=state.band(offset), attempt=state.attempts(offset)) for offset in ended),
+            record(LOST, min([state.frontier, *ended, *gone]), first),
+        )
+        self.lost += state.lost - before
+        return True
 
     def judge(self) -> None:
         """Nothing has come for a while: raise if what stands at the journal's end is corruption."""

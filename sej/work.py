@@ -55,8 +55,16 @@ expire; idempotent puts; a bound; longer leases; leases that end at a deadline a
 processes at once; dead letters, and putting them back; purging."""
 
 
-class Stats(NamedTuple):
-    """How many items a queue has.
+class _Counts(NamedTuple):
+    ready: int
+    delayed: int
+    leased: int
+    done: int
+    dead: int
+
+
+class Stats(_Counts):
+    """How many items a queue has: a tuple of the first five.
 
     Attributes:
         ready: can be taken now.
@@ -64,13 +72,20 @@ class Stats(NamedTuple):
         leased: are in somebody's hands.
         done: were done, as far as the queue remembers.
         dead: were given up and not put back.
+        lost: were taken out of the journal, by retention that was told to leave this queue aside, before their turn.
     """
 
-    ready: int
-    delayed: int
-    leased: int
-    done: int
-    dead: int
+    lost: int
+
+    def __new__(cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0) -> Self:
+        """Counts; lost stands beside the tuple."""
+        self = super().__new__(cls, ready, delayed, leased, done, dead)
+        self.lost = lost
+        return self
+
+    def _asdict(self) -> dict[str, int]:
+        """All six, by name."""
+        return {**super()._asdict(), "lost": self.lost}
 
 
 class Wishes(NamedTuple):

@@ -1,5 +1,6 @@
 """Power loss at every moment, and every call failing: nothing that was promised is lost, nothing done comes back."""
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -130,3 +131,92 @@ def run_until_it_fails(disk: Disk, clock: FakeClock) -> tuple[set[bytes], set[by
         if q is not None:
             kill(q)
     return acknowledged, ending, done
+
+
+def letters(disk: Disk) -> Counter[bytes]:
+    try:
+        return Counter(letter.message.value for letter in sej.dead_letters(f"{PATH}/dead/worker", disk=disk))
+    except sej.JournalNotFoundError:
+        return Counter()
+
+
+def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
+    clock = FakeClock()
+    disk = CrashDisk()
+    q = opened(PATH, clock, disk, durability="disk")
+    q.put_many([b"a", b"b"])
+    since = len(disk.trace)
+    for item in q.get_many(2, timeout=0):
+        item.fail("why")
+        disk.mark(item.value)
+    kill(q)
+    clock.move(1)
+    clock.reboot()
+    count = 0
+    for crash in itertools.islice(disk.crash_states(since=since), 1500):
+        count += 1
+        buried = set(crash.marks)
+        with opened(PATH, clock, crash.disk) as q:
+            clock.move(100)
+            dead, items = letters(crash.disk), q.get_many(10, timeout=0)
+            left = Counter(item.value for item in items)
+            for value in (b"a", b"b"):
+                assert (dead[value], left[value]) == (1, 0) if value in buried else dead[value] + left[value] > 0
+            for item in items:
+                item.fail("again")
+        assert letters(crash.disk) == {b"a": 1, b"b": 1}, crash.step
+    assert count > 50
+
+
+def test_dead_letters_come_back_once_whatever_happens_meanwhile() -> None:
+    clock = FakeClock()
+    disk = CrashDisk()
+    q = opened(PATH, clock, disk)
+    q.put_many([b"a", b"b", b"c"])
+    for item in q.get_many(3, timeout=0):
+        item.fail("why")
+    q.sync()
+    since = disk.settle()
+    assert q.redrive(1) == 1
+    assert q.redrive() == 2
+    disk.mark("back")
+    kill(q)
+    clock.move(1)
+    clock.reboot()
+    count = 0
+    for crash in itertools.islice(disk.crash_states(since=since), 3000):
+        count += 1
+        with opened(PATH, clock, crash.disk) as q:
+            clock.move(100)
+            q.put(b"new")  # takes the place of a message that the power took
+            again = q.redrive()
+            assert again == 0 if crash.marks else again <= 3
+            assert q.stats().dead == 0
+            left = Counter(item.value for item in q.get_many(10, timeout=0))
+        assert left == {b"a": 1, b"b": 1, b"c": 1, b"new": 1}, crash.step
+    assert count > 50
+
+
+@pytest.mark.parametrize("fault", ["eio", "short", "sync-loses"])
+def test_redrive_with_every_call_failing(fault: Fault) -> None:
+    for at in itertools.count(1):
+        clock = FakeClock()
+        inner = CrashDisk()
+        with opened(PATH, clock, inner) as q:
+            q.put_many([b"a", b"b"])
+            for item in q.get_many(2, timeout=0):
+                item.fail("why")
+        disk = FaultyDisk(inner, at, fault)
+        failing: JournalQueue | None = None
+        with contextlib.suppress(OSError, sej.SejError):
+            failing = opened(PATH, clock, disk)
+            failing.redrive()
+        if failing is not None:
+            kill(failing)
+        with opened(PATH, clock, inner) as q:
+            q.redrive()
+            assert Counter(item.value for item in q.get_many(10, timeout=0)) == {b"a": 1, b"b": 1}, (at, disk.failed)
+            assert q.stats().dead == 0
+        if disk.calls < at:
+            break
+    assert at > 10

@@ -359,6 +359,51 @@ class TestWhole:
             assert 0 < journal.first_offset <= 12
             assert len(values(q)) == 7
 
+    def test_what_retention_took_away_is_counted_told_once_and_passed(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, segment_bytes=100) as q, opened(tmp_path, clock) as other:
+            q.put_many([b"%d" % n * 120 for n in range(3)], priority=1)
+            q.put(b"3" * 120, delay_s=5)
+            q.put_many([b"%d" % n * 120 for n in range(4, 8)])
+            held, stuck, returned = q.get_many(3, timeout=0)
+            held.extend(1000)
+            returned.retry(0)
+            sej.Journal(tmp_path).clean(max_bytes=1, ignore_readers=["worker"])
+            q.put(b"new")
+            clock.move(61)
+            with pytest.warns(RuntimeWarning, match="7 items were taken out of the journal before their turn") as told:
+                item = take(other)
+            assert len(told) == 1
+            assert item.value == b"new"
+            assert other.get(timeout=0) is None
+            held.done()
+            with pytest.raises(sej.LeaseLostError):
+                stuck.done()
+            assert (q.stats(), q.stats().lost) == ((0, 0, 1, 1, 0), 7)
+            item.done()
+        with opened(tmp_path, clock) as q:
+            assert q.stats()._asdict() == {"ready": 0, "delayed": 0, "leased": 0, "done": 2, "dead": 0, "lost": 7}
+        assert sej.read_offset(tmp_path, "worker") == 9
+
+    def test_a_loss_that_is_to_be_an_error_keeps_no_item(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, segment_bytes=100) as q:
+            q.put(b"0" * 120)
+            sej.Journal(tmp_path).clean(max_bytes=1, ignore_readers=["worker"])
+            q.put(b"new")
+            with pytest.raises(RuntimeWarning, match="1 items"):
+                q.get(timeout=0)
+            assert take(q).value == b"new"
+
+    def test_stats_finds_what_is_lost(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, segment_bytes=100) as q:
+            for n in range(3):
+                q.put_many([b"%d" % n * 120])
+            sej.Journal(tmp_path).clean(max_bytes=1, ignore_readers=["worker"])
+            first = sej.Journal(tmp_path).first_offset
+            assert first > 0
+            assert (q.stats(), q.stats().lost) == ((3 - first, 0, 0, 0, 0), first)
+            with pytest.warns(RuntimeWarning, match=f"{first} items"):
+                q.get(timeout=0)
+
     def test_default_last_begins_at_the_end(self, tmp_path: Path, clock: FakeClock) -> None:
         with sej.Writer(tmp_path) as w:
             w.append(b"old")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import sej.codec
 from sej import queue_codec, queue_replay
 from sej.queue_format import (
+    BACK,
     BOOT,
     COUNTS,
     DEAD,
@@ -23,6 +24,7 @@ from sej.queue_format import (
     INTENT,
     KEPT,
     LEASE,
+    LOST,
     PICK,
     PURGE,
     RECORD_SIZE,
@@ -46,10 +48,10 @@ words = st.integers(0, 2**32 - 1)
 def records(draw: st.DrawFn) -> bytes:
     """A record of any kind, about few items, so that they meet."""
     kind = draw(st.sampled_from([LEASE, DONE]) | st.sampled_from([
-        PICK, WAIT, EXTEND, FREE, DEAD, INTENT, EXPIRE, DEDUPE, KEPT, PURGE, DROP, BOOT, START, COUNTS,
+        PICK, WAIT, EXTEND, FREE, DEAD, INTENT, EXPIRE, DEDUPE, KEPT, PURGE, DROP, BOOT, START, COUNTS, LOST, BACK,
     ]))  # fmt: skip
     offset = draw(few)
-    a = offset + draw(st.integers(1, 4)) if kind in (LEASE, DONE) else draw(few)
+    a = offset + draw(st.integers(1, 4)) if kind in (LEASE, DONE, LOST) else draw(few)
     band, attempt, slot = draw(st.integers(-3, 3)), draw(st.integers(0, 3)), draw(st.integers(0, 2))
     return queue_codec.record(kind, offset, a, draw(times), band=band, attempt=attempt, slot=slot, extra=draw(words))
 
@@ -57,6 +59,16 @@ def records(draw: st.DrawFn) -> bytes:
 @compiled
 @given(st.lists(records(), max_size=40), st.lists(st.integers(0, 40)), st.integers(0, 12))
 @example([queue_codec.record(LEASE, 0, 5, 7), queue_codec.record(DONE, 1, 4)], [], 0)
+@example(
+    [
+        queue_codec.record(BOOT, 0, 1),
+        queue_codec.record(WAIT, 0, b=9),
+        queue_codec.record(BOOT, 0, 2),
+        queue_codec.record(LEASE, 0, 1, 7),
+    ],
+    [],
+    0,
+)
 @example([queue_codec.record(DONE, 3, 4), queue_codec.record(LEASE, 0, 3, 7)], [1], 0)
 def test_states_are_the_same_however_the_log_is_cut(log: list[bytes], cuts: list[int], frontier: int) -> None:
     reference, twin = QueueState(frontier), QueueState(frontier)
@@ -99,3 +111,14 @@ def test_the_twin_takes_whole_records_only() -> None:
 def test_the_chosen_one_is_that_of_the_codec() -> None:
     chosen = TWIN if sej.codec.IMPLEMENTATION == "c" else queue_codec
     assert queue_replay.good_bytes is chosen.good_bytes
+
+
+@pytest.mark.parametrize("apply", [QueueState.apply, *([TWIN.apply] if TWIN else [])])
+def test_a_boot_in_the_middle_of_a_log_hides_nothing_that_waits(apply: Any) -> None:
+    state = QueueState(3)
+    boots = [queue_codec.record(BOOT, 0, number, began) for number, began in ((1, 10), (2, 4))]
+    wait, done = queue_codec.record(WAIT, 1, b=9), queue_codec.record(DONE, 1, 2)
+    apply(state, boots[0] + wait + boots[1])
+    assert state.waiting[1].ready_at == 9 + 10 - 4
+    apply(state, wait + boots[0] + done)
+    assert (state.waiting, state.done) == ({}, 1)
