@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.counting import count
 from pipeline.jobs.running import Progress, watched
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["DirectoryStats", "draw", "stats"]
 
 _WHOSE = ("client", "prefix", "shard_bits", "shard")
+
+
+_DRAWN: Final = 64
+"""As many directories can be read on one picture."""
 
 
 class DirectoryStats(NamedTuple):
@@ -58,8 +63,21 @@ class DirectoryStats(NamedTuple):
     @property
     def name(self) -> str:
         """The directory, as far as its columns say."""
-        parts = [self.client, self.prefix, None if self.shard is None else f"{self.shard:03x}"]
+        parts = [self.client, self.prefix]
+        if self.shard_bits:
+            parts += [f"{self.shard_bits:x}", f"{self.shard:03x}"]
         return ".".join(part for part in parts if part) or "journal"
+
+
+_BLUE, _RED = "#1b6ca8", "#c8553d"
+_PANELS: Final[tuple[tuple[str, Callable[[DirectoryStats], float], str, bool], ...]] = (
+    ("messages", lambda stat: stat.messages, _BLUE, False),
+    ("bytes", lambda stat: stat.size, _BLUE, False),
+    ("messages a second", lambda stat: stat.rate or 0.0, _BLUE, False),
+    ("the most frequent key", lambda stat: stat.top_key_share, _RED, True),
+    ("missing offsets", lambda stat: stat.missing, _RED, False),
+    ("older than the one before", lambda stat: stat.disordered, _RED, False),
+)
 
 
 def stats(
@@ -113,24 +131,31 @@ def stats(
 
 
 def draw(found: list[DirectoryStats], target: str | os.PathLike[str]) -> None:
-    """Draw messages, and the share of each directory's most frequent key, into a PNG file. Needs matplotlib."""
+    """Draw everything side by side, a line a directory, into a PNG file; of very many the largest. Needs matplotlib."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    names = [stat.name for stat in found]
-    height = max(2.0, 0.28 * len(found) + 1.2)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), dpi=130, sharey=True, layout="constrained")
-    left.barh(names, [stat.messages for stat in found], color="#1b6ca8")
-    left.set_title("messages", loc="left", weight="bold")
-    right.barh(names, [stat.top_key_share for stat in found], color="#c8553d")
-    right.set_title("share of the most frequent key", loc="left", weight="bold")
-    right.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
-    left.invert_yaxis()
-    for axes in (left, right):
+    kept = set(sorted(found, key=lambda stat: -stat.messages)[:_DRAWN])
+    shown = [stat for stat in found if stat in kept]
+    names = [stat.name for stat in shown]
+    height = max(2.4, 0.28 * len(shown) + 1.4)
+    figure, panels = plt.subplots(
+        1, len(_PANELS), figsize=(18, height), dpi=110, sharey=True, layout="constrained", squeeze=False
+    )
+    for axes, (title, value, colour, is_share) in zip(panels[0], _PANELS, strict=True):
+        axes.barh(names, [value(stat) for stat in shown], color=colour)
+        axes.set_title(title, loc="left", weight="bold", fontsize=10)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+        ticks = mpl.ticker.PercentFormatter(1.0) if is_share else mpl.ticker.EngFormatter()
+        axes.xaxis.set_major_formatter(ticks)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="#e4e8ec")
         axes.set_axisbelow(True)
+    panels[0][0].invert_yaxis()
+    if len(shown) < len(found):
+        figure.suptitle(f"the {len(shown)} largest of {len(found)} directories", fontsize=10)
     figure.savefig(os.fspath(target))
     plt.close(figure)

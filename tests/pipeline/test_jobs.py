@@ -104,7 +104,9 @@ def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     (found,) = jobs.stats(spark, tmp_path / "j")
     assert (found.messages, found.missing, found.size, found.max_value_bytes) == (4, 0, 12, 5)
     assert (found.rate, found.keys, found.top_key, found.top_key_share, found.disordered) == (1.0, 2, b"a", 0.75, 1)
-    jobs.draw([found], tmp_path / "chart.png")
+    many = [found._replace(prefix="orders", shard_bits=10, shard=index, messages=index) for index in range(100)]
+    assert many[7].name == "orders.a.007"
+    jobs.draw(many, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes()[1:4] == b"PNG"
 
 
