@@ -155,7 +155,18 @@ class Merge:
             yield from self._ready
 
     def read(self, max_messages: int = 1024, timeout: float | None = -1.0) -> list[tuple[Source, Message]]:
-        """A batch, as soon as there is one message; an empty list after the time-out (not given: the merge's own)."""
+        """A batch, as soon as there is one message.
+
+        Args:
+            max_messages: at most so many.
+            timeout: seconds to wait for the first, None: for ever; not given: the merge's own.
+
+        Returns:
+            The messages with their sources; an empty list after the time-out.
+
+        Raises:
+            SourceError: a directory cannot be read.
+        """
         if max_messages < 1:
             raise ValueError(f"max_messages {max_messages}: at least 1 is due")
         found = self._refill(self.timeout if timeout == -1.0 else timeout)

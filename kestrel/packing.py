@@ -199,6 +199,13 @@ def pack(
 
     Memory stays bounded; damaged bytes are kept aside.
 
+    Args:
+        directory: where the files are.
+        name: the queue.
+        dialect: what opcode 8 means.
+        disk: the seam.
+        now_ms: the clock, in ms since the epoch.
+
     Returns:
         What was unreadable.
 

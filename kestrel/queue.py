@@ -70,6 +70,10 @@ class Queue(Opened):
     def put_many(self, values: Iterable[bytes], *, expiry: int = 0) -> int:
         """Add items at the end, with one write: all of them or none; returns how many.
 
+        Args:
+            values: their bytes.
+            expiry: of all of them, as for :meth:`put`.
+
         Raises:
             FullError: there is no room for all of them.
             TooLargeError: one of them is over the limit for one.
@@ -151,6 +155,11 @@ class Queue(Opened):
 
     def continue_(self, xid: int, data: bytes, *, expiry: int = 0) -> bool:
         """Confirm a reserved item and add another one at the end, as one operation.
+
+        Args:
+            xid: of the reserved item.
+            data: of the new one.
+            expiry: of the new one, in ms since the epoch; 0: never, or by the queue's max_age_s.
 
         Returns:
             False where no such transaction is open; nothing was added.

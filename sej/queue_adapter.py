@@ -45,6 +45,11 @@ class QueueAdapter:
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put a value.
 
+        Args:
+            item: bytes, or what the queue's serializer takes.
+            block: whether to wait for room.
+            timeout: seconds to wait at most; None: for ever.
+
         Raises:
             queue.Full: the queue has a maxsize and no room came in time.
         """
@@ -59,6 +64,10 @@ class QueueAdapter:
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take a value.
+
+        Args:
+            block: whether to wait for one.
+            timeout: seconds to wait at most; None: for ever.
 
         Raises:
             queue.Empty: none came in time.

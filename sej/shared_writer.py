@@ -176,7 +176,10 @@ class SharedWriter:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> tuple[bytes, range]:
-        """Messages as they will stand in the journal if they are appended in this turn, and their offsets."""
+        """Messages as they will stand in the journal if they are appended in this turn, and their offsets.
+
+        Takes what :meth:`append_many` takes.
+        """
         buffer = Buffer(self._end.offset, lambda: None, threading.Lock())
         buffer.limit = buffer.batch_limit = 2**62
         span = buffer.append_many(values, keys, type, timestamp)
@@ -184,7 +187,7 @@ class SharedWriter:
             return bytes(view), span
 
     def append_encoded(self, data: bytes, count: int) -> None:
-        """Append what :meth:`encode_many` made, within the same turn."""
+        """Append what :meth:`encode_many` made, data of count messages, within the same turn."""
         self._write(data, count)
 
     # --- durability

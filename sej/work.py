@@ -223,7 +223,7 @@ class WorkQueue(ABC):
         raise self._unsupported("purge")
 
     def redrive(self, limit: int | None = None) -> int:
-        """Put this queue's dead letters back, oldest first; returns how many."""
+        """Put this queue's dead letters back, oldest first, up to limit of them; returns how many."""
         raise self._unsupported("redrive")
 
     def sync(self) -> None:
@@ -306,7 +306,12 @@ class WorkQueue(ABC):
         return found[0] if found else None
 
     def get_many(self, n: int, timeout: float | None = None) -> list[Item]:
-        """Take up to n items as soon as there is one; an empty list when the time-out passed."""
+        """Take up to n items as soon as there is one; an empty list when the time-out passed.
+
+        Args:
+            n: at most so many; at least 1.
+            timeout: seconds to wait for the first; 0 does not wait, None waits for ever.
+        """
         if n < 1:
             raise ValueError(f"n {n}: at least 1 is due")
         found = self._take(n)

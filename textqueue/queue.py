@@ -170,6 +170,9 @@ class TextQueue:
     def take(self, owner: str | None = None) -> Claim | None:
         """Claim the next free message, to be ended by hand: ``done``, ``failed``, ``give_back``.
 
+        Args:
+            owner: as for :meth:`claim`.
+
         Returns:
             None when nothing is free.
         """
@@ -196,7 +199,14 @@ class TextQueue:
         include_comment_items: bool = False,
         include_critical_items: bool = False,
     ) -> Message | None:
-        """The next message of one file, the published package's way; for more than queued ones its own walk is kept."""
+        """The next message of one file, the published package's way; for more than queued ones its own walk is kept.
+
+        Args:
+            file_index: the number of the file in :attr:`input_files`, from 0.
+            include_cleared_items: done ones too.
+            include_comment_items: comments too.
+            include_critical_items: failed ones too.
+        """
         self._check_open()
         statuses = {MessageStatus.queued}
         statuses |= {MessageStatus.cleared} if include_cleared_items else set()
@@ -279,6 +289,11 @@ class TextQueue:
         """Give many messages a status, under one lock.
 
         All are found before the first is marked.
+
+        Args:
+            messages: of this queue, in any order.
+            status: what they get.
+            reason: written into the ``reason`` variable of each that has one.
 
         Raises:
             MessageMovedError: one of them is not in the file any more as it was read; nothing was marked in that file.

@@ -187,7 +187,7 @@ class Client:
     # --- reading
 
     def where(self, journal_dir: str, *, client_id: str | None = None) -> Standing:
-        """Where a journal stands on the hub."""
+        """Where a journal stands on the hub; another client's by its client_id."""
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
         with self._translating():
@@ -195,11 +195,17 @@ class Client:
         return Standing(answer.Known, answer.FirstOffset, answer.NextOffset)
 
     def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
-        """The offset that the hub expects next; 0 for a journal that it does not have."""
+        """The offset that the hub expects next of a journal, another client's by its client_id; 0 where it has none."""
         return self.where(journal_dir, client_id=client_id).next_offset
 
     def find_time(self, journal_dir: str, timestamp: int, *, client_id: str | None = None) -> int:
-        """The first offset as new as timestamp, ns; where there is none, the one that the hub expects next."""
+        """The first offset as new as timestamp, ns; where there is none, the one that the hub expects next.
+
+        Args:
+            journal_dir: the journal's name on the hub.
+            timestamp: ns since the epoch.
+            client_id: whose; not given: this client's own.
+        """
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir, Timestamp=timestamp)
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
         with self._translating():
@@ -207,7 +213,7 @@ class Client:
         return found
 
     def journals(self, client_id: str = "") -> list[Listed]:
-        """The journals that this client may read, and where each stands; of one client, or of all."""
+        """The journals that this client may read, and where each stands; of one client_id, or of all."""
         call = self._unary("List", pb.ListRequest.SerializeToString, pb.ListResponse.FromString)
         with self._translating():
             answer = call(pb.ListRequest(ClientID=client_id), timeout=self._timeout_s, metadata=self._metadata)
