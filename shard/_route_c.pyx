@@ -76,14 +76,31 @@ cdef extern from *:
         h ^= h >> 33; h *= SEJ_P2; h ^= h >> 29; h *= SEJ_P3; h ^= h >> 32;
         return h;
     }
-    static inline void sej_be32(uint8_t *p, uint32_t x) {
-        p[0] = x >> 24; p[1] = x >> 16; p[2] = x >> 8; p[3] = x;
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define SEJ_BE32(x) (x)
+    #define SEJ_BE64(x) (x)
+    #elif defined(_MSC_VER)
+    #include <stdlib.h>
+    #define SEJ_BE32(x) _byteswap_ulong(x)
+    #define SEJ_BE64(x) _byteswap_uint64(x)
+    #else
+    #define SEJ_BE32(x) __builtin_bswap32(x)
+    #define SEJ_BE64(x) __builtin_bswap64(x)
+    #endif
+    static inline void sej_be32(uint8_t *p, uint32_t x) { x = SEJ_BE32(x); memcpy(p, &x, 4); }
+    static inline void sej_be64(uint8_t *p, uint64_t x) { x = SEJ_BE64(x); memcpy(p, &x, 8); }
+    /* Most keys are short: two copies that overlap cost less than a call. */
+    static inline void sej_short(uint8_t *to, const char *from, size_t size) {
+        uint64_t head, tail;
+        if (size < 8 || size > 16) { memcpy(to, from, size); return; }
+        memcpy(&head, from, 8); memcpy(&tail, from + size - 8, 8);
+        memcpy(to, &head, 8); memcpy(to + size - 8, &tail, 8);
     }
-    static inline void sej_be64(uint8_t *p, uint64_t x) { sej_be32(p, x >> 32); sej_be32(p + 4, (uint32_t) x); }
     """
     uint64_t sej_xxh64(const uint8_t *p, size_t size, uint64_t seed) nogil
     void sej_be32(uint8_t *p, uint32_t x) nogil
     void sej_be64(uint8_t *p, uint64_t x) nogil
+    void sej_short(uint8_t *to, const char *source, size_t size) nogil
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
@@ -320,7 +337,7 @@ cdef class Parts:
             sej_be64(p + 8, <uint64_t> time)
             p[16] = <uint8_t> kind
             p[17] = <uint8_t> key_size
-            memcpy(p + HEAD, raw_bytes(key), key_size)
+            sej_short(p + HEAD, raw_bytes(key), key_size)
             p += HEAD + key_size
             sej_be32(p, <uint32_t> value_size)
             memcpy(p + 4, raw_bytes(value), value_size)

@@ -134,10 +134,10 @@ def work(
 
     def handle(index: int, message: Message) -> None:
         key = message.key.decode(errors="surrogateescape")
-        subprocess.run(
+        done = subprocess.run(
             command,
             input=message.value,
-            check=True,
+            check=False,
             env={
                 **os.environ,
                 "SEJ_SHARD": str(index),
@@ -148,8 +148,16 @@ def work(
             },
         )
 
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} ended with exit code {done.returncode}")
+
     require_program(command)
-    worker = Worker(tree_of(tree), name, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
+    path = tree_of(tree)
+    if not any(os.path.isdir(path.dir(index)) for index in range(path.count)):
+        if timeout == 0:
+            raise FileNotFoundError(f"{tree}: there is no shard of this tree; `sej shard ls` lists what there is")
+        click.echo(f"sej: {tree}: there is no shard of this tree yet: waiting for the first", err=True)
+    worker = Worker(path, name, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
     handled = worker.run(handle)
     if sys.stderr.isatty():
         click.echo(f"{handled} messages handled", err=True)
