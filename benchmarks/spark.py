@@ -32,7 +32,8 @@ ROWS = int(os.environ.get("SEJ_BENCH_ROWS", "5000000"))
 ROUNDS = 3
 BATCH = 100_000
 KEYS = 200_000
-FIVE = "offset BIGINT, timestamp_ns BIGINT, type INT, key BINARY, value BINARY"
+COLUMNS = ("offset BIGINT", "timestamp_ns BIGINT", "type INT", "key BINARY", "value BINARY")
+FIVE = ", ".join(f"{column} NOT NULL" for column in COLUMNS)
 STREAM_BATCHES = 30
 STREAM_LIMIT_S = 40.0
 
