@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from sej.disk import OS, Disk
-from sej.errors import ClosedError, JournalNotFoundError
+from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError
 from sej.watch import Watch, wait_any
 from shard.trees import Found, Layout, Tree, entry, find, look
 
@@ -53,6 +53,7 @@ class TreeWatch:
         self._root_watch = Watch(path)
         self._growing: dict[str, Watch] = {}
         self._stopped = self._closed = False
+        self._refused: list[NotAJournalError] = []
         self.timeout = timeout
         try:
             self.tree: Tree = find(path, layout=layout, disk=disk)
@@ -72,13 +73,15 @@ class TreeWatch:
             Those that appeared since; an empty list after the timeout, or when it was stopped.
 
         Raises:
-            NotAJournalError: a new SEJ directory's name fits no layout.
+            NotAJournalError: a new SEJ directory's name fits no layout; said once, and the next call goes on.
         """
         if self._closed:
             raise ClosedError("the watch is closed", path=self.tree.root)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             new = self._look()
+            if not new and self._refused:
+                raise self._refused.pop(0)
             if new or self._stopped:
                 return [] if self._stopped else new
             left = None if deadline is None else deadline - time.monotonic()
@@ -117,7 +120,9 @@ class TreeWatch:
         if self._layout == "directory":
             return []
         found: list[Found] = []
-        for name in self._disk.list(self.tree.root):
+        names = self._disk.list(self.tree.root)
+        self._known.intersection_update(names)  # what is removed and made anew is new
+        for name in names:
             if name in self._known or name.startswith("."):
                 continue
             path = os.path.join(self.tree.root, name)
@@ -127,8 +132,11 @@ class TreeWatch:
             if name not in self._growing and not look(self._disk, path):
                 self._growing[name] = Watch(path)  # jnl/ may come in a moment: it must wake us
             if look(self._disk, path):
-                found.append(entry(self.tree.root, name, self._layout))
                 self._known.add(name)
+                try:
+                    found.append(entry(self.tree.root, name, self._layout))
+                except NotAJournalError as error:
+                    self._refused.append(error)
                 growing = self._growing.pop(name, None)
                 if growing is not None:
                     growing.close()

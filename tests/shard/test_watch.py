@@ -1,5 +1,6 @@
 """shard.watch: new shards are reported once, and the watch can be stopped."""
 
+import shutil
 import threading
 from pathlib import Path as FilePath
 
@@ -62,6 +63,23 @@ def test_a_hubs_new_clients(tmp_path: FilePath) -> None:
         journal(tmp_path, "nodot")
         with pytest.raises(sej.NotAJournalError, match="nodot"):
             watch.read(10)
+
+
+def test_a_bad_name_is_said_once_and_hides_nothing(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 3)
+    journal(path.dir(1))
+    with shard.watch(tmp_path) as watch:
+        journal(tmp_path, "orders.3.00g")
+        journal(path.dir(0))
+        journal(path.dir(7))
+        assert [found.index for found in watch.read(10)] == [0, 7]
+        with pytest.raises(sej.NotAJournalError, match=r"orders\.3\.00g"):
+            watch.read(10)
+        assert watch.read() == []
+        shutil.rmtree(path.dir(7))
+        assert watch.read() == []
+        journal(path.dir(7))
+        assert [found.index for found in watch.read(10)] == [7]
 
 
 def test_there_must_be_something_to_watch(tmp_path: FilePath) -> None:
