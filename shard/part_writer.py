@@ -16,7 +16,7 @@ class PartWriter(RestingWriter):
     """A :class:`~sej.resting.RestingWriter` for :class:`shard.Writer`."""
 
     def append_part(self, parts: Parts, index: int) -> range:
-        """Append a shard's part of a batch. Under ``"disk"`` the caller syncs: many shards at a time.
+        """Append a shard's part of a batch. Under ``"disk"`` the caller commits it: many shards at a time.
 
         Raises:
             WriterFailedError: a write failed, now or before.
@@ -34,6 +34,14 @@ class PartWriter(RestingWriter):
             finally:
                 buffer.thaw()
         return span
+
+    def commit(self, offset: int) -> None:
+        """Return once every message below offset is durable, at rest too.
+
+        Raises:
+            WriterFailedError: a sync failed.
+        """
+        self._syncer.commit(offset)
 
     def rest(self) -> None:
         """Hand everything to the kernel, under ``"disk"`` to the disk, then give back the descriptors and the lock.

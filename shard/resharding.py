@@ -63,7 +63,9 @@ def reshard(
     """Copy a tree into another one, with more or fewer bits; the same call again resumes what was interrupted.
 
     Stop the source's writers first: a shard that one holds is refused, and until this returns none can begin. Work
-    queues must be done: what of theirs is leased, delayed or tried belongs to the old tree's offsets.
+    queues must be done: what of theirs is leased, delayed or tried belongs to the old tree's offsets. So does what
+    ``append_once`` remembers: a batch that is repeated on the new tree is a new one there. Dead letters stay where they
+    are.
 
     Args:
         source: the old tree; it stays.

@@ -237,7 +237,8 @@ class Writer:
         """Under ``"disk"``: sync what was appended, several shards at a time; what is not durable was not appended."""
         if self._options.get("durability") != "disk":
             return
-        failed = _each({index: writers[index] for index in writers if index in appended}, PartWriter.sync)
+        fresh = {index: writers[index] for index in writers if index in appended}
+        failed = _each(fresh, lambda index, writer: writer.commit(appended[index].stop))
         for index, error in failed.items():
             del appended[index]
             errors[index] = error
@@ -361,7 +362,7 @@ class Writer:
         with self._guard:
             self._require_open()
             used = {**self._resting, **self._open}
-        errors = _each(used, do)
+        errors = _each(used, lambda _, writer: do(writer))
         if errors:
             raise shards_failed(what, self.path.root, errors)
 
@@ -372,13 +373,13 @@ class Writer:
             raise ClosedError("the writer is closed", path=self.path.root)
 
 
-def _each(writers: Mapping[int, PartWriter], do: Callable[[PartWriter], None]) -> dict[int, BaseException]:
+def _each(writers: Mapping[int, PartWriter], do: Callable[[int, PartWriter], None]) -> dict[int, BaseException]:
     """Do something to many shards, several at a time; what went wrong, by shard."""
     errors: dict[int, BaseException] = {}
 
     def one(index: int) -> None:
         try:
-            do(writers[index])
+            do(index, writers[index])
         except Exception as error:
             errors[index] = error
 

@@ -1,14 +1,17 @@
 """The sharded writer: everything arrives where its key belongs, whatever fails elsewhere."""
 
+import errno
 import os
 import signal
 import threading
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 
 import sej
 import shard
+from sej.disk import Mode, OsDisk, OsFile
 
 KEYS = [b"key-%d" % number for number in range(40)]
 
@@ -132,6 +135,53 @@ def test_a_broken_shard_stays_broken_and_the_others_go_on(path: shard.Path) -> N
             writer.sync()
     good = sum(path.index(key) != lost for key in KEYS)
     assert sum(len(messages) for index, messages in contents(path).items() if index != lost) == 3 * good
+
+
+class FailingDisk(OsDisk):
+    """Cannot sync one directory's segments any more, once it is told so; counts the syncs of the others."""
+
+    __slots__ = ("broken", "syncs")
+
+    def __init__(self) -> None:
+        self.broken = ""
+        self.syncs = 0
+
+    def open(self, path: Any, mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        return FailingFile(os.dup(file.fileno()), file.path, self) if file.path.endswith(".jnl") else file
+
+
+class FailingFile(OsFile):
+    __slots__ = ("disk",)
+
+    def __init__(self, fd: int, path: str, disk: FailingDisk) -> None:
+        super().__init__(fd, path)
+        self.disk = disk
+
+    def sync(self) -> None:
+        if self.disk.broken and self.path.startswith(self.disk.broken):
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        super().sync()
+        self.disk.syncs += 1
+
+
+@pytest.mark.parametrize("max_open", [2, 100])
+def test_what_is_not_durable_was_not_appended_and_the_others_are(path: shard.Path, max_open: int) -> None:
+    disk = FailingDisk()
+    broken = path.index(KEYS[0])
+    used = {path.index(key) for key in KEYS}
+    writer = shard.Writer(path, max_open=max_open, durability="disk", disk=disk)
+    assert writer.append_many([b"v"] * len(KEYS), KEYS).keys() == used
+    disk.broken, before = path.dir(broken), disk.syncs
+    with pytest.raises(shard.ShardsBrokenError, match=f"failed in shard {broken:03x}; the other") as caught:
+        writer.append_many([b"v"] * len(KEYS), KEYS)
+    assert caught.value.errors.keys() == {broken}
+    assert caught.value.appended.keys() == used - {broken}
+    assert disk.syncs - before >= len(used) - 1
+    with pytest.raises(shard.ShardsBrokenError, match=f"append.* failed in shard {broken:03x}"):
+        writer.append_many([b"v"] * len(KEYS), KEYS)
+    writer.close()
+    assert set(contents(path)) == used
 
 
 def append_for_ever(writer: shard.Writer, key: bytes) -> None:
