@@ -57,9 +57,15 @@ class Remote(NamedTuple):
 
     @classmethod
     def of(cls, options: Options) -> Remote | None:
-        """What the options say; None where no hub is given."""
+        """What the options say; None where no hub is given.
+
+        Raises:
+            OptionError: a layout, which is a path's.
+        """
         if not options["hub"]:
             return None
+        if options["layout"] is not None:
+            raise OptionError("layout says what a path is; with the option hub there is none")
         names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls")
         return cls(options["hub"], *(options[name] for name in names))
 
@@ -207,6 +213,14 @@ class RemoteRoot:
         self._pattern = pattern
         self._clock = clock
         self._looked_at = float("-inf")
+
+    def check(self) -> None:
+        """Make sure that what is named is there, before a stream waits for it.
+
+        Raises:
+            JournalNotFoundError: a name is no journal, tree or client.
+        """
+        matching(self._remote, self._names, None)
 
     def look(self) -> dict[str, RemoteFollower]:
         """The journals as the last list said."""

@@ -76,6 +76,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts."""
         options = self._options
+        if isinstance(self._root, RemoteRoot):
+            self._root.check()
         followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
         there = [follower.origin for follower in followers.values()]
         given = by_directory(options["startingOffsets"] or "earliest", there, "startingOffsets", EARLIEST)

@@ -75,6 +75,15 @@ def test_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
 def test_what_the_hub_does_not_give_is_named(far: Load, name: str, says: str) -> None:
     with pytest.raises(Exception, match=says):
         far(name).collect()
+    with pytest.raises(Exception, match="layout says what a path is"):
+        far("tokyo", layout="hub").collect()
+
+
+def test_stream_of_what_is_not_there_fails(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+    frame = spark.readStream.format("sej").options(**options).load("paris")
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(Exception, match="no journal, tree or client 'paris'"):
+        query.awaitTermination(60)
 
 
 def test_a_caller_without_a_token_is_told(spark: SparkSession, options: dict[str, str]) -> None:
