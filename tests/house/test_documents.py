@@ -1,7 +1,8 @@
 """What the documents say is so: their blocks run, their commands exist, and their links lead somewhere.
 
-The blocks of a page, ``python`` and ``sh``, run in the order of the page, in one directory that was empty before; a
-warning, or an exit code other than 0, fails it. The tutorial runs in tests/house/test_tutorial.py, in a terminal.
+The blocks of a page, ``python`` and ``sh``, run in the order of the page, in one directory that was empty before; those
+of a shell in a terminal. A warning, or an exit code other than 0, fails it. The tutorial runs in
+tests/house/test_tutorial.py, with the wheel installed.
 
 What is not run is a ``console`` block: it needs another machine, another account, minutes, or a shell of one's own. Its
 commands, and those in the text, must be commands of `sej` or targets of make, with options that they have.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pexpect
 import pytest
 
 from sej.cli.app import app
@@ -44,13 +46,29 @@ def pages_that_run() -> Iterator[Any]:
             yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=spark)
 
 
+def typed(text: str, directory: Path) -> tuple[int, str]:
+    """Run lines of a shell in a terminal: the exit code, and what stood there."""
+    env = {**os.environ, "PATH": PATH, "TERM": "xterm-256color"}
+    shell: pexpect.spawn[str] = pexpect.spawn(
+        "sh", ["-euc", text], cwd=directory, env=env, timeout=120, encoding="utf-8", dimensions=(50, 120)
+    )
+    shell.expect(pexpect.EOF)
+    shell.close()
+    return shell.exitstatus if shell.exitstatus is not None else -1, str(shell.before)
+
+
 @pytest.mark.parametrize("page", list(pages_that_run()))
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     for line, language, text in blocks(page):
-        if language in ("python", "sh"):
-            command = ["sh", "-euc", text] if language == "sh" else [sys.executable, "-W", "error", "-c", text]
-            done = run(command, tmp_path, PATH=PATH)
-            assert done.returncode == 0, f"{page.name}:{line}\n{done.stdout}{done.stderr}"
+        if language == "sh":
+            code, printed = typed(text, tmp_path)
+        elif language == "python":
+            done = run([sys.executable, "-W", "error", "-c", text], tmp_path, PATH=PATH)
+            code, printed = done.returncode, done.stdout + done.stderr
+        else:
+            continue
+        assert code == 0, f"{page.name}:{line}\n{printed}"
+        assert "Traceback" not in printed, f"{page.name}:{line}\n{printed}"
 
 
 def test_the_pages_that_show_most_run() -> None:
