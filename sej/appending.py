@@ -119,6 +119,7 @@ class Appender:
         self._newest = end.newest_timestamp
         self._blocks: list[Block] = end.blocks
         self._partial = end.partial
+        self._partial_known = end.partial_known
         self._block_position = end.position
         self._block_offset = end.offset
         self._synced_position = end.synced_position
@@ -241,6 +242,12 @@ class Appender:
                 f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
             )
         self._blocks = self._blocks[len(ready) :]
+
+    def _finish_index(self) -> None:
+        """At the end of writing: give the last messages their checksum, too."""
+        if len(self._buffer) or (self._partial is not None and not self._partial_known):
+            self._end_block()
+            self._write_index(self._synced_position)
 
     def _seal(self) -> None:
         """Sync the last segment and finish its index."""

@@ -94,6 +94,11 @@ class BlockIndex:
         """The newest timestamp so far, ns."""
         return self.blocks[-1].newest_timestamp if self.blocks else NO_TIMESTAMP
 
+    def open_block(self, size: int) -> Block | None:
+        """The last block, if it is short and ends where the segment does: what is appended may belong to it."""
+        last = self.blocks[-1] if self.blocks else None
+        return last if last and last.end == size and last.end - last.position < BLOCK_BYTES else None
+
     def add(self, block: Block) -> Block:
         """Put the next block behind the others."""
         assert block.position == self.position and block.first_offset == self.due

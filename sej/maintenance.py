@@ -17,7 +17,7 @@ from sej.directory import Directory, Segment
 from sej.disk import Disk, File, replace_file
 from sej.errors import InvalidNameError
 from sej.format import OFFSET, OFFSET_SIZE
-from sej.index import IndexFile
+from sej.index import Block, BlockIndex, IndexFile, read_blocks
 from sej.recovery import good_end
 
 __all__ = ["Retention", "clean", "finish_merge", "merge", "readers_lock", "slowest_reader"]
@@ -203,11 +203,30 @@ def _join(directory: Directory, group: list[Segment]) -> int:
     others = [segment.first_offset for segment in group[1:]]
     plan = {"first_offset": group[0].first_offset, "size": size, "others": others}
     replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), json.dumps(plan).encode())
-    disk.unlink(IndexFile(directory, group[0]).path)
+    blocks = _joined_blocks(directory, group)
+    index_file = IndexFile(directory, group[0])
+    disk.unlink(index_file.path)
     disk.rename(joined, group[0].path)
+    index_file.write(blocks, 0)
+    index_file.close()
     _remove_joined(directory, others)
     disk.unlink(directory.at("txn", "merge"))
     return len(others)
+
+
+def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
+    """The blocks of the joined segment, with the checksums that its parts have: joining does not make bytes true."""
+    index = BlockIndex(group[0].first_offset)
+    for segment in group:
+        base = index.position
+        file = directory.disk.open(segment.path, "read")
+        try:
+            known = IndexFile(directory, segment).load(file, segment.first_offset)
+            for block in (*known.blocks, *read_blocks(file, known.position, known.due)):
+                index.add(block._replace(position=base + block.position, end=base + block.end))
+        finally:
+            file.close()
+    return index.blocks
 
 
 def _remove_joined(directory: Directory, others: list[int]) -> None:

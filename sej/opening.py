@@ -36,9 +36,10 @@ class End(NamedTuple):
         synced_offset: the messages below it are durable.
         newest_timestamp: the newest in its full blocks, ns.
         index_file: the sidecar.
-        known: how many blocks the sidecar has.
+        known: how many blocks the sidecar has before them.
         blocks: full blocks that it lacks.
         partial: the messages behind the last full block, or None.
+        partial_known: whether the sidecar has the partial block, behind the known ones.
         recovery: what was cut, or None.
     """
 
@@ -53,6 +54,7 @@ class End(NamedTuple):
     known: int
     blocks: list[Block]
     partial: Block | None
+    partial_known: bool
     recovery: Recovery | None
 
 
@@ -132,7 +134,9 @@ def _open_end(directory: Directory, segment: Segment, file: File) -> End:
     index_file = IndexFile(directory, segment)
     known, index = index_file.load_end(file, segment.first_offset)
     fresh: list[Block] = []
-    partial = None
+    partial = index.open_block(file.status().size)
+    partial_known = partial is not None
+    known -= partial_known
     position, due = synced_position, synced_offset = index.position, index.due
     for block in read_blocks(file, position, due):
         position, due = block.end, block.next_offset
@@ -154,8 +158,8 @@ def _open_end(directory: Directory, segment: Segment, file: File) -> End:
         if position > synced_position or recovery is not None:
             file.sync()  # what an earlier writer left to the kernel is durable from here on, and so is the cut
         synced = position, due
-    newest = index.newest_timestamp
-    return End(segment, file, position, due, *synced, newest, index_file, known, fresh, partial, recovery)
+    newest, there = index.newest_timestamp, partial_known
+    return End(segment, file, position, due, *synced, newest, index_file, known, fresh, partial, there, recovery)
 
 
 def sweep(directory: Directory) -> None:
@@ -193,4 +197,5 @@ def start_segment(directory: Directory, offset: int, *, alone: bool = False) -> 
     file = directory.disk.open(segment.path, "new")
     if alone:
         lock_segment(file)
-    return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, IndexFile(directory, segment), 0, [], None, None)
+    index_file = IndexFile(directory, segment)
+    return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)

@@ -86,7 +86,7 @@ def repair(
                 last_file.close()
         known = read_gaps(directory)
         behind = segments[0].first_offset if segments else 0
-        sizes = [0 if (found := directory.disk.status(segment.path)) is None else found.size for segment in segments]
+        sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
         for at, segment in enumerate(segments):
             if progress is not None:
                 progress(sum(sizes[:at]), sum(sizes))
@@ -108,10 +108,11 @@ def repair(
                             reason, copy = plan.damage[at_damage][2], kept[at_damage]
                         _gap(directory, done, Gap(behind, first, reason, copy), known, dry_run)
                     behind = max(behind, stop)
+                changed = _keep_changed(directory, segment, file, plan.runs, done, dry_run)
                 if plan.damage or not (plan.runs or last):
                     _write_anew(directory, segment, file, plan, done, dry_run, last=last)
-                else:
-                    _mend_checksums(directory, segment, file, done, dry_run)
+                elif changed and not dry_run:
+                    _reindex(directory, segment, file)
             finally:
                 file.close()
     return done
@@ -266,6 +267,13 @@ def finish_repair(directory: Directory) -> None:
             emptied.close()
     elif all(first != damaged.first_offset for _, first in intent["runs"]):
         disk.unlink(damaged.path)
+    for _, first in intent["runs"]:
+        segment = directory.segment(first)
+        file = disk.open(segment.path, "read")
+        try:
+            _reindex(directory, segment, file)
+        finally:
+            file.close()
     disk.unlink(path)
 
 
@@ -278,21 +286,25 @@ def _gap(directory: Directory, done: Repair, gap: Gap, known: list[Gap], dry_run
         record_gap(directory, gap)
 
 
-def _mend_checksums(directory: Directory, segment: Segment, file: File, done: Repair, dry_run: bool) -> None:
-    index_file = IndexFile(directory, segment)
-    wrong = []
-    for block in index_file.load(file, segment.first_offset).blocks:
+def _keep_changed(
+    directory: Directory, segment: Segment, file: File, runs: list[_Run], done: Repair, dry_run: bool
+) -> bool:
+    """Note and keep the blocks of good messages whose checksums are wrong; whether there are any."""
+    found = False
+    starts = [run.start for run in runs]
+    for block in IndexFile(directory, segment).sound_blocks(file):
+        at = bisect_right(starts, block.position) - 1
+        if at < 0 or block.end > runs[at].end:
+            continue
         try:
             verify_block(file, block)
         except CorruptionError as error:
-            wrong.append(block)
+            found = True
             done.notes.append(str(error))
-    if not wrong or dry_run:
-        return
-    for block in wrong:
-        name = f"{segment.name}.{block.position:012x}.checksum"
-        done.kept.append(keep(directory, file, block.position, block.end - block.position, name))
-    _reindex(directory, segment, file)
+            if not dry_run:
+                name = f"{segment.name}.{block.position:012x}.checksum"
+                done.kept.append(keep(directory, file, block.position, block.end - block.position, name))
+    return found
 
 
 def reindex(directory: Directory) -> int:

@@ -47,7 +47,7 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
     """Every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files."""
     problems: list[Problem] = []
     segments = directory.segments()
-    sizes = [0 if (found := directory.disk.status(segment.path)) is None else found.size for segment in segments]
+    sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
     gaps = read_gaps(directory)
     for at, segment in enumerate(segments):
         if progress is not None:

@@ -405,6 +405,8 @@ class Writer(Appender):
         try:
             if self._failure is None:
                 self.sync()
+                with self._mutex:
+                    self._finish_index()
         finally:
             with self._mutex:
                 self._closed = True

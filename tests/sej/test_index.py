@@ -101,7 +101,7 @@ def damage_zeros(file: Path) -> None:
 
 def damage_flipped(file: Path) -> None:
     data = bytearray(file.read_bytes())
-    data[16 + 64 + 20] ^= 1
+    data[min(16 + 64, len(data) - 64) + 20] ^= 1
     file.write_bytes(bytes(data))
 
 
@@ -183,6 +183,68 @@ def test_where_the_entry_agrees_and_the_bytes_differ_the_journal_is_damaged(path
     (problem,) = sej.Journal(path).verify()
     assert problem.kind == "checksum" and problem.position <= len(packed(ROWS[:700])) < (problem.end or 0)
     assert len(read_all(path)) == COUNT, "without verify nobody looks"
+
+
+def kinds(path: Path) -> list[str]:
+    return [problem.kind for problem in sej.Journal(path).verify()]
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["append", "publish", "rotate"])
+def test_a_closed_journal_has_a_checksum_for_every_message(how: str, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"value")
+        if how == "publish":
+            w.publish([b"value"])
+        elif how == "rotate":
+            w.rotate()
+            w.append(b"value")
+    for file in sorted((tmp_path / "jnl").iterdir()):
+        flip(file, 24)
+        assert kinds(tmp_path) == ["checksum"]
+        with sej.Scanner(tmp_path, verify=True) as s, pytest.raises(CorruptionError):
+            list(s)
+        flip(file, 24)
+    assert kinds(tmp_path) == []
+
+
+def test_a_writer_goes_on_with_the_short_block_of_the_one_before(tmp_path: Path) -> None:
+    for start in range(0, COUNT, 400):
+        with sej.Writer(tmp_path) as w:
+            w.append_messages(ROWS[start : start + 400])
+        with sej.Writer(tmp_path):
+            pass  # appends nothing
+        assert len(entries(tmp_path)) <= len(packed(ROWS[: start + 400])) // (1 << 18) + 1
+        assert covered(tmp_path) == len(packed(ROWS[: start + 400]))
+    flip(segment(tmp_path, 0), 24)
+    assert kinds(tmp_path) == ["checksum"]
+
+
+def test_what_is_found_behind_a_short_block_gets_its_own(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_messages(ROWS[:5])
+    with open(segment(tmp_path, 0), "ab") as original:
+        original.write(packed(ROWS[5:8]))
+    with sej.Writer(tmp_path) as w:
+        w.append_messages(ROWS[8:12])
+    assert len(entries(tmp_path)) == 2 and covered(tmp_path) == len(packed(ROWS[:12]))
+    assert kinds(tmp_path) == []
+
+
+def test_joining_segments_does_not_make_their_bytes_true(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=1000) as w:
+        w.append_messages(ROWS[:30])
+    count = len(segments(tmp_path))
+    flip(sorted((tmp_path / "jnl").iterdir())[1], 24)
+    assert sej.Journal(tmp_path).merge(1 << 20) == count - 2
+    assert int.from_bytes(entries(tmp_path)[-1][8:16], "big") == segment(tmp_path, 0).stat().st_size
+    (problem,) = sej.Journal(tmp_path).verify()
+    assert (problem.kind, problem.position) == ("checksum", len(packed(ROWS[:7])))
 
 
 def test_entries_are_written_only_after_their_bytes_were_synced() -> None:
