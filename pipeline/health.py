@@ -43,10 +43,10 @@ def _look(root: str, staging: str) -> Iterator[_Finding]:
         with Lock(os.path.join(staging, "commit.lck"), what="the commit of a job").acquire():
             jobs = decided(staging)
             if jobs:
-                found = f"{len(jobs)} committed to {root} but did not finish: {', '.join(sorted(jobs))}"
+                found = f"committed to {root} but not finished: {', '.join(sorted(jobs))}"
                 yield _WHAT, "note", found, f"the next job there finishes it; sej spark finish {root} does so now"
             removed = sweep(staging, keep=jobs)
             if removed:
-                yield _WHAT, "well", f"removed what {removed} tasks of dead jobs had left in {staging}", ""
+                yield _WHAT, "well", f"folders removed that dead jobs had left in {staging}: {removed}", ""
     except LockedError:
         yield _WHAT, "well", f"one is committing to {root}", ""

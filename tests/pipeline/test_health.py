@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pipeline.options import WRITE, parse
 from pipeline.staging import Owner, Stage
 from pipeline.target import Target
 from sej.locks import Lock
+from tests.house.house import ROOT, run
 
 GONE = Owner(Owner.here().host, 2**22 + 1, 1)
 
@@ -48,13 +50,20 @@ def test_the_doctor_removes_what_nobody_will_read(target: Target, monkeypatch: p
     monkeypatch.setattr(Owner, "is_gone", lambda owner, _: owner == GONE)
     places = [target.root, target.directory(0).path]
     first, second = look(places[0])
-    assert "1 committed" in first[2]
+    assert "not finished: decided" in first[2]
     assert first[3].endswith(f"sej spark finish {target.root} does so now")
-    assert "1 tasks of dead jobs" in second[2]
+    assert second[2] == f"folders removed that dead jobs had left in {target.staging}: 1"
     assert left(target) == {"running", "decided"}
     assert [row[1] for row in look(places[1])] == ["note"]
     with Lock(os.path.join(target.staging, "commit.lck")).acquire():
         assert [row[2] for row in look(places[0])] == [f"one is committing to {target.root}"]
+
+
+def test_the_program_does_so(target: Target) -> None:
+    done = run([sys.executable, "-m", "sej.cli", "doctor", target.root], ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "folders removed that dead jobs had left" in done.stdout
+    assert "dead" not in left(target)
 
 
 def test_a_command_finishes_what_was_decided(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
