@@ -1,8 +1,7 @@
 """Section queue: the work queue against litequeue, persist-queue and huey's storage, 100-byte values.
 
-Equal durability: "os" for the journal's queue (a confirmed operation survives SIGKILL); SQLite in WAL mode with
-synchronous NORMAL, as litequeue sets it, survives as much. persist-queue's file Queue saves its place at each
-task_done. litequeue slows down with what is ready, so 1,000 are ready for everybody.
+What is measured of whom, and why it is equal, stands in :mod:`benchmarks.queue_peers`. litequeue slows down with what
+is ready, so the same number is ready for everybody and is printed, as each of them counts it.
 """
 
 from __future__ import annotations
@@ -13,19 +12,22 @@ import os
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sej
 from benchmarks.measure import Row, interleaved, row, timed
+from benchmarks.queue_peers import BATCH, PEERS, VALUE
 from sej.watch import Watch
 
-VALUE = b"v" * 100
 READY = 1_000
-PROCESSES = 8
+PROCESSES = (1, 2, 4, 8)
+COUNTS = {"sej": 10_000, "persist-queue Queue": 300, "persist-queue SQLiteAckQueue": 500}
+"""How many items one process works off, where it is not 1,000."""
+ROUND_TRIPS = 200
 
 
 def run() -> list[Row]:
@@ -44,160 +46,87 @@ def _fresh(root: Path) -> Path:
 # --- one process
 
 
-def _sej_one(root: Path, count: int = 10_000) -> float:
-    with sej.open_queue(_fresh(root)) as q:
-        q.put_many([VALUE] * (READY + count))
-        return timed(lambda: _ending(q, count), count)
-
-
-def _ending(q: sej.WorkQueue, count: int) -> None:
-    for _ in range(count):
-        item = q.get(timeout=0)
-        assert item is not None
-        item.done()
-
-
-def _sej_batches(root: Path, count: int = 50_000) -> float:
-    with sej.open_queue(_fresh(root)) as q:
-        q.put_many([VALUE] * (READY + count))
-
-        def work() -> None:
-            for _ in range(count // 100):
-                q.done_many(q.get_many(100, timeout=0))
-
-        return timed(work, count)
-
-
-def _sej_put(root: Path, count: int = 10_000) -> float:
-    with sej.open_queue(_fresh(root)) as q:
-        return timed(lambda: [q.put(VALUE) for _ in range(count)], count)
-
-
-def _lite(root: Path, count: int = 1_000) -> float:
-    from litequeue import LiteQueue
-
-    q = LiteQueue(str(_fresh(root) / "queue.db"))
-    with q.transaction():
-        for _ in range(READY + count):
-            q.put(VALUE.decode())
+def _one(root: Path, name: str, verb: str) -> float | None:
+    """Items a second of one verb, with so many ready all the while; None where the peer does not have it."""
+    peer = PEERS[name](_fresh(root))
+    act = getattr(peer, verb)
+    if act is None:
+        peer.close()
+        return None
+    many = verb.endswith("_many")
+    count = COUNTS.get(name, 1_000)
+    peer.fill(READY + (0 if verb.startswith("put") else count))
 
     def work() -> None:
-        for _ in range(count):
-            q.done(q.pop().message_id)
+        for _ in range(count // BATCH if many else count):
+            act(BATCH) if many else act()
 
     rate = timed(work, count)
-    q.conn.close()
-    return rate
-
-
-def _persist_sqlite(root: Path, count: int = 300) -> float:
-    from persistqueue import SQLiteAckQueue
-
-    q = SQLiteAckQueue(str(_fresh(root)), auto_commit=True)
-    for _ in range(READY + count):
-        q.put(VALUE)
-
-    def work() -> None:
-        for _ in range(count):
-            q.ack(q.get(block=False))
-
-    rate = timed(work, count)
-    q.close()
-    return rate
-
-
-def _persist_file(root: Path, count: int = 300) -> float:
-    from persistqueue import Queue
-
-    q = Queue(str(_fresh(root)))
-    for _ in range(READY + count):
-        q.put(VALUE)
-
-    def work() -> None:
-        for _ in range(count):
-            q.get(block=False)
-            q.task_done()
-
-    return timed(work, count)
-
-
-def _huey(root: Path, count: int = 1_000) -> float:
-    from huey.storage import SqliteStorage
-
-    q = SqliteStorage(filename=str(_fresh(root) / "huey.db"))
-    for _ in range(READY + count):
-        q.enqueue(VALUE)
-    rate = timed(lambda: [q.dequeue() for _ in range(count)], count)
-    q.close()
+    found = peer.ready() - (count if verb.startswith("put") else 0)
+    peer.close()
+    assert found == READY, f"{name}: {found} ready"
     return rate
 
 
 def _one_process(root: Path) -> list[Row]:
-    found = interleaved(
-        {
-            "one": lambda: _sej_one(root),
-            "batches": lambda: _sej_batches(root),
-            "put": lambda: _sej_put(root),
-            "lite": lambda: _lite(root),
-            "persist sqlite": lambda: _persist_sqlite(root),
-            "persist file": lambda: _persist_file(root),
-            "huey": lambda: _huey(root),
-        },
-        rounds=3,
-    )
-    lite = found["lite"]
-    return [
-        _row("litequeue pop + done, 1,000 ready", lite),
-        _row("persist-queue SQLiteAckQueue get + ack, 1,000 ready", found["persist sqlite"], lite),
-        _row("persist-queue Queue get + task_done, 1,000 ready", found["persist file"], lite),
-        _row("huey SqliteStorage dequeue (no ack), 1,000 ready", found["huey"], lite),
-        _row("put, one by one, os", found["put"]),
-        _row("get + done, one by one, os : litequeue", found["one"], lite, least=5),
-        _row("get + done, batches of 100, os : litequeue", found["batches"], lite, least=40),
-    ]
+    verbs = {
+        "put": "put, one by one",
+        "put_many": "put, batches of 100",
+        "end": "get + done, one by one",
+        "end_many": "get + done, batches of 100",
+    }
+    least = {"end": 5, "end_many": 40}
+    rows = [Row("ready all the while, as each of them counts it", f"{READY:,}", None, None, None)]
+    lite = 0.0
+    for verb, what in verbs.items():
+        there = [name for name in PEERS if _one(root, name, verb) is not None]  # a round to warm up, too
+        found = interleaved({name: partial(_rate, root, name, verb) for name in there}, rounds=3)
+        against = "litequeue" if "litequeue" in found else "litequeue's one by one"
+        lite = found.pop("litequeue", lite)
+        if against == "litequeue":
+            rows.append(_row(f"{what}: litequeue", lite))
+        rows += [_row(f"{what}: {name}", rate, lite) for name, rate in found.items() if name != "sej"]
+        rows.append(_row(f"{what}, os : {against}", found["sej"], lite, least=least.get(verb)))
+    return rows
+
+
+def _rate(root: Path, name: str, verb: str) -> float:
+    found = _one(root, name, verb)
+    assert found is not None
+    return found
 
 
 # --- many processes
 
 
-def _child(work: Callable[[Path, int], None], path: Path, count: int, gate: Any, times: Any) -> None:
-    work(path, 0)  # open what is to be opened
+def _child(name: str, verb: str, path: Path, count: int, gate: Any, times: Any) -> None:
+    peer = SHARED[name](path)
+    act = getattr(peer, verb)
     gate.wait(60)
     start = time.perf_counter()
-    work(path, count)
+    for _ in range(count):
+        act()
     times.put((start, time.perf_counter()))
+    peer.close()
 
 
-_opened: dict[Path, Any] = {}
+class _Appender:
+    """A shared writer, in the shape of a peer."""
+
+    def __init__(self, path: Path) -> None:
+        self._writer = sej.SharedWriter(path)
+        self.put = partial(self._writer.append, VALUE)
+        self.close = self._writer.close
 
 
-def _sej_work(path: Path, count: int) -> None:
-    q = _opened.setdefault(path, None) or sej.open_queue(path)
-    _opened[path] = q
-    _ending(q, count)
+SHARED: dict[str, Callable[[Path], Any]] = {**PEERS, "writer": _Appender}
 
 
-def _lite_work(path: Path, count: int) -> None:
-    from litequeue import LiteQueue
-
-    q = _opened.setdefault(path, None) or LiteQueue(str(path / "queue.db"), timeout=60)
-    _opened[path] = q
-    for _ in range(count):
-        q.done(q.pop().message_id)
-
-
-def _append_work(path: Path, count: int) -> None:
-    w = _opened.setdefault(path, None) or sej.SharedWriter(path)
-    _opened[path] = w
-    for _ in range(count):
-        w.append(VALUE)
-
-
-def _together(work: Callable[[Path, int], None], path: Path, processes: int, count: int) -> float:
+def _together(name: str, verb: str, path: Path, processes: int, count: int) -> float:
     """Operations a second of all processes together, count each."""
     context = multiprocessing.get_context("spawn")
     gate, times = context.Barrier(processes), context.Queue()
-    children = [context.Process(target=_child, args=(work, path, count, gate, times)) for _ in range(processes)]
+    children = [context.Process(target=_child, args=(name, verb, path, count, gate, times)) for _ in range(processes)]
     for child in children:
         child.start()
     spans = [times.get(timeout=120) for _ in children]
@@ -207,41 +136,30 @@ def _together(work: Callable[[Path, int], None], path: Path, processes: int, cou
     return processes * count / took
 
 
-def _sej_many(root: Path, processes: int, count: int) -> float:
+def _many(root: Path, name: str, verb: str, processes: int) -> float:
     path = _fresh(root)
-    with sej.open_queue(path) as q:
-        q.put_many([VALUE] * (READY + processes * count))
-    return _together(_sej_work, path, processes, count)
-
-
-def _lite_many(root: Path, processes: int, count: int) -> float:
-    from litequeue import LiteQueue
-
-    path = _fresh(root)
-    q = LiteQueue(str(path / "queue.db"))
-    with q.transaction():
-        for _ in range(READY + processes * count):
-            q.put(VALUE.decode())
-    q.conn.close()
-    return _together(_lite_work, path, processes, count)
+    count = max((16_000 if name == "sej" else 800) // processes, 1)
+    peer = PEERS[name](path)
+    peer.fill(READY + (0 if verb == "put" else processes * count))
+    peer.close()
+    return _together(name, verb, path, processes, count)
 
 
 def _many_processes(root: Path) -> list[Row]:
-    found = interleaved(
-        {
-            "one": lambda: _sej_many(root, 1, 10_000),
-            "two": lambda: _sej_many(root, 2, 5_000),
-            "eight": lambda: _sej_many(root, PROCESSES, 2_000),
-            "lite eight": lambda: _lite_many(root, PROCESSES, 100),
-        },
-        rounds=3,
-    )
-    return [
-        _row("get + done, 2 processes : 1", found["two"], found["one"]),
-        _row("get + done, 8 processes : 1", found["eight"], found["one"], least=0.5),
-        _row("litequeue, 8 processes", found["lite eight"]),
-        _row("get + done, 8 processes : litequeue's 8", found["eight"], found["lite eight"], least=8),
-    ]
+    names = ("litequeue", "huey SqliteStorage (no ack)", "sej")
+    rows = []
+    for verb, what in (("put", "put"), ("end", "get + done")):
+        found = interleaved(
+            {f"{name} {n}": partial(_many, root, name, verb, n) for name in names for n in PROCESSES}, rounds=3
+        )
+        for name in names:
+            for n in PROCESSES[1:]:
+                least = 0.5 if (name, verb, n) == ("sej", "end", 8) else None
+                label = f"{what}, {n} processes : 1" + ("" if name == "sej" else f", {name}")
+                rows.append(_row(label, found[f"{name} {n}"], found[f"{name} 1"], least=least))
+        least = 8 if verb == "end" else None
+        rows.append(_row(f"{what}, 8 processes : litequeue's 8", found["sej 8"], found["litequeue 8"], least=least))
+    return rows
 
 
 # --- the shared writer
@@ -256,8 +174,8 @@ def _writers(root: Path) -> list[Row]:
     found = interleaved(
         {
             "exclusive": lambda: _exclusive(root),
-            "one": lambda: _together(_append_work, _fresh(root), 1, 20_000),
-            "eight": lambda: _together(_append_work, _fresh(root), PROCESSES, 5_000),
+            "one": lambda: _together("writer", "put", _fresh(root), 1, 20_000),
+            "eight": lambda: _together("writer", "put", _fresh(root), 8, 5_000),
         },
         rounds=3,
     )
@@ -271,50 +189,55 @@ def _writers(root: Path) -> list[Row]:
 # --- latency
 
 
-def _round_trips(send: Callable[[], object], receive: Callable[[], None], count: int = 200) -> float:
-    """The median time from send in one process to the end of receive in this one, in seconds."""
+def _waiter(path: Path, bare: bool, pipe: Any) -> None:
+    """A process that waits, and says when it had what it waited for."""
+    if bare:
+        with Watch(path) as watch:
+            with contextlib.suppress(OSError):
+                watch.wait(0.01)
+            pipe.send(None)
+            for _ in range(ROUND_TRIPS):
+                while not watch.wait(1.0):
+                    pass
+                pipe.send(time.perf_counter())
+    else:
+        with sej.open_queue(path) as q:
+            pipe.send(None)
+            for _ in range(ROUND_TRIPS):
+                item = q.get()
+                pipe.send(time.perf_counter())
+                assert item is not None
+                item.done()
+
+
+def _latency(path: Path, bare: bool, send: Callable[[], object]) -> float:
+    """The median time from send here to the end of the wait in another process, in seconds."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=_waiter, args=(path, bare, there))
+    child.start()
+    here.recv()
     found = []
-    for _ in range(count):
-        waiting = threading.Event()
-        sent: list[float] = []
-
-        def later(waiting: threading.Event = waiting, sent: list[float] = sent) -> None:
-            waiting.wait()
-            time.sleep(0.002)
-            sent.append(time.perf_counter())
-            send()
-
-        thread = threading.Thread(target=later)
-        thread.start()
-        waiting.set()
-        receive()
-        found.append(time.perf_counter() - sent[0])
-        thread.join()
+    for _ in range(ROUND_TRIPS):
+        time.sleep(0.003)  # it has ended the item and waits again
+        start = time.perf_counter()
+        send()
+        had: float = here.recv()
+        found.append(had - start)
+    child.join()
     return statistics.median(found)
 
 
 def _waking(root: Path) -> list[Row]:
     path, bare = _fresh(root), _fresh(root)
-    with sej.open_queue(path) as putter, sej.open_queue(path) as getter, Watch(bare) as watch:
-        fd = os.open(bare / "file", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        with contextlib.suppress(OSError):
-            watch.wait(0.01)
-
-        def got() -> None:
-            item = getter.get()
-            assert item is not None
-            item.done()
-
-        def woken() -> None:
-            while not watch.wait(1.0):
-                pass
-
-        inotify = _round_trips(lambda: os.write(fd, VALUE), woken)
-        queue = _round_trips(lambda: putter.put(VALUE), got)
-        os.close(fd)
+    fd = os.open(bare / "file", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    inotify = _latency(bare, True, lambda: os.write(fd, VALUE))
+    os.close(fd)
+    with sej.open_queue(path) as q:
+        queue = _latency(path, False, lambda: q.put(VALUE))
     return [
-        Row("bare inotify round trip, p50", f"{inotify * 1e6:,.0f} us", None, None, None),
-        row("put to get + done in a waiting one, p50 : inotify", f"{queue * 1e6:,.0f} us", queue / inotify, most=5),
+        Row("bare inotify between two processes, p50", f"{inotify * 1e6:,.0f} us", None, None, None),
+        row("put to get in a waiting process, p50 : inotify", f"{queue * 1e6:,.0f} us", queue / inotify, most=5),
     ]
 
 
@@ -343,7 +266,7 @@ def _long(root: Path) -> list[Row]:
     ):
         found = interleaved(
             {
-                name: (lambda q=q: timed(lambda: _ending(q, 3_000), 3_000))  # type: ignore[misc]
+                name: (lambda q=q: timed(lambda: _end_each(q, 3_000), 3_000))  # type: ignore[misc]
                 for name, q in {"short": short, "before": before, "behind": behind}.items()
             }
         )
@@ -351,6 +274,13 @@ def _long(root: Path) -> list[Row]:
         _row("get + done, a million ready before it : 100,000", found["before"], found["short"], least=0.8),
         _row("get + done, a million done behind it : none", found["behind"], found["short"], least=0.8),
     ]
+
+
+def _end_each(q: sej.WorkQueue, count: int) -> None:
+    for _ in range(count):
+        item = q.get(timeout=0)
+        assert item is not None
+        item.done()
 
 
 def _row(name: str, rate: float, base: float | None = None, *, least: float | None = None) -> Row:
