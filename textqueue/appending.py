@@ -51,6 +51,7 @@ def _append(source: Source, session: Session, build: Build) -> list[Place] | Non
     size = session.status.size
     mend, entries = build(session.file, session.status)
     text = mend + b"".join(entries)
+    still = session.still()
     if session.alone:
         position: int | None = size
         _write_end(session.file, session.file.write_at, size, text)
@@ -74,7 +75,7 @@ def _append(source: Source, session: Session, build: Build) -> list[Place] | Non
         places.append(Place(position, raw, 0))
         position += len(raw)
     if places:
-        source.record(token_of(there), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
+        source.record(token_of(there if still else session.status), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
     return [place._replace(epoch=source.ledger.epoch) for place in places]
 
 

@@ -145,6 +145,8 @@ class Claimer:
                 with source.session() as session:
                     self._catch_up()
                     found = self._next(session.file)
+                    if not session.still():  # somebody was writing there: what is claimed stands elsewhere by now
+                        continue
                     if found is None:
                         return None
                     claim = self._claim(session, found, owner, pull)

@@ -71,7 +71,7 @@ class _Reader:
                 # nobody else gets at the file between the two.
                 with source.session() as session:
                     found = self._read(session.file, session.status, source.epoch_of(session.status))
-                    if self.moved or session.alone or token_of(session.file.status()) == token_of(session.status):
+                    if self.moved or session.still():
                         return found
         except FileNotFoundError:
             return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
 from sej.disk import File
@@ -73,7 +73,8 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
         on_revert: what to do about a mark of ours that was taken back.
 
     Returns:
-        What a person should know.
+        What a person should know. When the file is being written this very moment, nothing is brought in line: the
+        next look does that.
     """
     conflicts: list[Conflict] = []
     marks: dict[bytes, list[Record]] = defaultdict(list)
@@ -82,17 +83,10 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
         marks[record.digest].append(record)
     for record in ledger.claims.values():
         claims[record.digest].append(record)
-    seen: dict[bytes, list[_Seen]] = defaultdict(list)
-    if marks or claims:
-        for window in scan(file):
-            position = window.position
-            for raw in chunks(window.data):
-                if raw[0] in STATUS_OF:
-                    name = digest(essence(raw))
-                    if name in marks or name in claims:
-                        # Only what may be edited is needed in full.
-                        seen[name].append(_Seen(position, raw if raw[0] == _QUEUED else raw[:1]))
-                position += len(raw)
+    before = token_of(file.status())
+    seen = _where(file, marks.keys() | claims.keys())
+    if token_of(file.status()) != before:  # somebody wrote there meanwhile: nothing of this is certain
+        return []
     kept: list[Record] = []
     lost: list[Record] = []
     for name in marks.keys() | claims.keys():
@@ -133,6 +127,21 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
             kept.append(record)
     ledger.rewrite([*_remembered(lost), *kept], token=token_of(file.status()), epoch=time.time_ns())
     return sorted(conflicts, key=lambda conflict: conflict.position)
+
+
+def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[_Seen]]:
+    """Where the messages of some digests stand."""
+    seen: dict[bytes, list[_Seen]] = defaultdict(list)
+    for window in scan(file) if wanted else ():
+        position = window.position
+        for raw in chunks(window.data):
+            if raw[0] in STATUS_OF:
+                name = digest(essence(raw))
+                if name in wanted:
+                    # Only what may be edited is needed in full.
+                    seen[name].append(_Seen(position, raw if raw[0] == _QUEUED else raw[:1]))
+            position += len(raw)
+    return seen
 
 
 def _remembered(lost: Sequence[Record]) -> list[Record]:

@@ -49,6 +49,7 @@ when it is empty, as who saves in place empties it first; and after how long it 
 _HALF_WRITTEN_PAUSE_S: Final = 0.01
 _LOOK_S: Final = 0.1
 _TRIES: Final = 100
+_LOOKS: Final = 8
 
 
 class Change(NamedTuple):
@@ -60,11 +61,23 @@ class Change(NamedTuple):
 
 
 class Session(NamedTuple):
-    """The file while the lock is held: its state when the lock was taken, and whether it is ours alone."""
+    """The file while the lock is held.
+
+    Attributes:
+        file: open for editing.
+        status: its state when the lock was taken.
+        alone: whether nobody else can open it.
+        known: whether the ledger says where everything stands in that state.
+    """
 
     file: File
     status: Status
     alone: bool
+    known: bool
+
+    def still(self) -> bool:
+        """Whether what was read since the lock was taken is one state of the file; before anything is written."""
+        return self.known and (self.alone or token_of(self.file.status()) == token_of(self.status))
 
 
 class Source:
@@ -158,10 +171,14 @@ class Source:
             try:
                 alone = self.exclusive.take(file)
                 status = file.status()
-                if not self._ours(file, status):
+                known = self._ours(file, status)
+                for _ in range(_LOOKS):
+                    if known:
+                        break
                     self._reconcile(file)
                     status = file.status()
-                yield Session(file, status, alone)
+                    known = self._ours(file, status)  # else somebody writes there all the time
+                yield Session(file, status, alone, known)
             finally:
                 file.close()
 
@@ -230,10 +247,11 @@ class Source:
     ) -> tuple[list[Place], bool]:
         """As ``edit_many``, within a session; the second says whether the file is still the one at the path."""
         file = session.file
-        found = self._find(file, places, what)
-        alone = session.alone and leased(file)
-        if alone != session.alone:  # somebody waits, or came in while this process was stopped: prove it again
-            found = self._find(file, found, what)
+        found = self._find(session, places, what)
+        if session.alone and not leased(file):  # somebody waits, or came in while this process was stopped
+            session = session._replace(alone=False)
+            found = self._find(session, found, what)
+        still = session.still()
         todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]
         records: list[tuple[int, int, bytes, bytes]] = []
         for number, (place, change) in enumerate(zip(found, todo, strict=True)):
@@ -244,7 +262,7 @@ class Source:
                 file.write_at(data, place.position + relative)
                 raw[relative : relative + len(data)] = data
             new = bytes(raw)
-            if not alone and file.read(len(new), place.position) != new:
+            if not session.alone and file.read(len(new), place.position) != new:
                 self.report(place.position, new, "collision", "the file was rewritten while this message was edited")
             found[number] = place._replace(raw=new)
             records.append((change.kind, place.position, new, change.owner))
@@ -253,8 +271,10 @@ class Source:
         there = self.disk.status(self.path)
         if there is None or there.identity != session.status.identity:
             return found, False
-        self.record(token_of(there), records)
-        self.chain.add(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
+        # What somebody else wrote just now must not pass for ours: then the state before him is noted, and looked into.
+        self.record(token_of(there if still else session.status), records)
+        if still:
+            self.chain.add(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
         return [place._replace(epoch=self.ledger.epoch) for place in found], True
 
     def record(self, token: Token, records: Sequence[tuple[int, int, bytes, bytes]]) -> None:
@@ -325,12 +345,14 @@ class Source:
 
     # Proof
 
-    def _find(self, file: File, places: Sequence[Place], what: str) -> list[Place]:
+    def _find(self, session: Session, places: Sequence[Place], what: str) -> list[Place]:
         """Where the messages stand now, and their bytes."""
+        file = session.file
+        epoch = self.ledger.epoch if session.still() else 0  # in no epoch: by their bytes alone
         found: list[Place] = []
         lost: list[int] = []
         for number, place in enumerate(places):
-            raw = here(file, place, epoch=self.ledger.epoch)
+            raw = here(file, place, epoch=epoch)
             if raw is None:
                 lost.append(number)
             found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
