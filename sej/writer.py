@@ -404,9 +404,12 @@ class Writer(Appender):
         _alive.discard(self)
         try:
             if self._failure is None:
-                self.sync()
-                with self._mutex:
+                with self._alone():
+                    if self._syncer.durable_offset < self._buffer.offset:
+                        self._sync_alone()
                     self._finish_index()
+                    self._closed = True  # nothing comes in between the last sync and this
+                    self._buffer.stop(self._refuse)
         finally:
             with self._mutex:
                 self._closed = True
