@@ -1,6 +1,6 @@
-"""``sej hub serve | copy | stats | merge | clean | token``: a hub from the command line.
+"""``sej hub serve | push | ls | merge | clean | token``: a hub from the command line.
 
-``push`` is ``copy``, and ``ls`` is ``stats``.
+``copy`` is ``push``, and ``stats`` is ``ls``, as they were once called; the help does not show them.
 
 gRPC is loaded by the subcommands that speak it, and by no other.
 """
@@ -11,6 +11,9 @@ import json as jsonlib
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,19 +24,37 @@ from hub.merge import Merge
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
+from sej.cli.choosing import DURATION, SIZE
 from sej.cli.output import as_json, as_text
 from sej.cli.pipes import until_reader_leaves
-from sej.errors import SejError
+from sej.errors import NotAJournalError, SejError
 
 if TYPE_CHECKING:
     from hub.wire import ClientTLS, Progress, ServerTLS
 
-__all__ = ["app", "clean", "copy", "merge", "serve", "stats", "token"]
+__all__ = ["app", "clean", "list_", "merge", "push", "serve", "token"]
 
 _COMMIT_MESSAGES: Final = 1000
 _PATH: Final = click.Path(path_type=Path)
 _ROOT: Final = click.argument("root", metavar="ROOT", type=_PATH)
 _PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Beyond this machine without TLS, all the same.")
+
+
+def _host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdigit() and int(port) < 1 << 16):
+        raise click.BadParameter(f"{address!r} is no address: host:port is due, as in 127.0.0.1:7890")
+    return address
+
+
+@contextmanager
+def _in_words_of_the_command() -> Iterator[None]:
+    """What the library says of its arguments, said of the options."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error).replace("tls=ServerTLS(...)", "--certificate and --key").replace("tls=ClientTLS(...)", "--ca")
+        raise click.UsageError(text.replace("allow_plaintext=True", "--plaintext")) from None
 
 
 @click.group("hub")
@@ -43,15 +64,17 @@ def app() -> None:
 
 @app.command()
 @_ROOT
-@click.option("--address", default="127.0.0.1:7890", show_default=True, help="Where to listen.")
+@click.option(
+    "--address", default="127.0.0.1:7890", show_default=True, callback=_host_and_port, help="Where to listen."
+)
 @click.option("--certificate", type=_PATH, help="The server's, PEM.")
 @click.option("--key", type=_PATH, help="Its private key, PEM.")
 @click.option("--client-ca", type=_PATH, help="Mutual TLS: who signs the clients' certificates.")
 @click.option("--tokens", type=_PATH, help="The file of tokens; without it nobody is asked.")
 @_PLAINTEXT
 @click.option("--max-open", default=256, show_default=True, help="Writers that are open at a time.")
-@click.option("--min-free", default=MIN_FREE_BYTES, show_default=True, help="Bytes that stay free on the disk.")
-@click.option("--client-bytes", type=int, help="Bytes that each client may have.")
+@click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="What stays free on the disk, as in 1G.")
+@click.option("--client-bytes", type=SIZE, help="What each client may have, as in 50G.")
 @click.option("--metrics", type=int, help="Serve Prometheus on this port of the loopback.")
 def serve(
     root: Path,
@@ -81,6 +104,7 @@ def serve(
         raise click.UsageError("--client-ca needs --certificate and --key")
     stop = _stop_on_signals()
     with (
+        _in_words_of_the_command(),
         Store(root, max_open, max_client_bytes=client_bytes, min_free_bytes=min_free) as store,
         Server(store, address, tls=tls, tokens=tokens, allow_plaintext=plaintext) as server,
     ):
@@ -94,7 +118,7 @@ def serve(
 
 @app.command()
 @click.argument("path", metavar="PATH", type=_PATH)
-@click.argument("address", metavar="ADDRESS")
+@click.argument("address", metavar="ADDRESS", callback=_host_and_port)
 @click.option("--client", "client_id", required=True, help="Who this is.")
 @click.option("--journal", help="The name on the hub, for one SEJ directory.")
 @click.option("--token-file", type=_PATH, help="A file that holds the token.")
@@ -104,7 +128,7 @@ def serve(
 @_PLAINTEXT
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or an interrupt.")
 @click.option("--quiet", is_flag=True, help="No progress line.")
-def copy(
+def push(
     path: Path,
     address: str,
     client_id: str,
@@ -119,7 +143,7 @@ def copy(
 ) -> None:
     """Copy a SEJ directory, or a tree of shards, to a hub; PATH's messages that the hub has are not sent again.
 
-    Example: sej hub copy --follow --client EWR --ca ca.pem --token-file token /var/lib/flights hub.example.com:7890
+    Example: sej hub push --follow --client EWR --ca ca.pem --token-file token /var/lib/flights hub.example.com:7890
     """
     from hub.wire import Client, ClientTLS, Copier
 
@@ -131,7 +155,8 @@ def copy(
         if terminal:
             click.echo(f"\r{progress}", nl=False, err=True)
 
-    client = Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
+    with _in_words_of_the_command():
+        client = Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
     with client, Copier(path, client, journal_dir=journal, on_progress=show) as copier:
         copied = copier.run(_stop_on_signals()) if follow else copier.run_once()
     if terminal:
@@ -139,15 +164,18 @@ def copy(
     click.echo(copied)
 
 
-@app.command()
+@app.command("ls")
 @_ROOT
 @click.option("--json", is_flag=True, help="One JSON object a line.")
-def stats(root: Path, json: bool) -> None:
-    """What a hub holds, and how far its readers are.
+def list_(root: Path, json: bool) -> None:
+    """List what a hub holds: offsets, bytes, when something came last, how far behind each reader is.
 
-    Example: sej hub stats /srv/hub
+    Example: sej hub ls /srv/hub
     """
-    for journal in stats_of(root):
+    held = stats_of(root)
+    if not held and not (root / ".hub").exists():
+        raise NotAJournalError("no client has a journal here: it is no hub's root", path=root)
+    for journal in held:
         row: dict[str, Any] = journal._asdict() | {"lag": dict(journal.lag), "messages": journal.messages}
         row |= dict(zip(("client", "journal"), row.pop("source"), strict=True))
         if json:
@@ -165,15 +193,17 @@ def stats(root: Path, json: bool) -> None:
 
 @app.command()
 @_ROOT
-@click.option("--max-age", type=float, help="Seconds since a segment's last append.")
-@click.option("--max-bytes", type=int, help="What one journal may take.")
-@click.option("--keep-segments", default=1, show_default=True, help="So many of the newest stay.")
+@click.option("--max-age", type=DURATION, help="How old a segment's last append may be, as in 7d.")
+@click.option("--max-bytes", type=SIZE, help="What one journal may take, as in 10G.")
+@click.option("--keep-segments", type=click.IntRange(min=1), default=1, show_default=True, help="Newest that stay.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segments: int, dry_run: bool) -> None:
-    """Remove old segments that no reader needs, in every client's journals; the paths that went.
+    """Remove old segments that no reader needs, in every client's journals; prints the paths that went.
 
-    Example: sej hub clean --max-age 604800 /srv/hub
+    Example: sej hub clean --max-age 7d /srv/hub
     """
+    if max_age is None and max_bytes is None:
+        raise click.UsageError("--max-age, --max-bytes or both are due: without a limit nothing is too old")
     failed: SejError | None = None
     done = clean_root(root, max_age_s=max_age, max_bytes=max_bytes, keep_segments=keep_segments, dry_run=dry_run)
     for source, paths in done.items():
@@ -234,8 +264,15 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
         merged.commit()
 
 
-app.add_command(copy, "push")
-app.add_command(stats, "ls")
+def _hidden(command: click.Command) -> click.Command:
+    """The same command for those who know it by another name."""
+    alias = copy(command)
+    alias.hidden = True
+    return alias
+
+
+app.add_command(_hidden(push), "copy")
+app.add_command(_hidden(list_), "stats")
 
 
 def _stop_on_signals() -> threading.Event:

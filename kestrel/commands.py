@@ -82,6 +82,7 @@ def state(directory: Path, name: str, three: bool, json: bool) -> None:
 
     Example: sej kestrel state spool cars
     """
+    _require(directory, name)
     damage: list[Damage]
     if three:
         loaded = segmented.load(directory, name)
@@ -109,6 +110,7 @@ def pack(directory: Path, name: str) -> None:
 
     Example: sej kestrel pack spool cars
     """
+    _require(directory, name)
     _complain(packing.pack(directory, name))
 
 
@@ -126,6 +128,7 @@ def export(journals: JournalsLike, directory: Path, name: str, journal: Path, th
 
     Example: sej kestrel export spool cars cars
     """
+    _require(directory, name)
 
     def read_back(offset: int) -> Iterable[MessageLike]:
         with journals.scanner(journal, offset) as messages:
@@ -154,6 +157,13 @@ def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, t
     move = segmented.import_ if three else moving.import_
     with journals.scanner(journal) as messages:
         _told(move(directory, name, messages, keys="drop" if drop_keys else "refuse"))
+
+
+def _require(directory: Path, name: str) -> None:
+    """Make sure that a file of the queue is there: its name, or its name and a dot or ``~~``."""
+    files = os.listdir(directory)  # raises what is said where there is no such directory
+    if not any(file == name or file.startswith((f"{name}.", f"{name}~~")) for file in files):
+        raise FileNotFoundError(f"{directory}: there is no file of a queue {name!r}")
 
 
 def _show(row: dict[str, Any], *, json: bool) -> None:

@@ -45,6 +45,7 @@ _MISSING: Final = 4
 _QUEUE: Final = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 _POSITIONS: Final = click.argument("positions", metavar="POSITION...", nargs=-1, required=True, type=int)
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+_ALL: Final = "all"
 _SHOWN: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical, MessageStatus.comment)
 
 
@@ -167,7 +168,7 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
 @click.option(
     "--status",
     "names",
-    type=click.Choice([status.name for status in _SHOWN]),
+    type=click.Choice([*(status.name for status in _SHOWN), _ALL]),
     multiple=True,
     help="Messages of this status; several times.",
 )
@@ -177,7 +178,8 @@ def list_(path: Path, json: bool, names: tuple[str, ...]) -> None:
     Example: sej tq list --status queued --status critical jobs.tq
     """
     with _opened(path) as queue:
-        _show(queue.messages({MessageStatus[name] for name in names} or {MessageStatus.queued}), json=json)
+        wanted = set(_SHOWN) if _ALL in names else {MessageStatus[name] for name in names}
+        _show(queue.messages(wanted or {MessageStatus.queued}), json=json)
 
 
 @app.command()

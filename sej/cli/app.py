@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -71,12 +72,17 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One of them, or None."""
         if cmd_name in _CORE:
-            command: click.Command = getattr(import_module(_CORE[cmd_name]), cmd_name)
-            return command
+            return _spelled_out(getattr(import_module(_CORE[cmd_name]), cmd_name))
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         found = _contributed().get(cmd_name)
-        return None if found is None else _command(cmd_name, found.load())
+        return None if found is None else _spelled_out(_command(cmd_name, found.load()))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with its whole first sentence: click would cut it to what is left of a line."""
+        rows = [(name, _sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and end errors in a line and an exit code."""
@@ -98,6 +104,20 @@ class _Commands(click.Group):
                 raise
             click.echo(f"sej: this needs {library}: pip install 'sej-journals[{_EXTRAS[library]}]'", err=True)
             raise SystemExit(Exit.USAGE) from None
+
+
+def _sentence(command: click.Command | None) -> str:
+    """The first sentence of a command's help."""
+    text = " ".join(((command and command.help) or "").split("\n\n")[0].replace("\b", "").split())
+    return text.partition(". ")[0].rstrip(".") + "."
+
+
+def _spelled_out(command: click.Command) -> click.Command:
+    """The command, whose subcommands are listed with their whole first sentences too."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            inner.short_help = _sentence(inner)
+    return command
 
 
 def _contributed() -> dict[str, EntryPoint]:
@@ -130,6 +150,11 @@ def _command(name: str, found: Any) -> click.Command:
 def _reader_left(error: BaseException) -> bool:
     pipes = sys.modules.get("sej.cli.pipes")  # who waits has loaded it
     return isinstance(error, KeyboardInterrupt) and pipes is not None and pipes.reader_left()
+
+
+def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as a line of this command: nobody wants to know which line of Python it came from."""
+    click.echo(f"sej: {message}", err=True)
 
 
 def _leave_quietly() -> NoReturn:
@@ -166,13 +191,14 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def app(context: click.Context) -> None:
     """Journals that are plain files: look into them, append to them, verify them.
 
-    Exit codes: 0 well, 1 found something wrong, 2 wrong usage, 3 locked or busy, 4 missing.
+    Exit codes: 0 well, 1 found something wrong, 2 wrong usage, 3 locked or busy, 4 missing, 130 an interrupt.
     """
     context.obj = Journals()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
+    warnings.showwarning = _say_warning
     try:
         app.main(args=None if arguments is None else list(arguments), prog_name="sej")
     except SystemExit as leave:

@@ -15,7 +15,17 @@ from typing import Any, Final
 from sej.format import NO_TIMESTAMP
 from sej.message import Message
 
-__all__ = ["FORMS", "as_hex", "as_json", "as_text", "coloured", "form_named", "iso_time", "print_messages"]
+__all__ = [
+    "FORMS",
+    "as_hex",
+    "as_json",
+    "as_text",
+    "coloured",
+    "form_named",
+    "iso_time",
+    "print_messages",
+    "text_or_b64",
+]
 
 _NS: Final = 1_000_000_000
 _ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {
@@ -64,7 +74,7 @@ def as_json(message: Message) -> str:
     """
     import json
 
-    return json.dumps(_row(message) | _text_or_b64("value", message.value), ensure_ascii=False)
+    return json.dumps(_row(message) | text_or_b64("value", message.value), ensure_ascii=False)
 
 
 def as_hex(message: Message) -> str:
@@ -103,7 +113,7 @@ def form_named(form: str) -> Callable[[Message], str]:
         try:
             value = decode(message.value)
         except ValueError as error:
-            return json.dumps(row | _text_or_b64("value", message.value) | {"error": str(error)}, ensure_ascii=False)
+            return json.dumps(row | text_or_b64("value", message.value) | {"error": str(error)}, ensure_ascii=False)
         return f'{json.dumps(row, ensure_ascii=False)[:-1]}, "value": {value}}}'
 
     return line
@@ -124,11 +134,12 @@ def _row(message: Message) -> dict[str, Any]:
         "timestamp_ns": None if message.timestamp == NO_TIMESTAMP else message.timestamp,
         "time": iso_time(message.timestamp),
         "type": message.type,
-        **_text_or_b64("key", message.key),
+        **text_or_b64("key", message.key),
     }
 
 
-def _text_or_b64(name: str, data: bytes) -> dict[str, str]:
+def text_or_b64(name: str, data: bytes) -> dict[str, str]:
+    """What JSON says of bytes: ``name`` where they are UTF-8, else ``name_b64``."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:

@@ -13,7 +13,7 @@ import click
 
 from sej.cli.choosing import DURATION, JSON, form_options
 from sej.cli.exits import Exit
-from sej.cli.output import print_messages
+from sej.cli.output import print_messages, text_or_b64
 from sej.cli.programs import require_program
 from sej.directory import Directory
 from sej.disk import OS
@@ -67,6 +67,7 @@ def put(path: Path, values: tuple[str, ...], name: str, key: str, delay: float, 
 @click.option(
     "--max-attempts", type=click.IntRange(min=1), default=5, show_default=True, help="After so many it is dead."
 )
+@click.option("--json", is_flag=True, help="Without a COMMAND: one JSON object an item.")
 def get(
     path: Path,
     command: tuple[str, ...],
@@ -75,23 +76,31 @@ def get(
     timeout: float,
     lease: float,
     max_attempts: int,
+    json: bool,
 ) -> None:
     """Take items. Alone: print the value and be done with it; with a command: run it with the value as its input.
 
-    An item is done when the command ends with 0, and goes back when it does not; after --max-attempts it is dead. Exit
-    code 4: nothing was there.
+    The command's environment has SEJ_ATTEMPT and SEJ_KEY. An item is done when it ends with 0, and goes back when it
+    does not; after --max-attempts it is dead. Exit code 4: nothing was there; 1: the command failed for an item.
 
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
     require_program(command)
-    taken = 0
+    taken, failed = 0, False
     with _opened(path, name, lease_s=lease, max_attempts=max_attempts) as opened:
         limit = count if count is not None else sys.maxsize if command else 1
         while taken < limit and (item := opened.get(timeout)) is not None:
             taken += 1
-            _work(item, command)
+            if command:
+                failed = not _work(path, item, command) or failed
+            else:
+                sys.stdout.buffer.write(_row(item) if json else item.value + b"\n")
+                sys.stdout.flush()
+                item.done()
     if not taken:
         raise SystemExit(Exit.MISSING)
+    if failed:
+        raise SystemExit(Exit.WRONG)
 
 
 @queue.command
@@ -181,17 +190,20 @@ def _opened(path: Path, name: str, **options: Any) -> WorkQueue:
     return open_queue(path, name, **options)
 
 
-def _work(item: Item, command: tuple[str, ...]) -> None:
-    value = item.value
-    if not command:
-        sys.stdout.buffer.write(value + b"\n")
-        sys.stdout.flush()
-        item.done()
-        return
+def _row(item: Item) -> bytes:
+    row = {**text_or_b64("key", item.key), **text_or_b64("value", item.value), "attempts": item.attempts}
+    return jsonlib.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _work(path: Path, item: Item, command: tuple[str, ...]) -> bool:
+    """Run the command for an item; whether it ended well."""
     key = item.key.decode(errors="surrogateescape")
     environment = {**os.environ, "SEJ_ATTEMPT": str(item.attempts), **({} if "\0" in key else {"SEJ_KEY": key})}
-    done = subprocess.run(command, input=value, env=environment, check=False)
+    done = subprocess.run(command, input=item.value, env=environment, check=False)
     if done.returncode == 0:
         item.done()
-    else:
-        item.retry(reason=f"exit code {done.returncode}")
+        return True
+    reason = f"exit code {done.returncode}"
+    click.echo(f"sej: {path}: attempt {item.attempts} of an item: {command[0]}: {reason}", err=True)
+    item.retry(reason=reason)
+    return False

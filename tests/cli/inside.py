@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,8 @@ class Done(NamedTuple):
 def inside(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> Done:
     """Run a command line that ends by itself; nothing is on its standard input."""
     out, err = io.BytesIO(), io.BytesIO()
-    with monkeypatch.context() as patched, Path(os.devnull).open() as nothing:
+    with monkeypatch.context() as patched, Path(os.devnull).open() as nothing, warnings.catch_warnings():
+        warnings.simplefilter("default")
         patched.setattr(sys, "stdin", nothing)
         patched.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
         patched.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))

@@ -42,7 +42,7 @@ def test_what_fails_too_often_is_dead_and_comes_back(tmp_path: Path) -> None:
     for command in ("dead", "redrive", "stats", "purge"):
         assert sej("queue", command, "--name", "typo", queue).returncode == 4
     assert not (queue / "ofs" / "typo.ofs").exists()
-    assert sej("queue", "get", "--max-attempts", "1", queue, "--", *FAIL).returncode == 0
+    assert sej("queue", "get", "--max-attempts", "1", queue, "--", *FAIL).returncode == 1
     assert stats(queue)["dead"] == 1
     done = sej("queue", "dead", "--format", "hex", queue)
     assert done.stdout.endswith(b"\t6b\tff00\n")
@@ -59,7 +59,7 @@ def test_a_delayed_item_waits(tmp_path: Path) -> None:
     queue = tmp_path / "mails"
     sej("queue", "put", "--delay", "1h", queue, "later")
     sej("queue", "put", "--priority", "1", queue, "sooner")
-    assert stats(queue) == {"ready": 1, "delayed": 1, "leased": 0, "done": 0, "dead": 0}
+    assert stats(queue) == {"ready": 1, "delayed": 1, "leased": 0, "done": 0, "dead": 0, "lost": 0}
     assert sej("queue", "get", queue).stdout == b"sooner\n"
     assert sej("queue", "get", queue).returncode == 4
 

@@ -46,7 +46,9 @@ def test_reset_asks(journal: Path) -> None:
     with terminal("reset", journal, "billing", "9") as shown:
         shown.expect(b"Do it")
         shown.sendintr()
-        assert ended(shown)[0] in (1, 130)
+        while shown.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=2):
+            shown.sendintr()  # the first may come just before the question waits
+        assert ended(shown)[0] == 1
     assert library.read_offset(journal, "billing") == 7
 
 
