@@ -107,6 +107,7 @@ def _child(name: str, verb: str, path: Path, count: int, gate: Any, times: Any) 
     for _ in range(count):
         act()
     times.put((start, time.perf_counter()))
+    gate.wait(60)  # closing syncs: not while others are timed
     peer.close()
 
 

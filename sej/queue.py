@@ -312,7 +312,9 @@ class JournalQueue(WorkQueue):
         _alive.discard(self)
         try:
             if not self._log.failed:
-                self._locked(self._leave)
+                with self._mutex:
+                    self._log.prepare_head()
+                    self._locked(self._leave)
                 if self._durable:
                     self._syncer.commit(self._log.appended)
         finally:
@@ -365,10 +367,9 @@ class JournalQueue(WorkQueue):
         log = self._log
         self._keep_at = now + _KEEP_NS
         kept, self._kept = self._kept, log.state.kept
-        head = log.state.head()
-        if kept != self._kept or head == kept:
+        if kept != self._kept or log.state.head() == kept:
             return  # somebody else did it, or there is nothing to do
-        log.sync_journal(head)
+        log.prepare_head()
         self._locked(log.keep_head)
         self._kept = log.state.kept
 

@@ -176,16 +176,17 @@ class QueueLog:
         value = self.state.head()
         if value == self.state.kept:
             return
-        if value > self._synced_to:
-            self.sync_journal(value)
+        self.prepare_head()
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.ofs"), self.ofs_path, OFFSET.pack(value))
         self.append(record(KEPT, value))
 
-    def sync_journal(self, offset: int) -> None:
-        """Make every message below offset durable; without the lock, where others need not wait for it."""
-        sync_up_to(self._directory, offset, self.tail)
-        self._synced_to = offset
+    def prepare_head(self) -> None:
+        """Make durable what :meth:`keep_head` relies on: without the lock, so that nobody waits for that."""
+        value = self.state.head()
+        if value != self.state.kept and value > self._synced_to:
+            sync_up_to(self._directory, value, self.tail)
+            self._synced_to = value
 
     def sync(self) -> int:
         """Force the log to the disk, without the lock; returns what :attr:`appended` was before."""
