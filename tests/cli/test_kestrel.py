@@ -77,3 +77,30 @@ def test_a_hub_as_one_stream(tmp_path: Path) -> None:
     assert sej("hub", "merge", tmp_path / "hub").stdout == b""
     assert len(sej("hub", "merge", "--reader", "other", tmp_path / "hub").stdout.splitlines()) == 3
     assert sej("hub", "ls", tmp_path / "hub").stdout == sej("hub", "stats", tmp_path / "hub").stdout
+
+
+def test_a_queue_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "expiry" / "journal", tmp_path / "spool")
+    before = sorted(path.name for path in (tmp_path / "spool").iterdir())
+    commands: list[list[str | Path]] = [["state"], ["pack"], ["export"], ["state", "--segmented"]]
+    for command, *options in commands:
+        more = [tmp_path / "journal"] if command == "export" else []
+        done = sej("kestrel", command, *options, tmp_path / "spool", "typo", *more)
+        assert (done.returncode, b"no file of a queue 'typo'" in done.stderr) == (4, True)
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == before
+    assert not (tmp_path / "journal").exists()
+
+
+def test_a_hub_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    done = sej("hub", "ls", tmp_path / "root")
+    assert (done.returncode, b"no hub's root" in done.stderr) == (4, True)
+    for words in (
+        ["serve", "--address", "nonsense", tmp_path / "root"],
+        ["push", "--client", "a", tmp_path, "nonsense"],
+    ):
+        done = sej("hub", *map(str, words))
+        assert (done.returncode, b"host:port is due" in done.stderr) == (2, True)
+    done = sej("hub", "serve", "--address", "0.0.0.0:0", tmp_path / "root")
+    assert (done.returncode, b"--plaintext" in done.stderr) == (2, True)
+    assert sej("hub", "clean", tmp_path / "root").returncode == 2

@@ -69,3 +69,14 @@ def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with library.open_queue("mails") as queue:
         queue.put(b"one")
     assert sej("queue", "get", "mails").stdout == b"one\n"
+
+
+def test_what_fails_is_said_and_counts(tmp_path: Path) -> None:
+    queue = tmp_path / "mails"
+    sej("queue", "put", "--key", "k", queue, "one")
+    done = sej("queue", "get", queue, "--", *FAIL)
+    assert (done.returncode, b"attempt 1 of an item" in done.stderr, b"exit code 3" in done.stderr) == (1, True, True)
+    assert sej("queue", "get", queue, "--", "./no-such-program").returncode == 2
+    assert sej("queue", "get", queue, "--cuont", "3").returncode == 2
+    row = json.loads(sej("queue", "get", "--json", "--timeout", "30s", queue).stdout)
+    assert row == {"key": "k", "value": "one", "attempts": 2}

@@ -93,3 +93,11 @@ def test_what_is_missing_is_not_made(tmp_path: Path) -> None:
         assert sej("tq", *words, tmp_path / "jobs.tq").returncode == 4
     assert sej("tq", "done", tmp_path / "jobs.tq", "0").returncode == 4
     assert list(tmp_path.iterdir()) == []
+
+
+def test_list_all(jobs: Path) -> None:
+    sej("tq", "done", jobs, "0")
+    sej("tq", "add", jobs, "--comment", "a note")
+    assert listed(jobs, "--status", "all") == [("cleared", "one"), ("queued", "größer"), ("comment", "a note")]
+    assert sej("tq", "claim", jobs, "--", "./no-such-program").returncode == 2
+    assert listed(jobs) == [("queued", "größer")]
