@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 __all__ = ["KEEPER", "TICK_S", "Keeper", "Kept"]
 
-TICK_S: Final = 0.002
-_LINGER: Final = 25
+TICK_S: Final = 0.005
+_LINGER: Final = 10
 """Ticks without a hold after which the thread ends."""
 
 
