@@ -24,7 +24,7 @@ from shard.names import split_name
 if TYPE_CHECKING:
     from hub.wire import Client, Listed
 
-__all__ = ["Remote", "RemoteExtent", "RemoteFollower", "RemoteRoot", "matching"]
+__all__ = ["Line", "Remote", "RemoteExtent", "RemoteFollower", "RemoteRoot", "matching"]
 
 _TRIES: Final = 7
 _WAIT_S: Final = 0.1
@@ -78,20 +78,6 @@ class Remote(NamedTuple):
         at = (crc32(name.encode()) + turn) % len(self.addresses)
         return Client(self.addresses[at], token=self.token, tls=tls)
 
-    def ask(self, question: Callable[[Client], _T], name: str = "") -> _T:
-        """One short call; where the hub cannot be reached, once more, at the next address.
-
-        Raises:
-            UnavailableError: it could not be reached again and again.
-        """
-        for turn in range(_TRIES):
-            try:
-                with self.client(name, turn) as client:
-                    return question(client)
-            except UnavailableError as error:
-                _pause(turn, error)
-        raise AssertionError("the last try returns or raises")
-
     def read(self, part: Slice, *, skip: bool = False, verify: bool = False) -> Iterator[tuple[int, Columns]]:
         """The messages of a slice as (first offset, columns); fewer where the hub has no more.
 
@@ -116,6 +102,50 @@ class Remote(NamedTuple):
             except UnavailableError as error:
                 _pause(turn, error)
                 turn += 1
+
+
+class Line:
+    """A connection for short calls, kept between them; the next address where a hub cannot be reached."""
+
+    def __init__(self, remote: Remote) -> None:
+        """Nothing is connected yet."""
+        self._remote = remote
+        self._client: Client | None = None
+        self._turn = 0
+
+    def ask(self, question: Callable[[Client], _T]) -> _T:
+        """One call, tried again where the hub cannot be reached.
+
+        Raises:
+            UnavailableError: it could not be reached again and again.
+        """
+        for attempt in range(_TRIES):
+            try:
+                self._client = self._client or self._remote.client(turn=self._turn)
+                return question(self._client)
+            except UnavailableError as error:
+                self.close()
+                self._turn += 1
+                _pause(attempt, error)
+        raise AssertionError("the last try returns or raises")
+
+    def close(self) -> None:
+        """Hang up; the next call connects anew."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def __str__(self) -> str:
+        """The addresses."""
+        return ", ".join(self._remote.addresses)
+
+    def __enter__(self) -> Line:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self.close()
 
 
 def _pause(turn: int, error: UnavailableError) -> None:
@@ -149,10 +179,8 @@ class RemoteExtent:
     def find_time(self, timestamp: int) -> int:
         """The first offset as new as timestamp, ns; the end where there is none."""
         journal, whose = self.origin.name.partition(".")[2], self.origin.client
-        question = self._remote.ask(
-            lambda client: client.find_time(journal, timestamp, client_id=whose), self.origin.name
-        )
-        return min(question, self.end)
+        with Line(self._remote) as line:
+            return min(line.ask(lambda client: client.find_time(journal, timestamp, client_id=whose)), self.end)
 
     def slice(self, start: int, stop: int) -> Slice:
         """The messages [start, stop)."""
@@ -209,6 +237,7 @@ class RemoteRoot:
         """Nothing is asked yet."""
         self.followers: dict[str, RemoteFollower] = {}
         self._remote = remote
+        self._line = Line(remote)
         self._names = names
         self._pattern = pattern
         self._clock = clock
@@ -220,26 +249,30 @@ class RemoteRoot:
         Raises:
             JournalNotFoundError: a name is no journal, tree or client.
         """
-        matching(self._remote, self._names, None)
+        matching(self._line, self._names, None)
 
     def look(self) -> dict[str, RemoteFollower]:
         """The journals as the last list said."""
         if self._clock() - self._looked_at >= _LOOK_S:
-            found = matching(self._remote, self._names, self._pattern, may_be_empty=True)
+            found = matching(self._line, self._names, self._pattern, may_be_empty=True)
             self.followers = {
                 origin.name: RemoteFollower(origin, listed, self._remote) for origin, listed in found.items()
             }
             self._looked_at = self._clock()
         return self.followers
 
+    def close(self) -> None:
+        """Hang up."""
+        self._line.close()
+
 
 def matching(
-    remote: Remote, names: Sequence[str], pattern: str | None, *, may_be_empty: bool = False
+    line: Line, names: Sequence[str], pattern: str | None, *, may_be_empty: bool = False
 ) -> dict[Origin, Listed]:
     """The journals on a hub that are meant.
 
     Args:
-        remote: the hub.
+        line: to the hub.
         names: ``berlin.orders.3.005`` is a journal, ``berlin.orders.3`` all shards of a tree, ``berlin`` all of a
             client; none: all that may be read.
         pattern: only names that match it, as on a disk.
@@ -254,14 +287,12 @@ def matching(
 
     clients = {name.partition(".")[0] for name in names}
     whose = next(iter(clients)) if len(clients) == 1 else ""
-    there = {_origin(listed): listed for listed in remote.ask(lambda client: client.journals(whose))}
+    there = {_origin(listed): listed for listed in line.ask(lambda client: client.journals(whose))}
     chosen = {} if names else there
     for name in names:
         meant = {origin: listed for origin, listed in there.items() if name in _called(origin)}
         if not meant and not may_be_empty:
-            raise JournalNotFoundError(
-                f"the hub at {', '.join(remote.addresses)} has no journal, tree or client {name!r} that may be read"
-            )
+            raise JournalNotFoundError(f"the hub at {line} has no journal, tree or client {name!r} that may be read")
         chosen |= meant
     if pattern is None:
         return chosen

@@ -27,7 +27,7 @@ from pipeline.filters import Chosen, choose
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.planning import pack
 from pipeline.reading import how, read
-from pipeline.remote import Remote, RemoteExtent, matching
+from pipeline.remote import Line, Remote, RemoteExtent, matching
 from pipeline.schema import SCHEMA, arrow_schema, check_projection
 from pipeline.sink import SejStreamWriter, SejWriter
 from pipeline.stream import SejStreamReader
@@ -71,7 +71,9 @@ class SejReader(DataSourceReader):
     def _extents(self) -> Iterator[Extent | RemoteExtent]:
         options, remote = self._options, Remote.of(self._options)
         if remote is not None:
-            for origin, listed in matching(remote, self._paths, options["pattern"]).items():
+            with Line(remote) as line:
+                there = matching(line, self._paths, options["pattern"])
+            for origin, listed in there.items():
                 if self._chosen.takes(origin):
                     yield RemoteExtent(origin, listed, remote)
             return

@@ -151,9 +151,12 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keep_progress(end, self._root.followers)
 
     def stop(self) -> None:
-        """Let go of the reader's locks."""
+        """Let go of the reader's locks and of the hub."""
         if "_progress" in self.__dict__ and self._progress is not None:
             self._progress.close()
+        root = self.__dict__.get("_root")
+        if isinstance(root, RemoteRoot):
+            root.close()
 
     def _limited(
         self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Follower | RemoteFollower]
