@@ -30,8 +30,8 @@ class _Face(HoldingQueue):
 
     def __init__(self, path: str, name: str, max_attempts: int) -> None:
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
-        if not self._base:
-            raise BadNameError(f"{path!r}: directory/name is due")
+        if not self._base or not self._directory:
+            raise BadNameError(f"{path!r}: directory/name is due, as in 'spool/cars' or './cars'")
         super().__init__(path, name, max_attempts, self._directory)
         self._done = self._moved = 0
 
