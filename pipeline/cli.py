@@ -236,19 +236,31 @@ def _cells(stat: Any) -> list[str]:
 
 @app.command("import-kestrel")
 @click.argument("directory", type=_PATH)
-@click.argument("queue")
-@click.argument("target", type=_PATH)
+@click.argument("places", metavar="[QUEUE] TARGET", nargs=-1, required=True)
 @click.option("--kind", type=click.Choice(["kestrel", "libkestrel"]), help="Who wrote it; else as its files say.")
 @click.option("--reader", help="Of libkestrel: only what this reader has not confirmed.")
-def import_kestrel(directory: Path, queue: str, target: Path, kind: Any, reader: str | None) -> None:
+def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: str | None) -> None:
     """Append the items of a Kestrel queue to a journal; needs no Spark.
+
+    Without QUEUE every queue of DIRECTORY goes into a journal of its name below TARGET.
 
     Example: sej spark import-kestrel spool cars cars
     """
     from pipeline import jobs
 
+    *queue, target = places
+    if len(queue) > 1:
+        raise click.UsageError(f"one queue and one target are due, not {' '.join(places)}")
+    if not queue:
+        if reader is not None:
+            raise click.UsageError("--reader is one queue's: name the queue")
+        with _bar("import", None) as progress:
+            every = jobs.import_kestrel_directory(directory, target, kind=kind, progress=progress)
+        for name, count in every.items():
+            click.echo(f"{count} messages appended to {target}, from {name}")
+        return
     with _bar("import", None) as progress:
-        added = jobs.import_kestrel(directory, queue, target, kind=kind, reader=reader, progress=progress)
+        added = jobs.import_kestrel(directory, queue[0], target, kind=kind, reader=reader, progress=progress)
     click.echo(f"{added} messages appended to {target}")
 
 

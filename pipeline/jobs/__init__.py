@@ -6,9 +6,20 @@ Each shows how far it is through ``progress``, and goes on where it stopped when
 from __future__ import annotations
 
 from pipeline.jobs.archiving import archive, restore
-from pipeline.jobs.importing import import_kestrel
+from pipeline.jobs.importing import import_kestrel, import_kestrel_directory
 from pipeline.jobs.moving import reshard
 from pipeline.jobs.rewriting import compact, dedupe
 from pipeline.jobs.statistics import DirectoryStats, draw, stats
 
-__all__ = ["DirectoryStats", "archive", "compact", "dedupe", "draw", "import_kestrel", "reshard", "restore", "stats"]
+__all__ = [
+    "DirectoryStats",
+    "archive",
+    "compact",
+    "dedupe",
+    "draw",
+    "import_kestrel",
+    "import_kestrel_directory",
+    "reshard",
+    "restore",
+    "stats",
+]

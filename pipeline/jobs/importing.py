@@ -10,10 +10,12 @@ from itertools import islice
 from typing import Any, Final
 
 import sej
+from kestrel.files import queue_names
 from pipeline.jobs.running import Progress
 from pipeline.kestrel_source import Kind, rows_of
+from shard.names import Path
 
-__all__ = ["import_kestrel"]
+__all__ = ["import_kestrel", "import_kestrel_directory"]
 
 _BATCH: Final = 10_000
 
@@ -60,6 +62,45 @@ def import_kestrel(
                 added += len(batch)
             if progress is not None:
                 progress(done)
+    return added
+
+
+def import_kestrel_directory(
+    directory: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    *,
+    kind: Kind | None = None,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """Every queue of a directory, each into a journal of its name below a root; as :func:`import_kestrel`.
+
+    Args:
+        directory: of the queues' files.
+        root: a tree whose prefixes are the queues' names.
+        kind: as for :func:`import_kestrel`.
+        progress: called with the items of all queues so far.
+
+    Returns:
+        How many items this run appended, by queue.
+
+    Raises:
+        InvalidNameError: a queue's name cannot be a journal's; nothing was imported.
+        CorruptionError: a file of a queue is damaged; the queues before it were imported.
+    """
+    targets = {queue: Path(os.fspath(root), queue, 0).dir(0) for queue in queue_names(directory)}
+    added: dict[str, int] = {}
+    seen = 0
+    for queue, target in targets.items():
+        last = 0
+
+        def show(done: int, before: int = seen) -> None:
+            nonlocal last
+            last = done
+            if progress is not None:
+                progress(before + done)
+
+        added[queue] = import_kestrel(directory, queue, target, kind=kind, progress=show)
+        seen += last
     return added
 
 

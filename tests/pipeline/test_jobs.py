@@ -11,6 +11,7 @@ import sej
 import shard
 from pipeline import jobs
 from pipeline.cli import app
+from pipeline.discovery import discover
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -119,6 +120,19 @@ def test_kestrel_queue_is_imported_once(tmp_path: Path) -> None:
     with sej.Scanner(tmp_path / "j") as scanner:
         assert [message.value for message in scanner] == [b"car %d" % number for number in range(25)]
     assert jobs.import_kestrel(tmp_path / "of another machine", "cars", tmp_path / "j") == 25
+
+
+def test_directory_of_queues_becomes_a_tree(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path / "spool", "cars") as cars, kestrel.Queue(tmp_path / "spool", "bikes") as bikes:
+        cars.put_many([b"car"] * 3)
+        bikes.put(b"bike")
+    seen: list[int] = []
+    done = jobs.import_kestrel_directory(tmp_path / "spool", tmp_path / "tree", progress=seen.append)
+    assert done == {"bikes": 1, "cars": 3}
+    assert seen == [1, 4]
+    again = CliRunner().invoke(app, ["import-kestrel", str(tmp_path / "spool"), str(tmp_path / "tree")])
+    assert "0 messages appended" in again.output
+    assert {origin.prefix for origin in discover([str(tmp_path / "tree")])} == {"bikes", "cars"}
 
 
 def test_commands_count_and_import(journal: Path, tmp_path: Path) -> None:
