@@ -205,6 +205,7 @@ def deaths(torture_s: float) -> Iterator[int]:
         yield rng.randrange(600)
 
 
+@pytest.mark.torture
 def test_a_kill_at_any_call_loses_and_doubles_nothing(tmp_path: FilePath, torture_s: float) -> None:
     source = shard.Path(tmp_path / "root", "orders", 2)
     fill(source, 700)
