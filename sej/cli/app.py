@@ -78,6 +78,19 @@ class _Commands(click.Group):
         found = _contributed().get(cmd_name)
         return None if found is None else _spelled_out(_command(cmd_name, found.load()))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that was asked for; of one that there is not, what may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], self.list_commands(ctx), n=3)
+            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            raise click.UsageError(f"{error.message}{hint}", ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each with its whole first sentence: click would cut it to what is left of a line."""
         rows = [(name, _sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)]

@@ -15,6 +15,7 @@ from sej.cli.output import iso_time
 from sej.cli.standing import Reader, holder_of, readers_of, stuck
 from sej.directory import Directory
 from sej.disk import OS
+from sej.format import NO_TIMESTAMP
 from sej.journal import Journal
 
 __all__ = ["stat"]
@@ -75,6 +76,7 @@ def _row(journal: Journal) -> dict[str, Any]:
         "messages": end - journal.first_offset,
         "segments": len(segments),
         "bytes": sum(segment.size for segment in segments),
+        "last_timestamp_ns": None if last is None or last.timestamp == NO_TIMESTAMP else last.timestamp,
         "last_time": None if last is None else iso_time(last.timestamp),
         "changed": iso_time(segments[-1].mtime_ns) if segments else None,
         "writer": (writer := holder_of(Directory(journal.path, OS).at("jnl.lck"))),
@@ -105,6 +107,11 @@ def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
         for row in rows:
             yield f'{name}{{journal="{_label(row["path"])}"}} {int(row[field])}'
+    name = "sej_last_message_timestamp_seconds"
+    yield from (f"# HELP {name} Time of the last message, where it has one.", f"# TYPE {name} gauge")
+    for row in rows:
+        if row["last_timestamp_ns"] is not None:
+            yield f'{name}{{journal="{_label(row["path"])}"}} {row["last_timestamp_ns"] / 1e9:.9f}'
     for name, kind, text, field in _READER_METRICS:
         yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
         for row in rows:

@@ -1,9 +1,11 @@
 """What changes a journal: sej repair, clean, merge, index; and sej stat and doctor, which say when that is due."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import sej as library
 from tests.cli.command import sej
@@ -91,7 +93,10 @@ def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
         assert row["writer"].startswith("pid=")
         page = sej("stat", journal).stdout
         assert b"billing at 100, 200 behind, pid=" in page
-        lines = sej("stat", "--prometheus", journal, journal).stdout.decode().splitlines()
+        text = sej("stat", "--prometheus", journal, journal).stdout.decode()
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        assert families["sej_last_message_timestamp_seconds"].samples[0].value == pytest.approx(time.time(), abs=600)
+        lines = text.splitlines()
         assert f'sej_reader_behind{{journal="{journal}",reader="billing"}} 200' in lines
         assert f'sej_writer_running{{journal="{journal}"}} 1' in lines
         assert lines.count("# TYPE sej_bytes gauge") == 1

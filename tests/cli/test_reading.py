@@ -131,6 +131,12 @@ def test_wrong_usage(words: list[str]) -> None:
     assert b"Usage: sej" in done.stderr + done.stdout
 
 
+def test_a_mistyped_command_is_guessed() -> None:
+    done = sej("coutn", ".")
+    assert (done.returncode, b"Did you mean 'count'?" in done.stderr) == (2, True)
+    assert b"Did you mean" not in sej("xyzzy").stderr
+
+
 def test_version_names_the_codec() -> None:
     from sej import codec
 
