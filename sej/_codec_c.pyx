@@ -539,9 +539,9 @@ cdef class Buffer:
         if self._used - self._drained >= self.limit:
             self._acquire()
             try:
-                if self._refuse is not None:
-                    self._refuse()
-                if self._used - self._drained >= self.limit:
+                if self._used - self._drained >= self.limit:  # else somebody drained it meanwhile, closing maybe
+                    if self._refuse is not None:
+                        self._refuse()
                     self._run_drain()
             finally:
                 self._release()

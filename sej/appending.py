@@ -269,7 +269,7 @@ class Appender:
     def _sync_some(self) -> int:
         """Sync what was written so far, without the mutex while the disk works; returns the durable offset."""
         with self._mutex:
-            if self._failure is not None:
+            if self._failure is not None or self._closed:
                 self._refuse()
             self._buffer.flush()
             self._lock.check()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from sej.errors import SejError, WriterFailedError
+from sej.errors import ClosedError, SejError, WriterFailedError
 
 __all__ = ["Syncer"]
 
@@ -76,6 +76,8 @@ class Syncer:
         try:
             reached = self._sync()
         except BaseException as error:
+            if (self._closing or isinstance(error, ClosedError)) and self.durable_offset >= offset:
+                return  # the writer was closed meanwhile, which synced it
             self._fail(error)
             self.fail(error)
             if isinstance(error, OSError):

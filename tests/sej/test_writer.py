@@ -265,6 +265,30 @@ def test_threads_share_a_writer(durability: Any, tmp_path: Path) -> None:
     assert len(acknowledged) == 6 * 30 * 4
 
 
+@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
+def test_closing_under_threads_that_append_keeps_what_was_acknowledged_and_nothing_else(
+    durability: Any, tmp_path: Path
+) -> None:
+    for attempt in range(10):
+        path = tmp_path / str(attempt)
+        w = sej.Writer(path, durability=durability)
+
+        acknowledged = [-1]
+
+        def appending(w: sej.Writer = w, acknowledged: list[int] = acknowledged) -> None:
+            with pytest.raises(sej.ClosedError):
+                while True:
+                    acknowledged.append(w.append(b"v"))
+
+        threads = [Worker(appending) for _ in range(4)]
+        until(lambda w=w: w.offset > 200)  # type: ignore[misc]
+        w.close()
+        for thread in threads:
+            thread.result()
+        assert sej.Journal(path).end_offset == max(acknowledged) + 1
+        assert sej.Journal(path).verify() == []
+
+
 def test_threads_that_wait_for_the_disk_share_one_sync(tmp_path: Path) -> None:
     syncs: list[int] = []
 
