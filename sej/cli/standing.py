@@ -19,7 +19,7 @@ from sej.format import NO_TIMESTAMP
 from sej.journal import Journal
 from sej.offset import read_offset
 
-__all__ = ["Reader", "complete_reader", "holder_of", "journals_below", "readers_of", "stuck"]
+__all__ = ["Reader", "complete_reader", "holder_of", "journals_below", "lag_s", "readers_of", "stuck"]
 
 
 class Reader(NamedTuple):
@@ -139,19 +139,22 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
     if reader.holder is None or not reader.behind or reader.idle_s <= after_s:
         return None
     due = max(reader.offset or 0, first_offset)
-    if _waits_s(path, due, reader.idle_s) <= after_s:
+    waits_s = lag_s(path, reader, first_offset)
+    if (reader.idle_s if waits_s is None else waits_s) <= after_s:
         return None
     return (
         f"it is stuck at {due}: no commit for {reader.idle_s:.0f} s, {reader.behind} messages behind, {reader.holder}"
     )
 
 
-def _waits_s(path: str, offset: int, idle_s: float) -> float:
-    """How long a message has been there; as long as its reader idles where the message has no time."""
+def lag_s(path: str, reader: Reader, first_offset: int) -> float | None:
+    """How long a reader's next message has been there, in seconds; None where it has no time, or there is none."""
     from sej.scanner import Scanner
 
-    with Scanner(path, offset) as scanner:
+    if not reader.behind:
+        return None
+    with Scanner(path, max(reader.offset or 0, first_offset)) as scanner:
         for message in scanner.read(1):
             if message.timestamp != NO_TIMESTAMP:
-                return time.time() - message.timestamp / 1e9
-    return idle_s
+                return max(time.time() - message.timestamp / 1e9, 0.0)
+    return None

@@ -12,9 +12,10 @@ import click
 from sej.cli.choosing import DURATION, JSON
 from sej.cli.exits import Exit
 from sej.cli.output import iso_time
-from sej.cli.standing import Reader, holder_of, readers_of, stuck
+from sej.cli.standing import Reader, holder_of, lag_s, readers_of, stuck
 from sej.directory import Directory
 from sej.disk import OS
+from sej.errors import SejError
 from sej.format import NO_TIMESTAMP
 from sej.journal import Journal
 
@@ -30,6 +31,7 @@ _METRICS: Final = (
 _READER_METRICS: Final = (
     ("sej_reader_offset", "gauge", "Next message that a reader wants.", "offset"),
     ("sej_reader_behind", "gauge", "Messages that a reader has not read yet.", "behind"),
+    ("sej_reader_lag_seconds", "gauge", "Age of the message that a reader wants next.", "lag_s"),
     ("sej_reader_running", "gauge", "1 while somebody is this reader.", "running"),
     ("sej_reader_idle_seconds", "gauge", "Seconds since a reader's last commit.", "idle_s"),
 )
@@ -81,8 +83,16 @@ def _row(journal: Journal) -> dict[str, Any]:
         "changed": iso_time(segments[-1].mtime_ns) if segments else None,
         "writer": (writer := holder_of(Directory(journal.path, OS).at("jnl.lck"))),
         "writer_running": writer is not None,
-        "readers": [reader._asdict() | {"running": reader.holder is not None} for reader in readers_of(journal)],
+        "readers": [_reader_row(journal, reader) for reader in readers_of(journal)],
     }
+
+
+def _reader_row(journal: Journal, reader: Reader) -> dict[str, Any]:
+    try:
+        lag = lag_s(journal.path, reader, journal.first_offset)
+    except SejError:  # the journal is damaged there: `sej verify` says where
+        lag = None
+    return reader._asdict() | {"running": reader.holder is not None, "lag_s": lag}
 
 
 def _page(row: dict[str, Any]) -> str:
@@ -96,7 +106,8 @@ def _page(row: dict[str, Any]) -> str:
     for reader in row["readers"]:
         stands = "never committed" if reader["offset"] is None else f"at {reader['offset']}"
         runs = reader["holder"] or "not running"
-        lines.append(f"  reader    {reader['name']} {stands}, {reader['behind']} behind, {runs}")
+        since = "" if reader["lag_s"] is None else f" since {reader['lag_s']:.0f} s"
+        lines.append(f"  reader    {reader['name']} {stands}, {reader['behind']} behind{since}, {runs}")
         if reader["error"]:
             lines.append(f"            {reader['error']}")
     return "\n".join(lines)

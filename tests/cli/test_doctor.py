@@ -175,6 +175,8 @@ def test_a_reader_that_is_stuck(tmp_path: Path) -> None:
         labels = f'{{journal="{tmp_path / "j"}",reader="mailer"}}'
         assert f"sej_reader_running{labels} 1" in lines
         assert f"sej_reader_behind{labels} 2" in lines
+        (lag,) = [float(line.split()[-1]) for line in lines if line.startswith("sej_reader_lag_seconds{")]
+        assert 3600 <= lag < 7200
         running.kill()
     assert sej("stat", "--health", "--stuck-after", "5m", tmp_path / "j").returncode == 0  # it does not run any more
     assert found(tmp_path / "j")["reader mailer"]["level"] == "note"

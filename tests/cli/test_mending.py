@@ -92,7 +92,8 @@ def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
         assert (row["messages"], row["readers"][0]["behind"], row["readers"][0]["running"]) == (300, 200, True)
         assert row["writer"].startswith("pid=")
         page = sej("stat", journal).stdout
-        assert b"billing at 100, 200 behind, pid=" in page
+        assert b"billing at 100, 200 behind since " in page
+        assert b" s, pid=" in page
         text = sej("stat", "--prometheus", journal, journal).stdout.decode()
         families = {family.name: family for family in text_string_to_metric_families(text)}
         assert families["sej_last_message_timestamp_seconds"].samples[0].value == pytest.approx(time.time(), abs=600)

@@ -1,0 +1,46 @@
+"""sej shard work: what it says of trees and programs that are not there, and of one that fails."""
+
+import signal
+from pathlib import Path
+
+import shard
+from tests.cli.command import sej, start
+
+
+def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
+    done = sej("shard", "work", "--timeout", "0", tmp_path / "orders.2", "mailer", "--", "cat")
+    assert (done.returncode, b"there is no shard of this tree" in done.stderr) == (4, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_starts_before_its_tree(tmp_path: Path) -> None:
+    with start("shard", "work", tmp_path / "orders.2", "mailer", "--", "cat") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert b"waiting for the first" in running.stderr.readline()
+        with shard.Writer(shard.Path(tmp_path, "orders", 2)) as writer:
+            writer.append(b"one", b"key")
+        assert running.stdout.read(3) == b"one"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+
+
+def test_a_program_that_fails(tmp_path: Path) -> None:
+    with shard.Writer(shard.Path(tmp_path, "orders", 1)) as writer:
+        writer.append(b"one", b"key")
+    words: list[str | Path] = [
+        "shard",
+        "work",
+        "--timeout",
+        "0",
+        "--max-attempts",
+        "1",
+        tmp_path / "orders.1",
+        "mailer",
+        "--",
+    ]
+    done = sej(*words, "false")
+    assert done.returncode == 1
+    assert b"false ended with exit code 1" in done.stderr
+    assert sej(*words, "./no-such-program").returncode == 2
+    assert sej("shard", "work", "--max-atempts", "1", tmp_path / "orders.1", "mailer", "--", "cat").returncode == 2
