@@ -9,7 +9,8 @@ another file by now.
 from __future__ import annotations
 
 import time
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Final, Literal, TypeVar
 
 from sej.codec import Columns
 from sej.directory import Directory, Segment, containing
@@ -24,9 +25,12 @@ from sej.segment import CHUNK_BYTES, Place, SegmentReader
 
 __all__ = ["Cursor", "Skipped"]
 
+_Found = TypeVar("_Found")
+
 Skipped = Gap
 """What ``on_corruption="skip"`` passed over: a gap that nobody had recorded."""
 
+_PASSED_AT_ONCE: Final = 4096
 _TICK_NS: Final = 50_000_000
 _COARSE_TICK_NS: Final = 3_000_000_000
 """Changes of a directory nearer than this may carry one time: the second where it keeps whole seconds."""
@@ -109,27 +113,7 @@ class Cursor:
         return not self._is_last or reader.position < reader.seen_size
 
     def _read_some(self, limit: int) -> list[Message]:
-        while True:
-            reader = self._reader or self._open()
-            if reader is None:
-                return []
-            if self._verify:
-                self._verify_ahead(reader)
-            try:
-                messages = reader.read(limit)
-            except CorruptionError as error:
-                if not self._pass_damage(error):
-                    return []
-                continue
-            if messages:
-                if messages[0].offset < self.due:  # came from a place before the one that was asked for
-                    messages = messages[self.due - messages[0].offset :]
-                    if not messages:
-                        continue
-                self.due = reader.due
-                return messages
-            if not self._advance(reader):
-                return []
+        return self._next(lambda reader: reader.read(limit)) or []
 
     def read_columns(self, limit: int) -> Columns | None:
         """Up to limit messages as columns, from :attr:`due` on; None at the end of what is there.
@@ -137,27 +121,7 @@ class Cursor:
         Raises:
             SejError: as :meth:`read`.
         """
-        while True:
-            reader = self._reader or self._open()
-            if reader is None:
-                return None
-            if self._verify:
-                self._verify_ahead(reader)
-            try:
-                if reader.due < self.due:
-                    if not reader.read(min(limit, self.due - reader.due)) and not self._advance(reader):
-                        return None
-                    continue
-                found = reader.read_columns(limit)
-            except CorruptionError as error:
-                if not self._pass_damage(error):
-                    return None
-                continue
-            if found is not None:
-                self.due = reader.due
-                return found
-            if not self._advance(reader):
-                return None
+        return self._next(lambda reader: reader.read_columns(limit))
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
         """Whole messages as they stand in the journal, from :attr:`due` on, and how many: for copying as it is.
@@ -167,27 +131,36 @@ class Cursor:
         Raises:
             SejError: as :meth:`read`.
         """
+
+        def take(reader: SegmentReader) -> tuple[bytes, int] | None:
+            found = reader.read_encoded(limit_bytes)
+            return found if found[1] else None
+
+        return self._next(take) or (b"", 0)
+
+    def _next(self, take: Callable[[SegmentReader], _Found | None]) -> _Found | None:
+        """What take finds at the due message, in whichever segment that is; None at the end of what is there."""
         while True:
             reader = self._reader or self._open()
             if reader is None:
-                return b"", 0
+                return None
             if self._verify:
                 self._verify_ahead(reader)
+            passed, found = False, None
             try:
-                if reader.due < self.due:
-                    if not reader.read(self.due - reader.due) and not self._advance(reader):
-                        return b"", 0
-                    continue
-                data, count = reader.read_encoded(limit_bytes)
+                if reader.due < self.due:  # the place that was found is before the one that was asked for
+                    passed = bool(reader.read(min(_PASSED_AT_ONCE, self.due - reader.due)))
+                else:
+                    found = take(reader)
             except CorruptionError as error:
                 if not self._pass_damage(error):
-                    return b"", 0
+                    return None
                 continue
-            if count:
+            if found:
                 self.due = reader.due
-                return data, count
-            if not self._advance(reader):
-                return b"", 0
+                return found
+            if not passed and not self._advance(reader):
+                return None
 
     def check_available(self) -> None:
         """Make sure that the due offset was not deleted.

@@ -8,6 +8,9 @@ import pytest
 
 import sej
 from sej import CorruptionError, Message, OffsetGapError, OffsetTooSmallError, TruncatedError
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.disk import OS
 from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, values
 
 
@@ -192,6 +195,11 @@ def test_a_start_inside_a_gap_is_not_a_jump(tmp_path: Path) -> None:
     path = by_hand(tmp_path, (0, packed(rows[:10])), (20, packed(rows[20:])))
     with pytest.raises(OffsetGapError), sej.Scanner(path, 15) as s:
         list(s)
+    directory = Directory(path, OS)
+    with pytest.raises(OffsetGapError):
+        Cursor(directory, 15).read_columns(5)
+    with pytest.raises(OffsetGapError):
+        Cursor(directory, 15).read_encoded(5)
     with sej.Scanner(path, 15, on_corruption="skip") as s:
         assert list(s) == rows[20:] and s.gaps
 
