@@ -13,6 +13,7 @@ from crc32c import crc32c
 from sej.codec import encode
 from sej.message import Message
 from sej.queue_format import (
+    BOOT,
     CHECK,
     CHECKED,
     DONE,
@@ -27,6 +28,7 @@ from sej.queue_format import (
 
 __all__ = [
     "Checked",
+    "boot_record",
     "done_record",
     "good_bytes",
     "head",
@@ -67,6 +69,12 @@ def lease_record(first: int, stop: int, deadline: int, slot: int, stamp: int) ->
     """The next frequent one: a run of fresh messages is leased."""
     body = _pack(LEASE, 0, 1, slot, first, stop, deadline, stamp)
     return body + _pack_check(crc32c(body))
+
+
+def boot_record(boot_id: bytes, began: int, now: int) -> bytes:
+    """Times that follow are of this boot, which began at began, ns of the wall clock; now is its time."""
+    high, low = int.from_bytes(boot_id[:8], "big"), int.from_bytes(boot_id[8:], "big")
+    return record(BOOT, high, low, began, slot=now >> 32 & 0xFFFFFFFF, extra=now & 0xFFFFFFFF)
 
 
 def head(epoch: int) -> bytes:

@@ -26,6 +26,7 @@ __all__ = [
     "DEAD",
     "DEDUPE",
     "DONE",
+    "DOOMED",
     "DROP",
     "EXPIRE",
     "EXTEND",
@@ -69,6 +70,9 @@ MAX_BAND: Final = 3
 """Priorities go from -MAX_BAND to MAX_BAND."""
 MAX_ATTEMPT: Final = 2**16 - 1
 
+DOOMED: Final = 1
+"""In the extra field of WAIT: a process began to bury this item; whoever comes next finishes that."""
+
 LEASE: Final = 1
 DONE: Final = 2
 PICK: Final = 3
@@ -92,17 +96,20 @@ KINDS: Final[dict[int, tuple[str, str]]] = {
     LEASE: ("LEASE", "fresh messages offset..a-1 are leased to slot until b; extra: low 32 bits of the last timestamp"),
     DONE: ("DONE", "offset..a-1 are done"),
     PICK: ("PICK", "offset, out of order, is leased to slot until b as attempt, of that band"),
-    WAIT: ("WAIT", "offset may be taken from b on; attempt: how often it was tried"),
+    WAIT: ("WAIT", "offset may be taken from b on; attempt: how often it was tried; extra 1: it is to be buried"),
     EXTEND: ("EXTEND", "the lease of offset lasts until b"),
     FREE: ("FREE", "every lease of slot is given back"),
     DEAD: ("DEAD", "offset is among the dead letters"),
     INTENT: ("INTENT", "the message that will be offset, of timestamp a and CRC32C extra, waits until b in that band"),
     EXPIRE: ("EXPIRE", "nobody wants offset, the message of timestamp a and CRC32C extra, after b"),
     DEDUPE: ("DEDUPE", "until b the key of hash slot, a means message offset, whose CRC32C is extra"),
-    KEPT: ("KEPT", "NAME.ofs says offset"),
+    KEPT: ("KEPT", "NAME.ofs says offset; it is b now"),
     PURGE: ("PURGE", "everything below a that is not leased is thrown away"),
     DROP: ("DROP", "an INTENT for offset that its message does not match is void"),
-    BOOT: ("BOOT", "boot id offset, a: times below are of this boot, which began at b ns of the wall clock"),
+    BOOT: (
+        "BOOT",
+        "boot id offset, a: times below are of this boot, begun at b ns of the wall clock, now at slot * 2^32 + extra",
+    ),
     START: ("START", "fresh messages begin at offset; extra: low 32 bits of the timestamp of message a"),
     COUNTS: ("COUNTS", "offset items were done, a are dead and b were lost, before what follows"),
     LOST: ("LOST", "offset..a-1 were taken out of the journal before they were done; those in hands are not meant"),

@@ -8,12 +8,12 @@ from typing import Final
 
 from sej.dead import DeadLetter, append_dead_letter, dead_letters, source_of
 from sej.directory import Directory
-from sej.errors import JournalNotFoundError
+from sej.errors import JournalNotFoundError, SejError
 from sej.journal import Journal
 from sej.message import Message
 from sej.offset import Offset
 from sej.queue_codec import record
-from sej.queue_format import DEAD
+from sej.queue_format import DEAD, DOOMED, PICK, WAIT
 from sej.queue_log import QueueLog
 
 __all__ = ["Grave"]
@@ -25,8 +25,7 @@ _LOOK_BACK: Final = 4096
 class Grave:
     """Where one queue's dead letters go, and come back from.
 
-    There is one letter of an item, and it comes back once. What is not told apart: an item whose burial was cut short
-    by a crash and that was done when it was handed out again; its letter stays, and putting it back repeats the item.
+    There is one letter of an item, and it comes back once.
 
     Attributes:
         path: the journal of the dead letters.
@@ -44,20 +43,29 @@ class Grave:
     def bury(self, message: Message, attempts: int, reason: str) -> None:
         """Give an item up, under the queue's lock.
 
-        The dead letter is durable before the item is given up. Who died between the two left an item that is handed
-        out again; given up once more, it has its letter already.
+        The dead letter is durable before the item is given up, and before it that this was begun: whoever dies in
+        between left an item that nobody gets any more, and that is buried by whoever would.
         """
-        if not self._is_there(message.offset):
-            append_dead_letter(
-                self.path,
-                message,
-                source=source_of(self._directory),
-                reader=self._name,
-                attempts=attempts,
-                reason=reason,
-                disk=self._directory.disk,
-            )
-        self._log.append(record(DEAD, message.offset, attempt=attempts))
+        log, offset = self._log, message.offset
+        if not self._is_there(offset):
+            there, band = log.state.leased.get(offset), log.state.band(offset)
+            log.append(record(WAIT, offset, band=band, attempt=attempts, extra=DOOMED))
+            log.force()
+            try:
+                append_dead_letter(
+                    self.path,
+                    message,
+                    source=source_of(self._directory),
+                    reader=self._name,
+                    attempts=attempts,
+                    reason=reason,
+                    disk=self._directory.disk,
+                )
+            except (OSError, SejError):
+                if there is not None:  # whoever holds it may try again
+                    log.append(record(PICK, offset, 0, there.deadline, band=band, attempt=attempts, slot=there.slot))
+                raise
+        log.append(record(DEAD, offset, attempt=attempts))
 
     def _is_there(self, offset: int) -> bool:
         """Whether there is a letter of this item that was not put back."""

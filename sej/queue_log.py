@@ -29,8 +29,8 @@ from sej.maintenance import readers_lock
 from sej.message import FIRST, Start
 from sej.offset import read_offset, sync_up_to
 from sej.queue_clock import Clock
-from sej.queue_codec import head, read_head, record, stamp_of
-from sej.queue_format import BOOT, KEPT, RECORD_SIZE
+from sej.queue_codec import boot_record, head, read_head, record, stamp_of
+from sej.queue_format import KEPT, RECORD_SIZE
 from sej.queue_lock import QueueLock
 from sej.queue_reader import MessageReader
 from sej.queue_replay import apply, good_bytes
@@ -179,7 +179,7 @@ class QueueLog:
         self.prepare_head()
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.ofs"), self.ofs_path, OFFSET.pack(value))
-        self.append(record(KEPT, value))
+        self.append(record(KEPT, value, b=self._clock.boot_ns()))
 
     def prepare_head(self) -> None:
         """Make durable what :meth:`keep_head` relies on: without the lock, so that nobody waits for that."""
@@ -194,6 +194,18 @@ class QueueLog:
         if file is not None:
             file.sync()
         return appended
+
+    def force(self) -> None:
+        """With the lock: what was logged so far is on the disk when this returns.
+
+        Raises:
+            WriterFailedError: the sync failed.
+        """
+        try:
+            self.sync()
+        except OSError as error:
+            self.fail(error)
+            raise self._failed(error) from error
 
     def fail(self, error: BaseException) -> None:
         """Take note that a sync failed: nobody knows what is on disk."""
@@ -328,7 +340,7 @@ class QueueLog:
         boot_id = self._clock.boot_id()
         if self.state.boot is None or self.state.boot[0] != boot_id:
             began = max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
-            self.append(record(BOOT, int.from_bytes(boot_id[:8], "big"), int.from_bytes(boot_id[8:], "big"), began))
+            self.append(boot_record(boot_id, began, self._clock.boot_ns()))
 
     def _replace(self, epoch: int) -> None:
         state = self.state

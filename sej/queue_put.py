@@ -20,7 +20,7 @@ from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue_clock import Clock
 from sej.queue_codec import message_check, record
-from sej.queue_format import BACK, DEDUPE, EXPIRE, INTENT, MAX_BAND
+from sej.queue_format import BACK, DEAD, DEDUPE, EXPIRE, INTENT, MAX_BAND
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.shared_writer import SharedWriter
@@ -128,6 +128,9 @@ class Putter:
         letters = [letter for letter in letters if letter.letter_offset >= log.state.redriven.get(journal, 0)]
         if not letters:
             return 0
+        there = [letter.message.offset for letter in letters if log.state.has(letter.message.offset)]
+        if there:  # who wrote the letter died before he took note
+            log.append(*(record(DEAD, offset) for offset in there))
         keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
         known = {key for key in keys if self._known(key, now) is not None}
         new = [(key, letter.message) for key, letter in zip(keys, letters, strict=True) if key not in known]
@@ -138,14 +141,14 @@ class Putter:
                 messages, _ = decode_many(data, 0, len(data), span.start, len(span))
                 until = now + _REDRIVE_NS
                 log.append(*(_dedupe(key, put, until) for (key, _), put in zip(new, messages, strict=True)))
-                log.sync()
+                log.force()
                 turn.append_encoded(data, len(span))
         self._writer.sync()
         log.append(
             record(BACK, letters[-1].letter_offset + 1, journal, extra=len(letters)),
             *(_dedupe(key, None, 0) for key in keys),
         )
-        log.sync()
+        log.force()
         return len(letters)
 
     def _waiting(self) -> int:

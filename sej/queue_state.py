@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from sej.queue_codec import record
+from sej.queue_codec import boot_record, record
 from sej.queue_format import (
     BACK,
     BOOT,
@@ -22,6 +22,7 @@ from sej.queue_format import (
     DEAD,
     DEDUPE,
     DONE,
+    DOOMED,
     DROP,
     EXPIRE,
     EXTEND,
@@ -66,11 +67,13 @@ class Waiting(NamedTuple):
         attempt: how often it was handed out.
         ready_at: from when on it may be taken, ns of the boot-time clock.
         band: its priority.
+        doomed: whether somebody was about to bury it.
     """
 
     attempt: int
     ready_at: int
     band: int
+    doomed: bool = False
 
 
 class QueueState:
@@ -110,7 +113,7 @@ class QueueState:
         self.boot: tuple[bytes, int] | None = None
         self._head = frontier
         self._earliest = NEVER
-        self._now = 0
+        self._now = self._seen = 0
         self.lapsed: set[int] = set()
         self._timed: list[tuple[int, int]] = []
         self._ready: dict[int, list[int]] = {}
@@ -159,7 +162,7 @@ class QueueState:
                 self._lease(offset, self.leased[offset]._replace(deadline=b))
         elif kind == WAIT:
             self._remove(offset)
-            self._wait(offset, Waiting(attempt, b, band))
+            self._wait(offset, Waiting(attempt, b, band, extra == DOOMED))
         elif kind == FREE:
             for number in [number for number, lease in self.leased.items() if lease.slot == slot]:
                 self._give_back(number)
@@ -183,10 +186,11 @@ class QueueState:
                 self.dedupe.pop(key, None)
         elif kind == KEPT:
             self.kept = offset
+            self._seen = max(self._seen, b)
         elif kind == PURGE:
             self._purge(a)
         elif kind == BOOT:
-            self._start_boot(offset.to_bytes(8, "big") + a.to_bytes(8, "big"), b)
+            self._start_boot(offset.to_bytes(8, "big") + a.to_bytes(8, "big"), b, slot << 32 | extra)
         elif kind == START:
             self.frontier, self._head = offset, 0  # what is below and not done follows
             if a != NEVER:
@@ -268,20 +272,30 @@ class QueueState:
         self.waiting.clear()
         self._pass(max(stop, self.frontier))
 
-    def _start_boot(self, boot_id: bytes, began: int) -> None:
-        """Carry delays over a reboot; every lease of the old boot is given back."""
+    def _start_boot(self, boot_id: bytes, began: int, now: int) -> None:
+        """Carry times over a reboot, by the wall clock; every lease of the old boot is given back.
+
+        Where the wall clock was set back meanwhile, nobody waits longer than he would have without a reboot.
+        """
         old, self.boot = self.boot, (boot_id, began)
+        seen, self._seen = self._seen, now
         if old is None or old[0] == boot_id:
             return
         shift = old[1] - began
+
+        def carried(at: int) -> int:
+            return max(min(at + shift, now + max(at - seen, 0)), 0)
+
         self._earliest = NEVER
-        self.expires = {offset: (max(row[0] + shift, 0), row[1], row[2]) for offset, row in self.expires.items()}
-        self.dedupe = {key: (row[0], max(row[1] + shift, 0), row[2]) for key, row in self.dedupe.items()}
+        self.expires = {
+            offset: (carried(at), timestamp, check) for offset, (at, timestamp, check) in self.expires.items()
+        }
+        self.dedupe = {key: (offset, carried(until), check) for key, (offset, until, check) in self.dedupe.items()}
         for offset in list(self.leased):
             self._give_back(offset)
         for offset, there in self.waiting.items():
             if there.ready_at:
-                self.waiting[offset] = there._replace(ready_at=max(there.ready_at + shift, 0))
+                self.waiting[offset] = there._replace(ready_at=carried(there.ready_at))
         self._timed = [(there.ready_at, offset) for offset, there in self.waiting.items()]
         heapify(self._timed)
         self._ready = {}
@@ -328,6 +342,10 @@ class QueueState:
                 heappop(heap)
             del self._ready[band]
         return None
+
+    def has(self, offset: int) -> bool:
+        """Whether it was taken or set aside, and not ended."""
+        return offset in self.leased or offset in self.waiting
 
     def attempts(self, offset: int) -> int:
         """How often an item was handed out."""
@@ -383,19 +401,19 @@ class QueueState:
             end: where the journal ends; intents for messages that were never written are left out.
         """
         if self.boot is not None:
-            high, low = (int.from_bytes(self.boot[0][at : at + 8], "big") for at in (0, 8))
-            yield record(BOOT, high, low, self.boot[1])
+            yield boot_record(*self.boot, now)
         anchor = self.anchor or (NEVER, 0)
         yield record(START, self.frontier, anchor[0], extra=anchor[1])
         yield record(COUNTS, self.done, self.dead, self.lost)
         for journal, letter in self.redriven.items():
             yield record(BACK, letter, journal)
         if self.kept is not None:
-            yield record(KEPT, self.kept)
+            yield record(KEPT, self.kept, b=now)
         for offset, there in sorted(self.waiting.items()):
             intent = self.intents.get(offset)
             if intent is None:
-                yield record(WAIT, offset, b=there.ready_at, band=there.band, attempt=there.attempt)
+                extra = DOOMED if there.doomed else 0
+                yield record(WAIT, offset, b=there.ready_at, band=there.band, attempt=there.attempt, extra=extra)
             elif offset < end:
                 yield record(INTENT, offset, intent[0] % 2**64, there.ready_at, band=there.band, extra=intent[1])
         for offset, lease in self.leased.items():

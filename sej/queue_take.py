@@ -184,6 +184,8 @@ class Taker:
             log.append(record(DROP, offset))  # this is another message, and fresh
         elif self._is_expired(message, now):
             log.append(record(DONE, offset, offset + 1))
+        elif offset in state.waiting and state.waiting[offset].doomed:
+            self._bury(message, attempts, "it was given up by a process that died just then")
         elif attempts >= self._max_attempts:
             self._bury(message, attempts, f"its holder died or did not end it in time, {attempts} times")
         else:

@@ -428,6 +428,21 @@ class TestWhole:
             clock.move(1.5)
             assert take(q).value == b"later"
 
+    def test_a_wall_clock_set_back_over_a_reboot_makes_nobody_wait_longer(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        with opened(tmp_path, clock) as q:
+            clock.move(1000)
+            q.put(b"later", delay_s=100)
+            assert q.get(timeout=0) is None
+        clock.reboot()
+        clock.wall -= 10**7 * NS
+        with opened(tmp_path, clock) as q:
+            clock.move(99)
+            assert q.get(timeout=0) is None
+            clock.move(1.1)
+            assert take(q).value == b"later"
+
     def test_the_log_follows_what_is_in_flight(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, compact_bytes=4000) as q:
             q.put_many([b"x"] * 2000)

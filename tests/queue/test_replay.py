@@ -116,9 +116,9 @@ def test_the_chosen_one_is_that_of_the_codec() -> None:
 @pytest.mark.parametrize("apply", [QueueState.apply, *([TWIN.apply] if TWIN else [])])
 def test_a_boot_in_the_middle_of_a_log_hides_nothing_that_waits(apply: Any) -> None:
     state = QueueState(3)
-    boots = [queue_codec.record(BOOT, 0, number, began) for number, began in ((1, 10), (2, 4))]
+    boots = [queue_codec.record(BOOT, 0, number, began) for number, began in ((1, 4), (2, 10))]
     wait, done = queue_codec.record(WAIT, 1, b=9), queue_codec.record(DONE, 1, 2)
     apply(state, boots[0] + wait + boots[1])
-    assert state.waiting[1].ready_at == 9 + 10 - 4
+    assert state.waiting[1].ready_at == 9 + 4 - 10
     apply(state, wait + boots[0] + done)
     assert (state.waiting, state.done) == ({}, 1)
