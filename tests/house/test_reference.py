@@ -83,7 +83,8 @@ def test_it_has_every_public_name(package: str) -> None:
         if not isinstance(value := getattr(module, name), types.ModuleType)
         and getattr(value, "__name__", name) == name  # else a second name of something that is there
     }
-    assert not {f"{package}.{name}" for name in own} - listed()
+    missing = {f"{package}.{name}" for name in own} - listed()
+    assert not missing, "a public name has a line in docs/reference"
 
 
 def functions(package: str) -> Iterator[tuple[str, Callable[..., Any], type | None]]:
@@ -135,7 +136,7 @@ def test_docstrings_name_what_calls_raise(package: str) -> None:
         missing = raised(function, owner, set()) - SAID_ONCE - set(re.findall(r"\w+", said))
         if missing or not function.__doc__:
             silent.append(f"{package}.{name}: {', '.join(sorted(missing)) or 'no docstring'}")
-    assert not silent
+    assert not silent, "a docstring, or its class, names what the call raises"
 
 
 @pytest.mark.parametrize("package", DOORS)
