@@ -9,6 +9,7 @@ from pathlib import Path
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc.mock import mock
 
@@ -98,6 +99,7 @@ def _tell(app: Sphinx, what: str, name: str, value: object, options: object, lin
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    next(field for field in PyObject.doc_field_types if field.name == "variable").label = "Attributes"
     app.add_config_value("public_names", _public_names(), "env")
     app.connect("missing-reference", _follow)
     app.connect("autodoc-skip-member", _skip)
