@@ -76,7 +76,7 @@ class _Commands(click.Group):
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         found = _contributed().get(cmd_name)
-        return None if found is None else _spelled_out(_command(cmd_name, found.load()))
+        return None if found is None else _spelled_out(_loaded(cmd_name, found))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -113,9 +113,8 @@ class _Commands(click.Group):
             raise SystemExit(exit_of(error)) from None
         except ImportError as error:
             library = (error.name or "").partition(".")[0]
-            if library not in _EXTRAS:
-                raise
-            click.echo(f"sej: this needs {library}: pip install 'sej-journals[{_EXTRAS[library]}]'", err=True)
+            way_out = f": pip install 'sej-journals[{_EXTRAS[library]}]'" if library in _EXTRAS else f" ({error})"
+            click.echo(f"sej: this needs {library or 'what cannot be imported'}{way_out}", err=True)
             raise SystemExit(Exit.USAGE) from None
 
 
@@ -137,6 +136,28 @@ def _contributed() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # costs more than the rest of a short command
 
     return {found.name: found for found in entry_points(group=_GROUP)}
+
+
+def _loaded(name: str, found: EntryPoint) -> click.Command:
+    """A contribution; one that cannot be loaded says so when it is called, and is in nobody's way."""
+    try:
+        return _command(name, found.load())
+    except Exception as error:  # whatever a foreign package raises: `sej --help` shows the others
+        reason = error
+
+    def command(**_: object) -> None:
+        if isinstance(reason, ImportError):
+            raise reason
+        raise SejError(f"the command {name!r} of {found.value} cannot be loaded: {reason!r}") from reason
+
+    anything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        name,
+        callback=command,
+        params=[anything],
+        help=f"Cannot be loaded: {reason!r}.",
+        context_settings={"ignore_unknown_options": True},
+    )
 
 
 def _command(name: str, found: Any) -> click.Command:

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import click
 
+from sej.backends import open_queue
 from sej.cli.choosing import DURATION, JSON, form_options
 from sej.cli.exits import Exit
 from sej.cli.output import print_messages, text_or_b64
 from sej.cli.programs import require_program
 from sej.directory import Directory
 from sej.disk import OS
-from sej.work import Item, WorkQueue, open_queue
+from sej.work import Item, WorkQueue
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
 

@@ -72,3 +72,19 @@ def test_completion_in_a_shell(tmp_path: Path) -> None:
     assert {b"repair", b"reset"} <= offered("sej re", 1)
     assert {b"claim", b"check"} <= offered("sej tq c", 2)
     assert {b"--dry-run"} <= offered("sej repair --d", 2)
+
+
+def test_a_contribution_that_cannot_be_loaded_is_in_nobodys_way(tmp_path: Path) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[sej.commands]\nbroken = broken:app\nabsent = no_such_module:app\n")
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no licence')\n")
+    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{ENV['PYTHONPATH']}"}
+    done = subprocess.run([*COMMAND, "--help"], env=env, capture_output=True, check=True)
+    assert b"no licence" in done.stdout
+    assert b"Work queues" in done.stdout
+    done = subprocess.run([*COMMAND, "broken", "--x", "y"], env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr.count(b"\n"), b"no licence" in done.stderr) == (1, 1, True)
+    done = subprocess.run([*COMMAND, "absent"], env=env, capture_output=True, check=False)
+    assert (done.returncode, b"this needs no_such_module" in done.stderr) == (2, True)
