@@ -1,7 +1,8 @@
-"""``sej doctor``: one page on the health of journals, each finding with what to do about it. Changes nothing.
+"""``sej doctor``: one page on the health of journals, each finding with what to do about it. Changes no journal.
 
 Other packages add checks through the entry-point group ``sej.doctor``: ``name = "module:function"``, a function of the
 path as it was given (a ``pathlib.Path``) that gives :class:`sej.cli.findings.Finding` objects, or tuples of the same.
+Such a check may sweep litter of its own package that nobody will ever read, and then says so.
 """
 
 from __future__ import annotations

@@ -72,9 +72,7 @@ def as_json(message: Message) -> str:
         >>> as_json(Message(7, NO_TIMESTAMP, 0, b"k", bytes([255])))
         '{"offset": 7, "timestamp_ns": null, "time": null, "type": 0, "key": "k", "value_b64": "/w=="}'
     """
-    import json
-
-    return json.dumps(_row(message) | text_or_b64("value", message.value), ensure_ascii=False)
+    return _encoder()(_row(message) | text_or_b64("value", message.value))
 
 
 def as_hex(message: Message) -> str:
@@ -101,11 +99,9 @@ def form_named(form: str) -> Callable[[Message], str]:
     """
     if form in _LINES:
         return _LINES[form]
-    import json
-
     from sej.cli.decoding import decoder
 
-    decode = decoder(form)
+    decode, encode = decoder(form), _encoder()
 
     def line(message: Message) -> str:
         """As JSON, with the value taken apart; a value that is none of the format stays what it is, and says so."""
@@ -113,8 +109,8 @@ def form_named(form: str) -> Callable[[Message], str]:
         try:
             value = decode(message.value)
         except ValueError as error:
-            return json.dumps(row | text_or_b64("value", message.value) | {"error": str(error)}, ensure_ascii=False)
-        return f'{json.dumps(row, ensure_ascii=False)[:-1]}, "value": {value}}}'
+            return encode(row | text_or_b64("value", message.value) | {"error": str(error)})
+        return f'{encode(row)[:-1]}, "value": {value}}}'
 
     return line
 
@@ -125,6 +121,14 @@ def print_messages(messages: Iterable[Message], form: str) -> None:
     out = sys.stdout.buffer
     for message in messages:
         out.write(line(message).encode() + b"\n")
+
+
+@lru_cache(maxsize=1)
+def _encoder() -> Callable[[Any], str]:
+    """One for all lines: making one costs as much as using it."""
+    import json
+
+    return json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _row(message: Message) -> dict[str, Any]:
