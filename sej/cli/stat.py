@@ -12,7 +12,7 @@ import click
 from sej.cli.choosing import DURATION, JSON
 from sej.cli.exits import Exit
 from sej.cli.output import iso_time
-from sej.cli.standing import Reader, holder_of, lag_s, readers_of, stuck
+from sej.cli.standing import Reader, holder_of, journals_below, lag_s, readers_of, stuck
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import SejError
@@ -46,12 +46,15 @@ _READER_METRICS: Final = (
 def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bool, stuck_after: float) -> None:
     """Say how journals stand: offsets, bytes, times, who writes, how far behind each reader is.
 
+    DIR is a SEJ directory, or one that holds such: a tree of shards, a hub's root.
+
     Stuck is a reader that runs and has messages, but committed nothing for --stuck-after, while its next message is
     older than that; and a reader whose kept offset cannot be right.
 
     Example: sej stat --health orders || systemctl restart billing
     """
-    rows = [_row(Journal(directory)) for directory in directories]
+    paths = [path for directory in directories for path in journals_below(directory) or [str(directory)]]
+    rows = [_row(Journal(path)) for path in paths]
     if prometheus:
         for line in _prometheus(rows):
             click.echo(line)

@@ -215,6 +215,10 @@ def test_many_journals(tmp_path: Path) -> None:
         with library.Writer(tmp_path / name) as writer:
             writer.append(b"x")
     assert sej("doctor", tmp_path).stdout == b"well   2 of 2 journals\n"
+    rows = [json.loads(line) for line in sej("stat", "--json", tmp_path).stdout.splitlines()]
+    assert [row["path"] for row in rows] == [str(tmp_path / "a.1.000"), str(tmp_path / "a.1.001")]
+    (tmp_path / "empty").mkdir()
+    assert sej("stat", tmp_path / "empty").returncode == 4
     (tmp_path / "a.1.000" / "jnl" / "foreign").touch()
     done = sej("doctor", tmp_path)
     assert done.returncode == 1
