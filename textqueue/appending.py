@@ -75,7 +75,9 @@ def _append(source: Source, session: Session, build: Build) -> list[Place] | Non
         places.append(Place(position, raw, 0))
         position += len(raw)
     if places:
-        source.record(token_of(there if still else session.status), [(APPENDED, places[-1].position, places[-1].raw, b"-")])
+        source.record(
+            token_of(there if still else session.status), [(APPENDED, places[-1].position, places[-1].raw, b"-")]
+        )
     return [place._replace(epoch=source.ledger.epoch) for place in places]
 
 

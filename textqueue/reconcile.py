@@ -17,7 +17,8 @@ from typing import Final, Literal, NamedTuple
 
 from sej.disk import File
 from textqueue.errors import MessageMovedError
-from textqueue.grammar import STATUS_OF
+from textqueue.grammar import BOM, STATUS_OF
+from textqueue.hot import proven
 from textqueue.ledger import BESIDE, CLAIMS, EMPTY, IN_MUTEX, Ledger, Record
 from textqueue.mutex import is_alive, mutex_of
 from textqueue.parser import chunks, digest, essence, value_of
@@ -177,7 +178,11 @@ def _first(places: dict[int, _Seen]) -> _Seen | None:
 
 def _write(file: File, place: _Seen, relative: int, data: bytes) -> bool:
     """Write into a message that still stands where it was seen; otherwise the next look finds it again."""
-    if file.read(len(place.raw), place.position) != place.raw:
+    start = max(place.position - 1, 0)
+    there = file.read(len(place.raw) + 2, start)
+    if place.position == len(BOM) and file.read(len(BOM), 0) == BOM:
+        there = b"\n" + there[1:]
+    if not proven(there, start, [(place.position, place.raw, 0)]):
         return False
     file.write_at(data, place.position + relative)
     return True

@@ -29,10 +29,9 @@ from textqueue.chain import Chain
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.exclusive import Exclusive
 from textqueue.given import Given
-from textqueue.grammar import STATUS_OF
 from textqueue.guard import Guard
 from textqueue.intent import read_intent
-from textqueue.ledger import IN_MUTEX, MARKS_KEPT, Ledger, Record
+from textqueue.ledger import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger, Record
 from textqueue.marks import Marks
 from textqueue.parser import digest, essence, value_of
 from textqueue.proof import entry_at, here
@@ -77,7 +76,7 @@ class Session(NamedTuple):
 
     def still(self) -> bool:
         """Whether what was read since the lock was taken is one state of the file; before anything is written."""
-        return self.known and (self.alone or token_of(self.file.status()) == token_of(self.status))
+        return self.alone or (self.known and token_of(self.file.status()) == token_of(self.status))
 
 
 class Source:
@@ -172,7 +171,7 @@ class Source:
                 alone = self.exclusive.take(file)
                 status = file.status()
                 known = self._ours(file, status)
-                for _ in range(_LOOKS):
+                for _ in range(1 if alone else _LOOKS):
                     if known:
                         break
                     self._reconcile(file)
@@ -245,18 +244,22 @@ class Source:
         changes: Sequence[Callable[[bytes], Change | None]],
         what: str,
     ) -> tuple[list[Place], bool]:
-        """As ``edit_many``, within a session; the second says whether the file is still the one at the path."""
+        """As ``edit_many``, within a session; the second: whether all is done, and in the file that is at the path."""
         file = session.file
         found = self._find(session, places, what)
         if session.alone and not leased(file):  # somebody waits, or came in while this process was stopped
             session = session._replace(alone=False)
             found = self._find(session, found, what)
         still = session.still()
+        slipped = False
         todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]
         records: list[tuple[int, int, bytes, bytes]] = []
         for number, (place, change) in enumerate(zip(found, todo, strict=True)):
             if change is None:
                 continue
+            if not session.alone and here(file, place, epoch=0) != place.raw:
+                slipped = True  # somebody has written since it was found
+                break
             raw = bytearray(place.raw)
             for relative, data in change.writes:
                 file.write_at(data, place.position + relative)
@@ -266,6 +269,10 @@ class Source:
                 self.report(place.position, new, "collision", "the file was rewritten while this message was edited")
             found[number] = place._replace(raw=new)
             records.append((change.kind, place.position, new, change.owner))
+        if slipped:
+            if records:
+                self.record(token_of(session.status), records)
+            return found, False
         if not records:
             return found, True
         there = self.disk.status(self.path)
@@ -331,8 +338,10 @@ class Source:
         raw = entry_at(file, last.position)
         if not raw or digest(essence(raw)) != last.digest:
             return False
-        if last.kind in STATUS_OF:
-            return raw[0] == last.kind
+        if last.kind in MARKS:  # a person may have made it another one
+            return raw[0] in MARKS
+        if last.kind == GIVEN_BACK:
+            return raw[0] == GIVEN_BACK
         return last.kind != IN_MUTEX or last.owner in raw
 
     def _reconcile(self, file: File) -> None:

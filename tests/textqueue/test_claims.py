@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from sej.disk import File
 from sej.locks import host_name, process_start
 from textqueue import MessageStatus, TextQueue
 from textqueue.mutex import is_alive, mutex_of, owner_text
-from textqueue.reader import Window, read_window
+from textqueue.reader import Window, read_window, scan
 
 MUTEX = "mutex=" + " " * 24
 ROOT = Path(__file__).parent.parent.parent
@@ -220,3 +220,96 @@ def test_the_next_claim_does_not_walk_over_the_done_ones(path: Path, monkeypatch
             claim.done()
     assert len(reads) == 10, "one window each"
     assert min(reads) >= 120_000
+
+
+def test_a_mark_that_a_person_made_another_one_is_looked_into_once(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "b"])
+        next(q.messages()).mark_as_cleared()
+        path.write_bytes(b"#a\n-b\n")
+        claim = q.take()
+        assert claim is not None
+        epoch = q._inputs.sources[0].ledger.epoch
+        assert claim.give_back()
+        claim = q.take()
+        assert claim is not None
+        assert claim.done()
+        assert q._inputs.sources[0].ledger.epoch == epoch
+    assert path.read_bytes() == b"#a\n=b\n"
+
+
+class Saving:
+    """A person who saves while a program reads: right before its n-th reading of a window."""
+
+    def __init__(self, path: Path, at: int, data: bytes) -> None:
+        self.path = path
+        self.at = at
+        self.data = data
+        self.calls = 0
+
+    def read_window(self, file: File, position: int, size: int, *, settled: Callable[[], bool]) -> Window:
+        self._count()
+        return read_window(file, position, size, settled=settled)
+
+    def scan(self, file: File) -> Iterator[Window]:
+        yield from scan(file)
+        self._count()
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls == self.at:
+            with self.path.open("r+b") as file:
+                file.write(self.data)
+                file.truncate()
+
+
+def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b"])
+        claim = q.take()
+        assert claim is not None
+        monkeypatch.setattr("textqueue.claims.read_window", Saving(path, 1, b"#x\n-a\n-b\n").read_window)
+        with path.open("rb"):  # somebody keeps it open: no lease
+            found = other.take()
+            assert found is not None
+            assert found.message.value == "b"
+            assert other.take() is None
+        assert found.done()
+        assert claim.done()
+    assert path.read_bytes() == b"#x\n=a\n=b\n"
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_save_while_an_earlier_save_is_looked_into(path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b", "c"])
+        claim = q.take()
+        assert claim is not None
+        list(q.messages())[-1].mark_as_cleared()
+        path.write_bytes(b"# one\n-a\n-b\n-c\n")
+        monkeypatch.setattr("textqueue.reconcile.scan", Saving(path, at, b"-c\n# a line above\n-a\n-b\n").scan)
+        with path.open("rb"):
+            found = other.take()
+            assert found is not None
+            assert found.message.value == "b"
+            assert other.take() is None
+            assert found.done()
+            assert claim.done()
+            assert q.get_next() is None
+            assert other.get_next() is None
+    assert path.read_bytes() in (b"=c\n# a line above\n=a\n=b\n", b"# one\n=a\n=b\n=c\n")
+
+
+def test_a_stale_buffer_saved_while_a_reader_reads_gives_nothing_out_twice(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"-a\n-b\n")
+    with TextQueue(path) as q:
+        m = q.get_next()
+        assert m is not None
+        m.mark_as_cleared()
+        monkeypatch.setattr("textqueue.cursor.read_window", Saving(path, 1, b"# new\n-a\n-b\n").read_window)
+        found = [m.value for m in q.messages()]
+        assert found == ["b"]
+        assert [conflict.text for conflict in q.conflicts] == ["a"]
+    assert path.read_bytes() == b"# new\n=a\n-b\n"

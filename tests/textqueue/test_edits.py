@@ -131,6 +131,23 @@ def test_a_mark_that_a_stale_buffer_took_back_is_made_again(path: Path, save: Sa
 
 
 @SAVES
+def test_also_the_first_behind_a_byte_order_mark(path: Path, save: Save) -> None:
+    buffer = b"\xef\xbb\xbf" + path.read_bytes()
+    path.write_bytes(buffer)
+    q = TextQueue(path)
+    first = q.get_next()
+    assert first is not None
+    assert first.value == "a"
+    first.mark_as_cleared()
+    save(path, buffer.replace(b"-c", b"-see"))
+    second = q.get_next()
+    assert second is not None
+    assert second.value == "b"
+    assert path.read_bytes() == buffer.replace(b"-a", b"=a").replace(b"-c", b"-see")
+    assert [conflict.text for conflict in q.conflicts] == ["a"]
+
+
+@SAVES
 def test_or_delivered_again_when_that_is_wished(path: Path, save: Save) -> None:
     buffer = path.read_bytes()
     q = TextQueue(path, on_revert="deliver")
