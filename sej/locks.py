@@ -64,6 +64,8 @@ class Lock:
         self._disk = disk
         self._file: File | None = None
         self._signature = b""
+        self.undisturbed = False
+        """Nobody has had it since this object had it last: who takes it signs the file, wipes it or leaves a mark."""
 
     @property
     def held(self) -> bool:
@@ -161,7 +163,9 @@ class Lock:
         assert self._file is not None
         # Truncating costs a hundred times a read: a lock that is taken again and again keeps its first line.
         me = f"pid={os.getpid()} "
-        if self._signature.startswith(me.encode()) and self._file.read(_HOLDER_BYTES, 0) == self._signature:
+        mine = self._signature.startswith(me.encode()) and self._file.read(_HOLDER_BYTES, 0) == self._signature
+        self.undisturbed = mine
+        if mine:
             return
         line = f"{me}host={host_name()} start={_now()}\n".encode()
         self._signature = line[:_HOLDER_BYTES]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from sej.directory import Segment
 from sej.disk import OsFile
 from sej.opening import lock_segment
 from sej.writer import Writer
@@ -20,6 +21,8 @@ class RestingWriter(Writer):
     """A :class:`~sej.writer.Writer` for one owner, who lets it rest and wakes it before the next append."""
 
     resting = False
+    _left: tuple[Segment | None, tuple[int, int]] = (None, (0, 0))
+    """The segment that was written to last, and which file that is; it ends where the buffer's position is."""
 
     def rest(self) -> None:
         """Hand everything to the kernel, then give back the descriptors and the lock.
@@ -30,7 +33,8 @@ class RestingWriter(Writer):
         with self._mutex:
             self._require_open()
             self._buffer.flush()
-            self._left = self._file.status()
+            if self._left[0] is not self._segment:
+                self._left = self._segment, self._file.status().identity
             self._index_file.close()
             self._buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
             self._file.unlock()
@@ -67,8 +71,10 @@ class RestingWriter(Writer):
     def _unchanged(self) -> bool:
         directory = self._directory
         there = directory.disk.status(self._segment.path)
-        if there is None or there.identity != self._left.identity or there.size != self._left.size:
+        if there is None or there.identity != self._left[1] or there.size != self._buffer.position:
             return False
+        if self._lock.undisturbed:
+            return True
         if self._buffer.position and directory.disk.status(directory.segment(self._buffer.offset).path) is not None:
             return False  # a batch was published behind the segment
         txn = directory.at("txn")
