@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sej.disk import File, Status
 from textqueue.errors import TextQueueError
+from textqueue.grammar import MessageStatus
 from textqueue.ledger import APPENDED
+from textqueue.parser import render
 from textqueue.reader import token_of
 from textqueue.reconcile import Place
 from textqueue.source import Session, Source
 
-__all__ = ["Build", "append", "mending"]
+__all__ = ["New", "append"]
 
-Build = Callable[[File, Status], tuple[bytes, list[bytes]]]
+New = tuple[str | bytes, Sequence[str | bytes]]
+"""A text and its variables."""
+_Build = Callable[[File, Status], tuple[bytes, list[bytes]]]
+"""Given the file as it is: what ends its last line, and the entries in its own line ends."""
 _TRIES: Final = 100
 
 
-def mending(file: File, status: Status) -> tuple[bytes, bytes]:
+def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
     """What ends the last line if it has no end, and the line ends that the file has."""
     end = file.read(2, max(status.size - 2, 0))
     only_bom = status.size == 3 and file.read(3, 0) == b"\xef\xbb\xbf"
@@ -26,13 +31,24 @@ def mending(file: File, status: Status) -> tuple[bytes, bytes]:
     return b"" if not end or end.endswith(b"\n") or only_bom else b"\n", newline
 
 
-def append(source: Source, build: Build) -> list[Place]:
+def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:
     """Write entries at the end, as one write under the lock; the file is made when it is missing.
 
     Args:
         source: the queue file.
-        build: given the file as it is, says what mends its end (nothing, or a newline), and the entries.
+        entries: text and variables of each; all are written, or none when the format cannot hold one.
+        status: of all.
+
+    Raises:
+        InvalidTextError: the format cannot hold one.
     """
+    for text, variables in entries:  # before the file is touched
+        render(text, variables, status=status)
+
+    def build(file: File, state: Status) -> tuple[bytes, list[bytes]]:
+        mend, newline = _mending(file, state)
+        return mend, [render(text, each, status=status, newline=newline) for text, each in entries]
+
     with source.guard:
         for _ in range(_TRIES):
             if source.disk.status(source.path) is None:
@@ -47,7 +63,7 @@ def append(source: Source, build: Build) -> list[Place]:
     raise TextQueueError("cannot append: another program replaces the file all the time", path=source.path)
 
 
-def _append(source: Source, session: Session, build: Build) -> list[Place] | None:
+def _append(source: Source, session: Session, build: _Build) -> list[Place] | None:
     size = session.status.size
     mend, entries = build(session.file, session.status)
     text = mend + b"".join(entries)

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Self
 
-from sej.disk import OS, Disk, File, Status
+from sej.disk import OS, Disk
 from sej.errors import ClosedError
-from textqueue.appending import append, mending
+from textqueue.appending import New, append
 from textqueue.archive import archive
 from textqueue.claims import Claim, Claiming
 from textqueue.cursor import Cursor, walk
@@ -26,7 +26,6 @@ from textqueue.follow import follow
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.inputs import Inputs
 from textqueue.message import Message, marking
-from textqueue.parser import render
 from textqueue.reconcile import Conflict, OnRevert
 from textqueue.source import Source
 
@@ -386,20 +385,10 @@ class TextQueue:
         """Its files."""
         return f"TextQueue({', '.join(source.path for source in self._inputs.sources)})"
 
-    def _append(
-        self, entries: Sequence[tuple[str | bytes, Sequence[str | bytes]]], status: MessageStatus
-    ) -> list[Message]:
+    def _append(self, entries: Sequence[New], status: MessageStatus) -> list[Message]:
         self._check_open()
         source = self._inputs.target()
-        for text, variables in entries:  # before the file is touched
-            render(text, variables, status=status)
-
-        def build(file: File, state: Status) -> tuple[bytes, list[bytes]]:
-            mend, newline = mending(file, state)
-            return mend, [render(text, each, status=status, newline=newline) for text, each in entries]
-
-        places = append(source, build)
-        return [Message(source, raw, position, epoch) for position, raw, epoch in places]
+        return [Message(source, raw, position, epoch) for position, raw, epoch in append(source, entries, status)]
 
     def _check_open(self) -> None:
         if self._closed:
