@@ -24,7 +24,9 @@ __all__ = ["JournalsLike", "app", "dump", "export", "import_", "pack", "state"]
 _WRONG: Final = 1
 _DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 _QUEUE: Final = click.argument("name", metavar="QUEUE")
-_THREE: Final = click.option("--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel) instead of Kestrel 2.")
+_THREE: Final = click.option(
+    "--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel), where no file says so: a new queue."
+)
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
 _JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=click.Path(path_type=Path))
 
@@ -84,7 +86,7 @@ def state(directory: Path, name: str, three: bool, json: bool) -> None:
     """
     _require(directory, name)
     damage: list[Damage]
-    if three:
+    if _segmented(directory, name, three=three):
         loaded = segmented.load(directory, name)
         damage = loaded.damage
         for item in loaded.items:
@@ -111,6 +113,8 @@ def pack(directory: Path, name: str) -> None:
     Example: sej kestrel pack spool cars
     """
     _require(directory, name)
+    if _segmented(directory, name, three=False):
+        raise click.UsageError(f"the files of {name!r} are Kestrel 3's, which packs nothing")
     _complain(packing.pack(directory, name))
 
 
@@ -129,6 +133,7 @@ def export(journals: JournalsLike, directory: Path, name: str, journal: Path, th
     Example: sej kestrel export spool cars cars
     """
     _require(directory, name)
+    three = _segmented(directory, name, three=three)
 
     def read_back(offset: int) -> Iterable[MessageLike]:
         with journals.scanner(journal, offset) as messages:
@@ -154,16 +159,44 @@ def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, t
 
     Example: sej kestrel import spool cars cars
     """
-    move = segmented.import_ if three else moving.import_
+    move = segmented.import_ if _segmented(directory, name, three=three) else moving.import_
     with journals.scanner(journal) as messages:
         _told(move(directory, name, messages, keys="drop" if drop_keys else "refuse"))
 
 
 def _require(directory: Path, name: str) -> None:
     """Make sure that a file of the queue is there: its name, or its name and a dot or ``~~``."""
-    files = os.listdir(directory)  # raises what is said where there is no such directory
-    if not any(file == name or file.startswith((f"{name}.", f"{name}~~")) for file in files):
+    os.listdir(directory)  # raises what is said where there is no such directory
+    if not _files(directory, name):
         raise FileNotFoundError(f"{directory}: there is no file of a queue {name!r}")
+
+
+def _files(directory: Path, name: str) -> list[Path]:
+    try:
+        found = sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    return [path for path in found if path.name == name or path.name.startswith((f"{name}.", f"{name}~~"))]
+
+
+def _segmented(directory: Path, name: str, *, three: bool) -> bool:
+    """Whether a queue is Kestrel 3's, by how its files begin; as three says where none says anything."""
+    kinds = set()
+    for path in _files(directory, name):
+        if path.is_file():
+            with path.open("rb") as file:
+                magic = file.read(MAGIC_SIZE)
+            if magic and not path.name.endswith("~~lock"):
+                kinds.add(magic in (READER_MAGIC, WRITER_MAGIC))
+    if three:  # so it is, damaged or not; but Kestrel 3 has no file of just this name
+        if kinds == {False} and (directory / name).is_file():
+            raise click.UsageError(f"the files of {name!r} are Kestrel 2's: leave out --segmented")
+        return True
+    if len(kinds) > 1:
+        raise click.UsageError(
+            f"{directory}: only some files of {name!r} begin as Kestrel 3's: --segmented, if they are"
+        )
+    return True in kinds
 
 
 def _show(row: dict[str, Any], *, json: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import hub
 import kestrel
 import sej as library
+from kestrel import segmented
 from tests.cli.command import sej
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "kestrel"
@@ -89,6 +90,23 @@ def test_a_queue_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         assert (done.returncode, b"no file of a queue 'typo'" in done.stderr) == (4, True)
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == before
     assert not (tmp_path / "journal").exists()
+
+
+def test_files_say_whose_they_are(tmp_path: Path) -> None:
+    with segmented.Queue(tmp_path / "three", "jobs") as three:
+        three.put(b"one")
+    with kestrel.Queue(tmp_path / "two", "jobs") as two:
+        two.put(b"two")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "three").iterdir()}
+    assert b"data=b'one'" in sej("kestrel", "state", tmp_path / "three", "jobs").stdout
+    assert sej("kestrel", "export", tmp_path / "three", "jobs", tmp_path / "j").stdout.startswith(b"1 items")
+    done = sej("kestrel", "pack", tmp_path / "three", "jobs")
+    assert (done.returncode, b"Kestrel 3" in done.stderr) == (2, True)
+    for name, data in before.items():
+        assert name.endswith("~~lock") or (tmp_path / "three" / name).read_bytes() == data
+    assert sej("kestrel", "state", "--segmented", tmp_path / "two", "jobs").returncode == 2
+    assert sej("kestrel", "import", tmp_path / "three", "jobs", tmp_path / "j").returncode == 0
+    assert len(segmented.load(tmp_path / "three", "jobs").items) == 2
 
 
 def test_a_hub_that_is_none(tmp_path: Path) -> None:
