@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sej.backends import open_queue
     from sej.consumer import Consumer
     from sej.dead import DeadLetter, dead_letters
     from sej.errors import (
@@ -46,10 +47,11 @@ if TYPE_CHECKING:
     from sej.scanner import Scanner
     from sej.shared_writer import SharedWriter
     from sej.verify import Problem
-    from sej.work import Item, Stats, WorkQueue, open_queue
+    from sej.work import Item, Stats, WorkQueue
     from sej.writer import Writer
 
 _HOME = {
+    "sej.backends": ("open_queue",),
     "sej.consumer": ("Consumer",),
     "sej.dead": ("DeadLetter", "dead_letters"),
     "sej.errors": (
@@ -70,7 +72,7 @@ _HOME = {
     "sej.scanner": ("Scanner",),
     "sej.shared_writer": ("SharedWriter",),
     "sej.verify": ("Problem",),
-    "sej.work": ("Item", "Stats", "WorkQueue", "open_queue"),
+    "sej.work": ("Item", "Stats", "WorkQueue"),
     "sej.writer": ("Writer",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -34,6 +34,7 @@ from sej.queue_format import KEPT, RECORD_SIZE
 from sej.queue_lock import QueueLock
 from sej.queue_reader import MessageReader
 from sej.queue_replay import apply, good_bytes
+from sej.queue_snapshot import snapshot
 from sej.queue_state import QueueState
 from sej.recovery import keep
 
@@ -348,7 +349,7 @@ class QueueLog:
         if state.frontier > end:
             state.frontier = end  # only where the journal lost messages
         sync_up_to(self._directory, state.frontier, self.tail)
-        data = head(epoch) + b"".join(state.records(self._clock.boot_ns(), end))
+        data = head(epoch) + b"".join(snapshot(state, self._clock.boot_ns(), end))
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.queue"), self.path, data)
         self._file = self._disk.open(self.path, "append")  # the old one closes when nobody syncs it any more

@@ -66,11 +66,14 @@ class MessageReader:
         if cursor is None or not cursor.due <= offset <= cursor.due + _SKIP:
             self.close()
             cursor = self._cursor = Cursor(self._directory, offset)
+        asked = cursor.due
         try:
             return self._read_on(cursor, offset)
         except OffsetTooSmallError:
-            self.close()  # what stands behind is asked for next
-            raise
+            self.close()
+            if asked == offset:
+                raise
+        return self._read(offset)  # only what stood on the way was deleted
 
     def _read_on(self, cursor: Cursor, offset: int) -> Message | None:
         while offset - cursor.due > self._ahead:  # not decoded: so few bytes are no more messages than that

@@ -10,11 +10,10 @@ which items are due and which leases ran out, is each process' own view: it coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from sej.queue_codec import boot_record, record
 from sej.queue_format import (
     BACK,
     BOOT,
@@ -393,55 +392,6 @@ class QueueState:
         lapsed = sum(lease.deadline <= now or offset in self.lapsed for offset, lease in self.leased.items())
         return len(self.waiting) - delayed + lapsed, delayed, len(self.leased) - lapsed
 
-    def records(self, now: int, end: int) -> Iterator[bytes]:
-        """The state as records: what a compacted log holds.
-
-        Args:
-            now: what is over by then is left out.
-            end: where the journal ends; intents for messages that were never written are left out.
-        """
-        if self.boot is not None:
-            yield boot_record(*self.boot, now)
-        anchor = self.anchor or (NEVER, 0)
-        yield record(START, self.frontier, anchor[0], extra=anchor[1])
-        yield record(COUNTS, self.done, self.dead, self.lost)
-        for journal, letter in self.redriven.items():
-            yield record(BACK, letter, journal)
-        if self.kept is not None:
-            yield record(KEPT, self.kept, b=now)
-        for offset, there in sorted(self.waiting.items()):
-            intent = self.intents.get(offset)
-            if intent is None:
-                extra = DOOMED if there.doomed else 0
-                yield record(WAIT, offset, b=there.ready_at, band=there.band, attempt=there.attempt, extra=extra)
-            elif offset < end:
-                yield record(INTENT, offset, intent[0] % 2**64, there.ready_at, band=there.band, extra=intent[1])
-        for offset, lease in self.leased.items():
-            yield record(PICK, offset, 0, lease.deadline, band=lease.band, attempt=lease.attempt, slot=lease.slot)
-        for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
-            yield record(DONE, start, stop)
-        for offset, (at, timestamp, check) in self.expires.items():
-            if offset < end:
-                yield record(EXPIRE, offset, timestamp % 2**64, at, extra=check)
-        for key, (offset, until, check) in self.dedupe.items():
-            if until > now and offset < end:
-                slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
-                yield record(DEDUPE, offset, a, until, slot=slot, extra=check)
-
 
 def _signed(a: int) -> int:
     return a if a < 2**63 else a - 2**64
-
-
-def _ranges(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Sorted offsets as runs [start, stop)."""
-    start = stop = -1
-    for offset in offsets:
-        if offset == stop:
-            stop += 1
-            continue
-        if start >= 0:
-            yield start, stop
-        start, stop = offset, offset + 1
-    if start >= 0:
-        yield start, stop

@@ -1,9 +1,7 @@
-"""The face of every work queue: items that are put, taken under a lease, and done; and the door to the backends.
+"""The face of every work queue: items that are put, taken under a lease, and done.
 
-A backend is a package's way to keep such a queue: a SEJ directory (here), a ``.tq`` file, a Kestrel journal. It is a
-function ``(path, name, **options) -> WorkQueue``, registered in the entry-point group ``sej.backends`` under the name
-that ``open_queue(..., backend=)`` takes. This module stands on the ground floor: it relies on errors, watching and the
-standard library, so that every package can build on it.
+The door to the backends is :mod:`sej.backends`. This module stands on the ground floor: it relies on errors, watching
+and the standard library, so that every package can build on it.
 
 What the face promises, whatever the backend: an item that was put is handed out until it is done or given up; while a
 lease lasts, nobody else gets the item; what a backend cannot do raises :class:`~sej.UnsupportedError` and is not in its
@@ -12,28 +10,16 @@ lease lasts, nobody else gets the item; what a backend cannot do raises :class:`
 
 from __future__ import annotations
 
-import importlib
-import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from sej.errors import LeaseLostError, UnsupportedError
 from sej.serializers import Serializer
-from sej.serializers import serializer as serializer_of
 from sej.watch import Watch, wait_any
 
-__all__ = ["BACKENDS", "CAPABILITIES", "Item", "Stats", "Wishes", "WorkQueue", "open_queue"]
-
-BACKENDS: Final = {
-    "journal": "sej.queue:open_backend",
-    "kestrel": "kestrel.backend:open_kestrel",
-    "libkestrel": "kestrel.backend:open_libkestrel",
-    "textqueue": "textqueue.backend:open_backend",
-}
-"""The backends of this distribution, as their entry points name them: known without asking the metadata of everything
-that is installed, which costs more than opening a queue."""
+__all__ = ["CAPABILITIES", "Item", "Stats", "Wishes", "WorkQueue"]
 
 CAPABILITIES: Final = (
     "keys",
@@ -376,50 +362,3 @@ class WorkQueue(ABC):
         for capability, value in wanted:
             if value and capability not in self.can:
                 raise self._unsupported(capability)
-
-
-def open_queue(
-    path: str | os.PathLike[str],
-    name: str = "queue",
-    *,
-    backend: str | None = None,
-    serializer: str | None = None,
-    **options: Any,
-) -> WorkQueue:
-    """Open a work queue.
-
-    Args:
-        path: a SEJ directory (made if missing), a ``.tq`` file, or what the backend named takes.
-        name: the queue's: several queues over one journal each get every message.
-        backend: None: ``.tq`` files are ``"textqueue"``, everything else is ``"journal"``.
-        serializer: ``"json"``, ``"msgspec"``, ``"pickle"``, or None: values are bytes.
-        options: the backend's own: ``lease_s``, ``max_attempts`` and others; see
-            :class:`sej.queue.JournalQueue` for the journal's.
-
-    Raises:
-        ValueError: there is no such backend or serializer, or the backend does not have that option.
-        SejError: as the backend.
-    """
-    kind = backend or ("textqueue" if os.fspath(path).endswith(".tq") else "journal")
-    queue = _factory(kind)(os.fspath(path), name, **options)
-    try:
-        queue._serializer = serializer_of(serializer)
-    except BaseException:
-        queue.close()
-        raise
-    return queue
-
-
-def _factory(kind: str) -> Callable[..., WorkQueue]:
-    target = BACKENDS.get(kind)
-    if target is None:
-        from importlib.metadata import entry_points
-
-        registered = {point.name: point.value for point in entry_points(group="sej.backends")}
-        target = registered.get(kind)
-        if target is None:
-            known = ", ".join(sorted({*BACKENDS, *registered}))
-            raise ValueError(f"backend {kind!r}: expected one of {known}, or an installed package that registers it")
-    module, _, function = target.partition(":")
-    factory: Callable[..., WorkQueue] = getattr(importlib.import_module(module), function)
-    return factory

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import sej
-from sej.work import BACKENDS, CAPABILITIES
+from sej.backends import BACKENDS
+from sej.work import CAPABILITIES
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from kestrel.backend import KestrelWorkQueue, SegmentedWorkQueue
+from sej.backends import BACKENDS
 from sej.queue import JournalQueue
 from sej.queue_codec import done_record, head, lease_record, read_head, record
 from sej.queue_format import DONE, KINDS, LEASE, RECORD
-from sej.work import BACKENDS, CAPABILITIES
+from sej.work import CAPABILITIES
 from textqueue.backend import TextWorkQueue
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

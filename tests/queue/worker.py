@@ -3,7 +3,7 @@
 import sys
 
 import sej
-from sej.work import open_queue
+from sej.backends import open_queue
 
 
 def put(path: str, name: str, durability: str, who: str) -> None:
