@@ -107,3 +107,13 @@ def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
         assert b"stuck at 100" in stuck.stdout
     assert sej("stat", "--health", "--stuck-after", "0", journal).returncode == 0  # nobody runs
     assert sej("stat", tmp_path / "nothing").returncode == 4
+
+
+def test_long_work_says_how_far_it_is(journal: Path) -> None:
+    sizes = [segment.size for segment in library.Journal(journal).segments]
+    due = [(sum(sizes[:at]), sum(sizes)) for at in range(len(sizes))]
+    verified: list[tuple[int, int]] = []
+    library.Journal(journal).verify(progress=lambda done, total: verified.append((done, total)))
+    repaired: list[tuple[int, int]] = []
+    library.Journal(journal).repair(dry_run=True, progress=lambda done, total: repaired.append((done, total)))
+    assert verified == repaired == due

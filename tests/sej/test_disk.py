@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sej.disk import OS, Mode, OsDisk, network_file_system, replace_file
+from sej.disk import OS, Mode, OsDisk, file_system, network_file_system, replace_file
 from tests.sej.hooks import output
 
 
@@ -188,3 +188,20 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeyp
         sej.Writer(tmp_path / "j")
     assert raised.value.path == str(tmp_path / "j") and not (tmp_path / "j").exists()
     sej.Writer(tmp_path / "j", allow_network_fs=True).close()
+
+
+def test_a_read_that_fails_says_where(tmp_path: Path) -> None:
+    file = OS.open(str(tmp_path), "read")  # a directory can be opened, and not read
+    try:
+        for read in (lambda: file.read(10, 7), lambda: file.read_into(memoryview(bytearray(10)), 7)):
+            with pytest.raises(IsADirectoryError) as caught:
+                read()
+            assert caught.value.filename == str(tmp_path)
+            assert "position 7" in str(caught.value)
+    finally:
+        file.close()
+
+
+def test_the_file_system_has_a_name() -> None:
+    assert file_system("/proc") == "proc"
+    assert network_file_system("/proc") is None
