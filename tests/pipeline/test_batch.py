@@ -134,6 +134,13 @@ def test_filters_of_one_query_do_not_stay(spark: SparkSession, shards: Path) -> 
     assert frame.where("shard = 1").union(frame.where("shard = 2")).count() == 50
 
 
+def test_dataframe_is_a_snapshot(spark: SparkSession, journal: Path) -> None:
+    frame = load(spark, journal)
+    assert frame.count() == 100
+    fill(journal, 5, first=100)
+    assert (frame.count(), load(spark, journal).count()) == (100, 105)
+
+
 def test_filters_are_pushed_where_spark_lets_them(spark: SparkSession, journal: Path) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
