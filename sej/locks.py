@@ -196,7 +196,8 @@ def _read_holder(file: File) -> str | None:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """So fine that no two locks of a process sign alike."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def host_name() -> str:
