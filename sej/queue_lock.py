@@ -26,10 +26,10 @@ from sej.queue_format import CLAIM
 __all__ = ["QueueLock"]
 
 _NS: Final = 1_000_000_000
-_TURN_NS: Final = 4_000_000
+_TURN_NS: Final = 2_000_000
 _REST_S: Final = 0.0001
 """After a turn: longer than somebody who sleeps until its end needs to wake up."""
-_LOOK_S: Final = 0.002
+_LOOK_S: Final = 0.001
 _HASTE_NS: Final = 50_000
 """Operations that follow one another so closely are in a row."""
 _ROW: Final = 4
