@@ -36,6 +36,11 @@ class Gap(NamedTuple):
         """How many messages are missing."""
         return self.stop - self.start
 
+    def __str__(self) -> str:
+        """One line for people."""
+        lost = f"message {self.start} is" if self.missing == 1 else f"messages {self.start} to {self.stop - 1} are"
+        return f"{lost} lost: {self.reason}"
+
 
 def read_gaps(directory: Directory) -> list[Gap]:
     """The recorded gaps of a journal, by offset.

@@ -281,7 +281,7 @@ def _gap(directory: Directory, done: Repair, gap: Gap, known: list[Gap], dry_run
     if any(one.start <= gap.start and gap.stop <= one.stop for one in known):
         return
     done.gaps.append(gap)
-    done.notes.append(f"messages {gap.start} to {gap.stop - 1} are lost: {gap.reason}")
+    done.notes.append(str(gap))
     if not dry_run:
         record_gap(directory, gap)
 

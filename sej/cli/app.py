@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -109,7 +110,7 @@ class _Commands(click.Group):
             if not isinstance(error, KeyboardInterrupt):
                 click.echo(f"sej: {error}", err=True)
             if isinstance(error, CorruptionError | BadOffsetFileError):
-                click.echo("sej: `sej doctor DIR` looks at everything and says what to do", err=True)
+                click.echo(f"sej: `sej doctor {_journal_of(error)}` looks at everything and says what to do", err=True)
             raise SystemExit(exit_of(error)) from None
         except ImportError as error:
             library = (error.name or "").partition(".")[0]
@@ -179,6 +180,13 @@ def _command(name: str, found: Any) -> click.Command:
         get_command(found)(args=list(arguments), prog_name=f"sej {name}")
 
     return command
+
+
+def _journal_of(error: SejError) -> str:
+    """The SEJ directory that an error's file stands in, for a shell; DIR where that cannot be told."""
+    folder = os.path.dirname(error.path or "")
+    inside = os.path.basename(folder) in ("gaps", "idx", "jnl", "ofs", "txn")
+    return shlex.quote(os.path.dirname(folder) or ".") if inside else "DIR"
 
 
 def _reader_left(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -14,6 +14,9 @@ from sej.cli.output import FORMS, form_named
 from sej.cli.units import Moment, parse_duration, parse_place, parse_size
 from sej.journal import Journal
 from sej.message import Message
+
+if TYPE_CHECKING:
+    from sej.scanner import Scanner
 
 __all__ = [
     "BATCH",
@@ -27,6 +30,7 @@ __all__ = [
     "of_types",
     "offset_at",
     "range_options",
+    "tell_gaps",
     "type_option",
 ]
 
@@ -106,6 +110,14 @@ def of_types(messages: list[Message], types: tuple[int, ...]) -> list[Message]:
     return [message for message in messages if message.type in types] if types else messages
 
 
+def tell_gaps(scanner: Scanner, told: int = 0) -> int:
+    """Say on standard error which lost messages were passed, but for those told already; returns how many there are."""
+    gaps = scanner.gaps
+    for gap in gaps[told:]:
+        click.echo(f"sej: {scanner.path}: {gap}", err=True)
+    return len(gaps)
+
+
 def chosen(
     directory: Path, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> Iterator[list[Message]]:
@@ -122,3 +134,4 @@ def chosen(
             if batch[-1].offset >= stop:  # a recorded gap lay before it
                 batch = [message for message in batch if message.offset < stop]
             yield of_types(batch, types)
+        tell_gaps(scanner)

@@ -170,8 +170,7 @@ def _messages(
     if not problems:
         yield Finding("damage", "well", "not looked for (--quick)" if quick else "none: every message was read")
     for gap in read_gaps(places):
-        lost = f"messages {gap.start} to {gap.stop - 1} are lost: {gap.reason}"
-        yield Finding("recorded gap", "note", lost, f"the damaged bytes are in {gap.kept}" if gap.kept else "")
+        yield Finding("recorded gap", "note", str(gap), f"the damaged bytes are in {gap.kept}" if gap.kept else "")
 
 
 def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:

@@ -10,7 +10,18 @@ from typing import Final
 
 import click
 
-from sej.cli.choosing import BATCH, DIRECTORY, DURATION, JSON, PLACE, form_options, of_types, offset_at, type_option
+from sej.cli.choosing import (
+    BATCH,
+    DIRECTORY,
+    DURATION,
+    JSON,
+    PLACE,
+    form_options,
+    of_types,
+    offset_at,
+    tell_gaps,
+    type_option,
+)
 from sej.cli.exits import Exit
 from sej.cli.output import as_text, print_messages
 from sej.cli.standing import Reader, complete_reader, readers_of
@@ -133,9 +144,11 @@ def follow(
         first = kept.value if kept else LAST if start is None else offset_at(Journal(directory), start)
         scanner = stack.enter_context(Scanner(directory, first, timeout=timeout))
         stack.enter_context(until_reader_leaves())
+        told = 0
         while batch := scanner.read(BATCH):
             print_messages(of_types(batch, types), form)
             sys.stdout.flush()
+            told = tell_gaps(scanner, told)
             if kept is not None:
                 kept.commit(batch[-1].offset + 1)
 

@@ -17,6 +17,7 @@ from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import SejError
 from sej.format import NO_TIMESTAMP
+from sej.gaps import read_gaps
 from sej.journal import Journal
 
 __all__ = ["stat"]
@@ -71,14 +72,17 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
 
 def _row(journal: Journal) -> dict[str, Any]:
     segments = journal.segments
-    end = journal.end_offset
+    first, end = journal.first_offset, journal.end_offset
+    gaps = read_gaps(Directory(journal.path, OS))
+    lost = sum(max(min(gap.stop, end) - max(gap.start, first), 0) for gap in gaps)
     last = next(iter(journal.tail(1)), None)
     return {
         "path": journal.path,
         "id": None if journal.id is None else journal.id.hex(),
-        "first_offset": journal.first_offset,
+        "first_offset": first,
         "end_offset": end,
-        "messages": end - journal.first_offset,
+        "messages": end - first - lost,
+        "lost": lost,
         "segments": len(segments),
         "bytes": sum(segment.size for segment in segments),
         "last_timestamp_ns": None if last is None or last.timestamp == NO_TIMESTAMP else last.timestamp,
@@ -99,9 +103,10 @@ def _reader_row(journal: Journal, reader: Reader) -> dict[str, Any]:
 
 
 def _page(row: dict[str, Any]) -> str:
+    lost = f", {row['lost']} lost" if row["lost"] else ""
     lines = [
         row["path"],
-        f"  messages  {row['first_offset']} to {row['end_offset']}, {row['messages']} in all",
+        f"  messages  {row['first_offset']} to {row['end_offset']}, {row['messages']} in all{lost}",
         f"  segments  {row['segments']}, {row['bytes']} bytes",
         f"  last      {row['last_time'] or '-'}",
         f"  writer    {row['writer'] or '-'}",
