@@ -11,6 +11,7 @@ import atexit
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import Final, Protocol
 
 __all__ = ["KEEPER", "TICK_S", "Keeper", "Kept"]
@@ -23,11 +24,12 @@ _LINGER: Final = 10
 class Kept(Protocol):
     """Something that is held and may be forgotten."""
 
-    def tick(self) -> bool:
-        """End what was not used since the last tick; whether it is over."""
+    def tick(self, *, last: bool = False) -> bool:
+        """End what was not used since the last tick, or in any case; whether it is over.
 
-    def end(self) -> None:
-        """End it now."""
+        Raises:
+            OSError: it is over, and the system refused something on the way; the owner's next operation will tell.
+        """
 
     def forget(self) -> None:
         """In a forked child: it is the parent's."""
@@ -52,21 +54,29 @@ class Keeper:
 
     def _run(self) -> None:
         idle = 0
-        while True:
-            time.sleep(TICK_S)
-            with self._lock:
-                self._kept -= {kept for kept in self._kept if kept.tick()}
-                idle = 0 if self._kept else idle + 1
-                if idle > _LINGER:
-                    self._thread = None
-                    return
+        try:
+            while idle <= _LINGER:
+                time.sleep(TICK_S)
+                with self._lock:
+                    self._tick()
+                    idle = 0 if self._kept else idle + 1
+                    if idle > _LINGER:
+                        self._thread = None
+        finally:
+            if self._thread is threading.current_thread():
+                self._thread = None
+
+    def _tick(self, *, last: bool = False) -> None:
+        for kept in list(self._kept):
+            self._kept.discard(kept)
+            with suppress(OSError):
+                if not kept.tick(last=last):
+                    self._kept.add(kept)
 
     def end_all(self) -> None:
-        """End everything that is held."""
+        """At the end of the process: end everything that is held, but for what somebody is at work on."""
         with self._lock:
-            kept = list(self._kept)
-        for one in kept:
-            one.end()
+            self._tick(last=True)
 
     def before_fork(self) -> None:
         """No thread may be in the middle of a tick while the process is copied."""

@@ -207,8 +207,8 @@ class Marks:
 
     # textqueue.keeper.Kept
 
-    def tick(self) -> bool:
-        """End a hold that was not used since the last tick, or that somebody waits for."""
+    def tick(self, *, last: bool = False) -> bool:
+        """End a hold that was not used since the last tick, or that somebody waits for; or in any case."""
         if not self._source.threads.acquire(blocking=False):
             return False  # at work this moment
         try:
@@ -217,7 +217,7 @@ class Marks:
             waited_for = not leased(self._file)
             if waited_for:
                 self._disturbed()
-            if waited_for or self._held.marks == self._ticked:
+            if last or waited_for or self._held.marks == self._ticked:
                 self.end()
                 return True
             self._ticked = self._held.marks

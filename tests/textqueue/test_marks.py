@@ -15,6 +15,7 @@ from sej.disk import OS
 from sej.locks import end_lease, lease
 from tests.crash.disk import FaultyDisk
 from textqueue import Message, TextQueue, _hot_py, hot, marks
+from textqueue.keeper import Keeper
 
 ROOT = Path(__file__).parent.parent.parent
 COUNT = 50
@@ -44,7 +45,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no reason to end a hold, or not to begin one."""
     monkeypatch.setattr(marks, "_HOLD_S", 600.0)
     monkeypatch.setattr(marks, "_ROW_S", 600.0)
-    monkeypatch.setattr(marks.Marks, "tick", lambda _: True)
+    monkeypatch.setattr(marks.Marks, "tick", lambda _, last=False: True)
 
 
 def held(q: TextQueue) -> bool:
@@ -261,7 +262,7 @@ DIE_HOLDING = """
 import os, sys
 from textqueue import TextQueue, marks
 marks._HOLD_S = marks._ROW_S = 600.0
-marks.Marks.tick = lambda self: True
+marks.Marks.tick = lambda self, last=False: True
 q = TextQueue(sys.argv[1])
 for message in list(q.messages())[:10]:
     message.mark_as_cleared()
@@ -329,3 +330,41 @@ def test_a_lease_keeps_even_its_own_process_out(path: Path) -> None:
         os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     file.close()
     os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+
+class Broken:
+    """Something held that cannot be ended."""
+
+    def __init__(self) -> None:
+        self.ticked = threading.Event()
+
+    def tick(self, *, last: bool = False) -> bool:
+        self.ticked.set()
+        raise OSError("no")
+
+    def forget(self) -> None:
+        pass
+
+
+def test_the_keeper_outlives_what_it_keeps() -> None:
+    keeper = Keeper()
+    for _ in range(3):
+        one = Broken()
+        keeper.add(one)
+        assert one.ticked.wait(60)
+
+
+def test_the_end_of_a_process_ends_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    ends = (
+        "import sys\nfrom textqueue import TextQueue, marks\nmarks._HOLD_S = marks._ROW_S = 600.0\n"
+        "from textqueue import keeper\nkeeper.TICK_S = 600.0\n"
+        "q = TextQueue(sys.argv[1])\n"
+        "for message in list(q.messages())[:10]: message.mark_as_cleared()\n"
+        "assert q._inputs.sources[0].marks._held is not None\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", ends, str(path)], env=env, check=True)
+    last = path.with_name("jobs.tq.log").read_bytes().splitlines()[-1].split(b" ")
+    assert last[0] == b"r"
+    assert int(last[5]) == path.stat().st_mtime_ns
