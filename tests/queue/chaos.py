@@ -1,0 +1,151 @@
+"""A process that does anything a queue can do, at random, until it is killed; what it says was acknowledged to it."""
+
+import mmap
+import random
+import struct
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import sej
+from sej.queue import JournalQueue
+
+CLOCKS: Final = struct.Struct("<qqq")
+PADDING: Final = b"x" * 2000
+
+
+class SharedClock:
+    """Clocks that whoever holds the file moves for everybody: how far they are ahead, and which boot it is."""
+
+    def __init__(self, path: str | Path) -> None:
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), CLOCKS.size)
+
+    def boot_ns(self) -> int:
+        return time.monotonic_ns() + self._row()[0]
+
+    def wall_ns(self) -> int:
+        return time.monotonic_ns() + self._row()[1]
+
+    def boot_id(self) -> bytes:
+        return self._row()[2].to_bytes(16, "big")
+
+    def _row(self) -> tuple[int, int, int]:
+        return CLOCKS.unpack(self._map[: CLOCKS.size])
+
+
+def say(word: str, *about: object) -> None:
+    print(time.monotonic_ns(), word, *about, flush=True)
+
+
+def name_of(item: Any) -> str:
+    return str(item.value.decode().lstrip("x"))
+
+
+class Chaos:
+    """One process: what it holds, and its dice."""
+
+    def __init__(self, q: JournalQueue, who: str, dice: random.Random) -> None:
+        self.q = q
+        self.who = who
+        self.dice = dice
+        self.held: list[Any] = []
+        self.number = 0
+
+    def put(self) -> None:
+        dice = self.dice
+        count = dice.choice([1, 1, 1, 2, 5])
+        values = [b"%s-%d" % (self.who.encode(), self.number + index) for index in range(count)]
+        options: dict[str, Any] = {
+            "delay_s": dice.choice([0, 0, 1, 5, 30]),
+            "priority": dice.choice([0, 0, 0, -3, -1, 1, 3]),
+            "dedupe_keys": values if dice.random() < 0.2 else None,
+            "expire_s": 10**8 if dice.random() < 0.2 else None,
+        }
+        twice = dice.choice([1, 2]) if options["dedupe_keys"] else 1
+        sent = [PADDING + value for value in values] if dice.random() < 0.1 else values
+        with suppress(sej.QueueFullError):
+            offsets = [list(self.q.put_many(sent, timeout=0.0, **options)) for _ in range(twice)]
+            assert offsets[0] == offsets[-1]
+            self.number += count
+            for value in values:
+                say("put", value.decode())
+
+    def get(self) -> None:
+        for item in self.q.get_many(self.dice.choice([1, 1, 2, 10]), timeout=self.dice.choice([0, 0, 0.01])):
+            say("got", name_of(item), item.message.offset, item.attempts)
+            self.held.append(item)
+
+    def end(self) -> None:
+        if not self.held:
+            return
+        item = self.held.pop(self.dice.randrange(len(self.held)))
+        how = self.dice.choice(["done"] * 5 + ["done_many", "retry", "delay", "fail", "extend"])
+        try:
+            if how.startswith("done"):
+                items = [item]
+                if how == "done_many":
+                    items += self.held
+                    self.held = []
+                for one in items:
+                    say("ending", name_of(one), one.message.offset, one.attempts)
+                try:
+                    self.q.done_many(items) if how == "done_many" else item.done()
+                finally:
+                    for one in items:
+                        say("done" if one.ended else "lost", name_of(one), one.message.offset, one.attempts)
+            elif how == "fail":
+                item.fail("by chance")
+            elif how == "extend":
+                item.extend(self.dice.choice([1, 40]))
+                self.held.append(item)
+            else:
+                item.retry(0 if how == "retry" else None)
+        except sej.LeaseLostError:
+            pass
+
+    def redrive(self) -> None:
+        with suppress(sej.LockedError):
+            self.q.redrive(self.dice.choice([None, 1, 3]))
+
+    def look(self) -> None:
+        self.q.stats()
+
+    def clean(self) -> None:
+        sej.Journal(self.q.path).clean(max_bytes=1000)
+
+    def forget(self) -> None:
+        """What nobody ends comes back when its lease is over."""
+        self.held = []
+
+    def run(self) -> None:
+        acts: dict[Callable[[], None], int] = {
+            self.put: 25, self.get: 35, self.end: 32, self.redrive: 1, self.look: 1, self.clean: 1, self.forget: 1,
+        }  # fmt: skip
+        while True:
+            self.dice.choices(list(acts), list(acts.values()))[0]()
+
+
+def main(path: str, clock: str, who: str, seed: str) -> None:
+    dice = random.Random(int(seed))
+    with JournalQueue(
+        path,
+        "worker",
+        clock=SharedClock(clock),
+        lease_s=20.0,
+        max_attempts=4,
+        segment_bytes=dice.choice([300, 3000, 1 << 20]),
+        compact_bytes=dice.choice([500, 5000, 1 << 22]),
+        backoff_s=2.0,
+        backoff_max_s=8.0,
+        durability=dice.choice(["os", "os", "interval"]),
+        maxsize=dice.choice([0, 0, 500]),
+    ) as q:
+        Chaos(q, who, dice).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,159 @@
+"""Random histories of many processes that are killed, with clocks that jump and machines that reboot.
+
+Whatever happened, each item that was acknowledged is done, or still there, once: none is lost, doubled or stuck.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.queue import JournalQueue
+from tests.queue.chaos import CLOCKS, SharedClock, name_of
+from tests.queue.support import NS
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class World:
+    """A queue, its clocks, and the processes at it."""
+
+    def __init__(self, folder: Path, dice: random.Random) -> None:
+        self.dice = dice
+        self.path, self.clock, self.said = folder / "q", folder / "clock", folder / "said"
+        self.said.mkdir()
+        self.ahead, self.wall, self.boot = 0, 10**18, 1
+        self.clock.write_bytes(bytes(CLOCKS.size))
+        self.set_clock()
+        self.alive: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+
+    def set_clock(self) -> None:
+        with self.clock.open("r+b") as file:
+            file.write(CLOCKS.pack(self.ahead, self.wall, self.boot))
+
+    def start(self) -> None:
+        who = f"w{self.started}"
+        self.started += 1
+        words = [str(self.path), str(self.clock), who, str(self.dice.randrange(2**32))]
+        with (self.said / who).open("wb") as out:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "tests.queue.chaos", *words],
+                cwd=ROOT,
+                stdout=out,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        self.alive.append(child)
+
+    def kill(self, child: subprocess.Popen[bytes]) -> None:
+        child.kill()
+        assert child.wait(30) < 0, "it ended by itself"
+        self.alive.remove(child)
+
+    def pass_time(self) -> None:
+        self.ahead += self.dice.choice([1, 5, 25]) * NS
+        self.set_clock()
+
+    def set_wall_clock(self) -> None:
+        self.wall += self.dice.choice([-1, 1]) * self.dice.choice([10, 10**4, 10**7]) * NS
+        self.set_clock()
+
+    def reboot(self) -> None:
+        count = len(self.alive)
+        for child in list(self.alive):
+            self.kill(child)
+        self.ahead = NS - time.monotonic_ns()
+        self.boot += 1
+        self.set_wall_clock()
+        for _ in range(count):
+            self.start()
+
+    def replace(self) -> None:
+        self.kill(self.dice.choice(self.alive))
+        self.start()
+
+    def events(self) -> list[list[str]]:
+        """What was said, in the order of time."""
+        found = []
+        for path in self.said.iterdir():
+            text = path.read_text()
+            found += [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        return sorted(found, key=lambda row: int(row[0]))
+
+
+def history(folder: Path, seconds: float, processes: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    world = World(folder, random.Random(seed))
+    for _ in range(processes):
+        world.start()
+    end = time.monotonic() + seconds
+    acts = [world.replace] * 4 + [world.pass_time] * 3 + [world.set_wall_clock] * 2 + [world.reboot]
+    while time.monotonic() < end or not {"put", "done"} <= {row[1] for row in world.events()}:
+        with pytest.raises(subprocess.TimeoutExpired):
+            world.alive[0].wait(world.dice.uniform(0.05, 0.4))
+        world.dice.choice(acts)()
+    for child in list(world.alive):
+        world.kill(child)
+    judge(world)
+
+
+def judge(world: World) -> None:
+    put: set[str] = set()
+    done: Counter[str] = Counter()
+    hands: Counter[tuple[str, ...]] = Counter()
+    doubt: set[tuple[str, ...]] = set()
+    for _, word, *about in world.events():
+        if word == "put":
+            put.add(about[0])
+        elif word == "got":
+            assert about[0] not in done, f"{about} came back after it was done"
+            hands[tuple(about)] += 1
+        elif word == "ending":
+            doubt.add(tuple(about))
+        else:
+            doubt.discard(tuple(about))
+            if word == "done":
+                done[about[0]] += 1
+    assert put
+    assert max(hands.values()) == 1, "one attempt was handed out twice"
+    assert max(done.values()) == 1, "done twice"
+    with JournalQueue(world.path, "worker", clock=SharedClock(world.clock), max_attempts=10**4) as q:
+        assert q.recovered is None
+        world.ahead += 1000 * NS
+        world.set_clock()
+        before = q.stats()
+        left = drained(q)
+        stats = q.stats()
+        assert (stats[:3], stats.lost) == ((0, 0, 0), 0)
+        assert sum(left.values()) + stats.dead - before.dead == sum(before[:3])
+        assert q.redrive() == stats.dead
+        left += drained(q)
+    assert not [name for name in left if name in done], "what was done is still there"
+    assert not [name for name, count in left.items() if count > 1], "doubled"
+    in_doubt = {name for name, *_ in doubt}
+    assert not [name for name in put if name not in done and name not in left and name not in in_doubt], "lost"
+    assert sej.Journal(world.path).verify() == []
+
+
+def drained(q: JournalQueue) -> Counter[str]:
+    found: Counter[str] = Counter()
+    while items := q.get_many(1000, timeout=0):
+        found.update(name_of(item) for item in items)
+        q.done_many(items)
+    return found
+
+
+def test_a_random_history(tmp_path: Path) -> None:
+    history(tmp_path, 2.0, 3)
+
+
+@pytest.mark.torture
+def test_a_long_random_history(tmp_path: Path, torture_s: float) -> None:
+    history(tmp_path, torture_s, 5)
