@@ -112,6 +112,11 @@ class _Commands(click.Group):
             if isinstance(error, CorruptionError | BadOffsetFileError):
                 click.echo(f"sej: `sej doctor {_journal_of(error)}` looks at everything and says what to do", err=True)
             raise SystemExit(exit_of(error)) from None
+        except click.Abort as error:  # a question was not answered
+            if isinstance(error.__context__, KeyboardInterrupt):
+                click.echo(err=True)
+                raise SystemExit(Exit.INTERRUPTED) from None
+            raise
         except ImportError as error:
             library = (error.name or "").partition(".")[0]
             way_out = f": pip install 'sej-journals[{_EXTRAS[library]}]'" if library in _EXTRAS else f" ({error})"
