@@ -16,6 +16,7 @@ the process dies in between, the next one takes the file for changed by somebody
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -53,7 +54,9 @@ class Marks:
 
     def __init__(self, source: Source) -> None:
         """Nothing is held."""
-        self._source = source
+        # Weak but for a hold, so that a queue that is dropped gives its descriptors back at once.
+        self._weak = weakref.ref(source)
+        self._keeping: Source | None = None
         self._held: Held | _hot_py.Held | None = None
         self._file: File | None = None
         self._began: Token = (0, 0, 0)
@@ -63,13 +66,19 @@ class Marks:
         self._apart_until = 0.0
         self._apart_s = _APART_FIRST_S
 
+    @property
+    def _source(self) -> Source:
+        source = self._weak()
+        assert source is not None
+        return source
+
     def one(self, message: Core, control: int) -> bool:
         """Mark a queued message that stands where it was read.
 
         Returns:
             False, and the mark is still due, when anything does not go smoothly.
         """
-        source, raw = self._source, message._raw
+        source, raw = message._source, message._raw
         with source.threads:
             held = self._held
             if held is not None:
@@ -155,6 +164,7 @@ class Marks:
         tail = b" %d %d %d -" % self._began
         self._held = kind(source.disk, file, log, identity=status.identity, tail=tail, until=now + _HOLD_S)
         self._file = file
+        self._keeping = source
         self._ticked = -1
         source.guard.keep(self._finish)
         KEEPER.add(self)
@@ -175,7 +185,7 @@ class Marks:
     def _finish(self) -> None:
         """The lock is still held when this returns, and the guard's owner lets go of it."""
         source, held, file = self._source, self._held, self._file
-        self._held = self._file = None
+        self._held = self._file = self._keeping = None
         self._last = time.monotonic()
         assert held is not None
         assert file is not None
@@ -209,7 +219,10 @@ class Marks:
 
     def tick(self, *, last: bool = False) -> bool:
         """End a hold that was not used since the last tick, or that somebody waits for; or in any case."""
-        if not self._source.threads.acquire(blocking=False):
+        source = self._keeping
+        if source is None:
+            return True
+        if not source.threads.acquire(blocking=False):
             return False  # at work this moment
         try:
             if self._held is None or self._file is None:
@@ -223,12 +236,13 @@ class Marks:
             self._ticked = self._held.marks
             return False
         finally:
-            self._source.threads.release()
+            source.threads.release()
 
     def forget(self) -> None:
         """In a forked child: drop the copies of the parent's descriptors."""
-        self._held = self._file = None
-        self._source.guard.forget()
+        source, self._held, self._file, self._keeping = self._keeping, None, None, None
+        if source is not None:
+            source.guard.forget()
 
     # Many
 

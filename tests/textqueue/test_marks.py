@@ -1,5 +1,6 @@
 """Marks in a row: lock and lease are kept from one to the next, and nobody waits for them who should not."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -368,3 +369,22 @@ def test_the_end_of_a_process_ends_what_it_holds(path: Path, monkeypatch: pytest
     last = path.with_name("jobs.tq.log").read_bytes().splitlines()[-1].split(b" ")
     assert last[0] == b"r"
     assert int(last[5]) == path.stat().st_mtime_ns
+
+
+def test_a_queue_that_is_dropped_gives_back_what_it_held(path: Path) -> None:
+    def use() -> None:
+        q = TextQueue(path)
+        first, second, third = list(q.messages())[:3]
+        first.mark_as_cleared()
+        second.mark_as_cleared()
+        third.mark_as_cleared()
+        assert held(q)
+        q._inputs.sources[0].marks.end()
+
+    before = os.listdir("/proc/self/fd")
+    gc.disable()
+    try:
+        use()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    finally:
+        gc.enable()
