@@ -12,7 +12,7 @@ from sej.errors import JournalNotFoundError, SejError
 from sej.journal import Journal
 from sej.message import Message
 from sej.offset import Offset
-from sej.queue_codec import record
+from sej.queue_codec import message_check, record
 from sej.queue_format import DEAD, DOOMED, PICK, WAIT
 from sej.queue_log import QueueLog
 
@@ -37,7 +37,7 @@ class Grave:
         self._name = name
         self._log = log
         self.path = os.fspath(path)
-        self._letters: dict[int, int] = {}
+        self._letters: dict[int, tuple[int, int]] = {}
         self._seen_to = 0
 
     def bury(self, message: Message, attempts: int, reason: str) -> None:
@@ -47,7 +47,7 @@ class Grave:
         between left an item that nobody gets any more, and that is buried by whoever would.
         """
         log, offset = self._log, message.offset
-        if not self._is_there(offset):
+        if not self._is_there(message):
             there, band = log.state.leased.get(offset), log.state.band(offset)
             log.append(record(WAIT, offset, band=band, attempt=attempts, extra=DOOMED))
             log.force()
@@ -67,8 +67,8 @@ class Grave:
                 raise
         log.append(record(DEAD, offset, attempt=attempts))
 
-    def _is_there(self, offset: int) -> bool:
-        """Whether there is a letter of this item that was not put back."""
+    def _is_there(self, message: Message) -> bool:
+        """Whether there is a letter of this very message that was not put back."""
         disk, source, first = self._directory.disk, source_of(self._directory), self._first_letter()
         try:
             journal = Journal(self.path, disk=disk)
@@ -77,11 +77,12 @@ class Grave:
         start = max(self._seen_to, first, journal.first_offset, journal.end_offset - _LOOK_BACK)
         for letter in dead_letters(self.path, start, disk=disk):
             if (letter.source, letter.reader) == (source, self._name):
-                self._letters[letter.message.offset] = letter.letter_offset
+                self._letters[letter.message.offset] = letter.letter_offset, message_check(letter.message)
             self._seen_to = letter.letter_offset + 1
         while len(self._letters) > _LOOK_BACK:
             del self._letters[next(iter(self._letters))]
-        return self._letters.get(offset, -1) >= first
+        letter_offset, check = self._letters.get(message.offset, (-1, 0))
+        return letter_offset >= first and check == message_check(message)
 
     def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
         """Hand this queue's letters to put_back, oldest first; how far that went is kept beside them."""

@@ -128,7 +128,7 @@ class Putter:
         letters = [letter for letter in letters if letter.letter_offset >= log.state.redriven.get(journal, 0)]
         if not letters:
             return 0
-        there = [letter.message.offset for letter in letters if log.state.has(letter.message.offset)]
+        there = [letter.message.offset for letter in letters if self._has(letter.message)]
         if there:  # who wrote the letter died before he took note
             log.append(*(record(DEAD, offset) for offset in there))
         keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
@@ -150,6 +150,15 @@ class Putter:
         )
         log.force()
         return len(letters)
+
+    def _has(self, message: Message) -> bool:
+        """Whether this very message is in the queue still."""
+        if not self._log.state.has(message.offset):
+            return False
+        try:
+            return self._reader.at(message.offset) == message
+        except OffsetTooSmallError:
+            return False
 
     def _waiting(self) -> int:
         state = self._log.state

@@ -599,6 +599,25 @@ class TestDamage:
         with opened(tmp_path, clock) as q:
             assert values(q)[-2:] == [b"y", b"z"]
 
+    def test_a_letter_of_a_message_that_the_power_took_says_nothing_of_the_next_one(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        q = opened(tmp_path, clock)
+        q.put(b"old")
+        take(q).fail("why")
+        kill(q)
+        (segment,) = (tmp_path / "jnl").iterdir()
+        segment.write_bytes(b"")  # what a power loss may leave of bytes that were not synced
+        with opened(tmp_path, clock) as q:
+            assert q.put(b"new") == 0
+            take(q).retry(0)
+            assert q.redrive() == 1
+            item = take(q)
+            assert item.value == b"new"
+            item.fail("why")
+            assert [letter.message.value for letter in sej.dead_letters(q.dead_letter)] == [b"old", b"new"]
+            assert values(q) == [b"old"]
+
     def test_an_intent_without_its_message_is_void(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             write = q._writer.append_encoded
