@@ -136,7 +136,10 @@ class QueueLock:
 
     def _claimed(self, now: int) -> int:
         """For how long, in ns, somebody else has the queue to himself."""
-        claim = self._file.read(CLAIM.size, 0)
+        try:
+            claim = self._file.read(CLAIM.size, 0)
+        except OSError:  # where a locked file cannot be read, there are no claims
+            return 0
         if len(claim) < CLAIM.size:
             return 0
         who, ends = CLAIM.unpack(claim)

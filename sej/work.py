@@ -61,7 +61,7 @@ class Stats(_Counts):
         lost: were taken out of the journal, by retention that was told to leave this queue aside, before their turn.
     """
 
-    lost: int
+    lost: int = 0
 
     def __new__(cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0) -> Self:
         """Counts; lost stands beside the tuple."""

@@ -1,6 +1,7 @@
 """The queue on a journal, by its promises, with a clock that is moved by hand."""
 
 import os
+import pickle
 import queue
 import signal
 import threading
@@ -420,6 +421,8 @@ class TestWhole:
             assert (q.stats(), q.stats().lost) == ((3 - first, 0, 0, 0, 0), first)
             with pytest.warns(RuntimeWarning, match=f"{first} items"):
                 q.get(timeout=0)
+            assert pickle.loads(pickle.dumps(q.stats())).lost == first
+            assert q.stats()._replace(done=7).lost == 0
 
     def test_default_last_begins_at_the_end(self, tmp_path: Path, clock: FakeClock) -> None:
         with sej.Writer(tmp_path) as w:
