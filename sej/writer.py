@@ -406,6 +406,8 @@ class Writer(Appender):
             if self._failure is None:
                 with self._alone():
                     if self._syncer.durable_offset < self._buffer.offset:
+                        with self._poisoning():
+                            self._lock.check()
                         self._sync_alone()
                     self._finish_index()
                     self._closed = True  # nothing comes in between the last sync and this
