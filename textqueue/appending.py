@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -12,7 +13,7 @@ from textqueue.ledger import APPENDED
 from textqueue.parser import render
 from textqueue.reader import token_of
 from textqueue.reconcile import Place
-from textqueue.source import Session, Source
+from textqueue.source import MOMENT_S, Session, Source
 
 __all__ = ["New", "append"]
 
@@ -67,7 +68,7 @@ def _append(source: Source, session: Session, build: _Build) -> list[Place] | No
     size = session.status.size
     mend, entries = build(session.file, session.status)
     text = mend + b"".join(entries)
-    still = session.still()
+    began, still = time.monotonic(), session.still()
     if session.alone:
         position: int | None = size
         _write_end(session.file, session.file.write_at, size, text)
@@ -90,9 +91,10 @@ def _append(source: Source, session: Session, build: _Build) -> list[Place] | No
     for raw in entries:
         places.append(Place(position, raw, 0))
         position += len(raw)
+    ours = session.alone or (still and time.monotonic() - began < MOMENT_S)
     if places:
         source.record(
-            token_of(there if still else session.status), [(APPENDED, places[-1].position, places[-1].raw, b"-")]
+            token_of(there if ours else session.status), [(APPENDED, places[-1].position, places[-1].raw, b"-")]
         )
     return [place._replace(epoch=source.ledger.epoch) for place in places]
 

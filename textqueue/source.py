@@ -38,7 +38,10 @@ from textqueue.proof import entry_at, here
 from textqueue.reader import Token, settled, token_of
 from textqueue.reconcile import Conflict, OnRevert, Place, find_again, reconcile
 
-__all__ = ["Change", "Session", "Source"]
+__all__ = ["MOMENT_S", "Change", "Session", "Source"]
+
+MOMENT_S: Final = 0.000_3
+"""Without a lease: an edit that took longer was interrupted, and somebody else may have written meanwhile."""
 
 _HALF_WRITTEN_S: Final = 0.5
 _EMPTIED_S: Final = 5.0
@@ -250,7 +253,7 @@ class Source:
         if session.alone and not leased(file):  # somebody waits, or came in while this process was stopped
             session = session._replace(alone=False)
             found = self._find(session, found, what)
-        still = session.still()
+        began, still = time.monotonic(), session.still()
         slipped = False
         todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]
         records: list[tuple[int, int, bytes, bytes]] = []
@@ -278,9 +281,11 @@ class Source:
         there = self.disk.status(self.path)
         if there is None or there.identity != session.status.identity:
             return found, False
-        # What somebody else wrote just now must not pass for ours: then the state before him is noted, and looked into.
-        self.record(token_of(there if still else session.status), records)
-        if still:
+        # What somebody else wrote just now must not pass for ours: where he had the time, the state before is noted, so
+        # that the next one looks into it.
+        ours = session.alone or (still and time.monotonic() - began < MOMENT_S)
+        self.record(token_of(there if ours else session.status), records)
+        if ours:
             self.chain.add(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
         return [place._replace(epoch=self.ledger.epoch) for place in found], True
 
