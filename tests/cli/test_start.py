@@ -88,3 +88,17 @@ def test_a_contribution_that_cannot_be_loaded_is_in_nobodys_way(tmp_path: Path) 
     assert (done.returncode, done.stderr.count(b"\n"), b"no licence" in done.stderr) == (1, 1, True)
     done = subprocess.run([*COMMAND, "absent"], env=env, capture_output=True, check=False)
     assert (done.returncode, b"this needs no_such_module" in done.stderr) == (2, True)
+
+
+def test_a_contribution_may_be_a_program_of_typer(tmp_path: Path) -> None:
+    info = tmp_path / "greeting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[sej.commands]\ngreet = greeting:app\n")
+    program = "import typer\napp = typer.Typer()\n@app.command()\ndef greet(name: str, loud: bool = False) -> None:\n"
+    (tmp_path / "greeting.py").write_text(program + "    print(name.upper() if loud else name)\n")
+    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{ENV['PYTHONPATH']}"}
+    done = subprocess.run([*COMMAND, "greet", "--loud", "you"], env=env, capture_output=True, check=True)
+    assert done.stdout == b"YOU\n"
+    done = subprocess.run([*COMMAND, "greet", "--wrong"], env=env, capture_output=True, check=False)
+    assert done.returncode == 2
