@@ -7,9 +7,11 @@ offsets that Spark keeps. Reading happens in the tasks, by another instance that
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["SejStreamReader"]
+
+_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The program of the process that plans a stream, and nothing else."""
 
 
 class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -157,6 +162,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = self.__dict__.get("_root")
         if isinstance(root, RemoteRoot):
             root.close()
+        if sys.argv[1:2] == [_RUNNER] and isinstance(sys.exc_info()[1], EOFError):
+            os._exit(0)  # Spark hung up: its runner would complain of that, to nobody, with a traceback
 
     def _limited(
         self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Follower | RemoteFollower]
