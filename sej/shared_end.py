@@ -165,12 +165,13 @@ class SharedEnd:
             return False
         return any(name in ("merge", "repair") or name.endswith(".intent") for name in disk.list(txn))
 
-    def _take(self, end: End) -> None:
+    def _take(self, end: End, *, sealing: bool = False) -> None:
         self.file = end.file
         self.position, self.offset = end.position, end.offset
-        if end.blocks:
+        blocks = [*end.blocks, end.partial] if sealing and end.partial is not None else end.blocks
+        if blocks:
             with contextlib.suppress(OSError):  # an index can be rebuilt; its absence only costs time
-                end.index_file.write(end.blocks, end.known)
+                end.index_file.write(blocks, end.known)
         end.index_file.close()
         self._indexed_to = end.position
 
@@ -183,7 +184,7 @@ class SharedEnd:
         self._mark = b""
         self._lock.truncate(0)
         assert self.file is not None
-        self._take(open_end(self._directory))
+        self._take(open_end(self._directory), sealing=True)
         assert self.file is not None
         self.file.sync()
         self._sealed(self.offset)

@@ -27,6 +27,19 @@ def test_two_take_turns_and_rotate_rightly(tmp_path: Path) -> None:
     assert sej.Journal(tmp_path).verify() == []
 
 
+def test_a_segment_that_is_ended_has_a_checksum_for_every_message(tmp_path: Path) -> None:
+    with sej.SharedWriter(tmp_path, segment_bytes=500) as one, sej.SharedWriter(tmp_path, segment_bytes=500) as other:
+        for number in range(30):
+            (one, other)[number % 2].append(b"value %d" % number)
+    *ended, _ = sorted((tmp_path / "jnl").iterdir())
+    assert len(ended) >= 2
+    for file in ended:
+        sound = file.read_bytes()
+        file.write_bytes(sound[:24] + bytes([sound[24] ^ 1]) + sound[25:])
+        assert [problem.kind for problem in sej.Journal(tmp_path).verify()] == ["checksum"]
+        file.write_bytes(sound)
+
+
 def test_beside_an_exclusive_writer(tmp_path: Path) -> None:
     with sej.SharedWriter(tmp_path, lock_timeout=0.0) as shared:
         shared.append(b"a")
