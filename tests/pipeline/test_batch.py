@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 import pipeline
 import sej
 from pipeline.options import READ, parse
+from pipeline.planning import partition_count
 from pipeline.schema import COLUMNS, SCHEMA, check_projection
 from pipeline.source import FilteringSejReader
 from tests.pipeline.conftest import BASE_NS, fill
@@ -212,6 +213,15 @@ def test_many_directories_share_a_partition(spark: SparkSession, tmp_path: Path)
     frame = load(spark, tmp_path)
     assert frame.rdd.getNumPartitions() == 1
     assert frame.count() == 192
+
+
+@pytest.mark.parametrize(
+    ("mib", "least", "most", "count"),
+    [(0, None, None, 1), (1, None, None, 1), (3, None, None, 3), (1024, None, None, 4), (1025, None, None, 8),
+     (9000, None, None, 36), (9000, 50, None, 50), (9000, None, 7, 7), (0, 5, 2, 2)],
+)  # fmt: skip
+def test_partitions_are_a_multiple_of_the_cores(mib: int, least: int | None, most: int | None, count: int) -> None:
+    assert partition_count(mib << 20, least, most, 4) == count
 
 
 @pytest.fixture(scope="module")
