@@ -16,9 +16,10 @@ from sej.codec import Columns
 from sej.directory import Directory, Segment, containing
 from sej.disk import Disk
 from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError, SejError
-from sej.format import OFFSET, OFFSET_SIZE
+from sej.format import OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.gaps import Gap, read_gaps
 from sej.index import Block, BlockIndex, IndexFile, checksum_error
+from sej.index_format import BLOCK_BYTES
 from sej.message import Message
 from sej.recovery import find_damage
 from sej.segment import CHUNK_BYTES, Place, SegmentReader
@@ -31,6 +32,9 @@ Skipped = Gap
 """What ``on_corruption="skip"`` passed over: a gap that nobody had recorded."""
 
 _PASSED_AT_ONCE: Final = 4096
+_PIECES: Final = 16
+_SETTLED_NS: Final = 1_000_000_000
+"""For so long the time of a directory is believed: there are file systems where it says nothing."""
 _TICK_NS: Final = 50_000_000
 _COARSE_TICK_NS: Final = 3_000_000_000
 """Changes of a directory nearer than this may carry one time: the second where it keeps whole seconds."""
@@ -73,7 +77,9 @@ class Cursor:
         self._blocks: list[Block] = []
         self._judged: tuple[int, int] | None = None
         self._settled: tuple[int, int, int] | None = None
+        self._settled_until = 0
         self._is_last = True
+        self._indexed_size = 0
         self._parked: Place | None = place
         self._chunk_bytes = chunk_bytes
         self._asked = offset
@@ -81,7 +87,7 @@ class Cursor:
         self.gaps: list[Gap] = []
 
     def read(self, limit: int) -> list[Message]:
-        """Up to limit messages, over chunks and small segments; an empty list at the end of what is there.
+        """Up to limit messages with consecutive offsets, over chunks and some small segments; none at the end.
 
         Raises:
             OffsetTooSmallError: the due message was deleted.
@@ -91,7 +97,7 @@ class Cursor:
         """
         messages: list[Message] = []
         taken = 0
-        while True:
+        for _ in range(_PIECES):
             before = self._reader
             position = before.position if before is not None else 0
             try:
@@ -100,13 +106,25 @@ class Cursor:
                 if messages:
                     return messages  # it comes again, when these are delivered
                 raise
-            messages = messages + more if messages else more
+            except BaseException:
+                if messages:  # nobody has them: they come again
+                    self.close()
+                    self.due = self._asked = messages[0].offset
+                raise
             reader = self._reader
-            if not more or len(messages) == limit or reader is None or not self._knows_more(reader):
+            if messages and more and more[0].offset != messages[-1].offset + 1:
+                assert reader is not None
+                size = sum(OVERHEAD_SIZE + len(message.key) + len(message.value) for message in more)
+                self.due = more[0].offset
+                reader.skip(reader.position - size, self.due)
+                return messages
+            messages = messages + more if messages else more
+            if not more or len(messages) == limit or self._verify or reader is None or not self._knows_more(reader):
                 return messages
             taken += reader.position - (position if reader is before else 0)
             if taken >= self._chunk_bytes:
                 return messages
+        return messages
 
     def _knows_more(self, reader: SegmentReader) -> bool:
         """Whether there was more to read when the segment was last looked at: no look for it now."""
@@ -265,8 +283,7 @@ class Cursor:
                 index.extend(reader.file)
                 reader.skip(*index.before_offset(self.due))
         if self._verify:
-            blocks = index_file.sound_blocks(reader.file)
-            self._blocks = [block for block in reversed(blocks) if block.end > reader.position]
+            self._load_blocks(reader)
 
     def _too_small(self, first_available: int) -> None:
         raise OffsetTooSmallError(
@@ -288,7 +305,7 @@ class Cursor:
         due = reader.due
         jnl = self._disk.status(self._directory.jnl)
         changed = (jnl.device, jnl.inode, jnl.mtime_ns) if jnl is not None and jnl.mtime_ns else None
-        if changed is not None and changed == self._settled:
+        if changed is not None and changed == self._settled and time.monotonic_ns() < self._settled_until:
             return False  # no segment came, went or was replaced since this one was found to be the last
         self._settled = None
         age = time.time_ns() - changed[2] if changed is not None else 0
@@ -305,7 +322,7 @@ class Cursor:
             if at < 0 and segments:
                 self._too_small(segments[0].first_offset)
             if changed is not None and age > (_TICK_NS if changed[2] % 1_000_000_000 else _COARSE_TICK_NS):
-                self._settled = changed
+                self._settled, self._settled_until = changed, time.monotonic_ns() + _SETTLED_NS
             return False  # the tail of the journal; see judge()
         if reader.rest() > 0 and (self._judged is None or self._judged[0] != reader.position):
             self._judged = (reader.position, -1)  # once more: what came between the last read and the listing
@@ -382,8 +399,16 @@ class Cursor:
 
     # --- checksums
 
+    def _load_blocks(self, reader: SegmentReader) -> None:
+        assert self._segment is not None
+        blocks = IndexFile(self._directory, self._segment).sound_blocks(reader.file)
+        self._blocks = [block for block in reversed(blocks) if block.end > reader.position]
+        self._indexed_size = reader.status().size
+
     def _verify_ahead(self, reader: SegmentReader) -> None:
         """Check the block that reading is about to enter; it is decoded from the very bytes that were checked."""
+        if not self._blocks and reader.status().size - self._indexed_size >= BLOCK_BYTES:
+            self._load_blocks(reader)  # the index may have grown with the segment
         while self._blocks and self._blocks[-1].position <= reader.position:
             block = self._blocks.pop()
             if block.end <= reader.position:

@@ -1,5 +1,7 @@
 """Scanners: where they start, what they refuse, bounded memory, seeking, damage that is skipped or loud."""
 
+import errno
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import sej
 from sej import CorruptionError, Message, OffsetGapError, OffsetTooSmallError, TruncatedError
 from sej.cursor import Cursor
 from sej.directory import Directory
-from sej.disk import OS
+from sej.disk import OS, Mode, OsDisk, OsFile
 from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, values
 
 
@@ -92,6 +94,62 @@ def test_read_fills_up_over_small_segments_but_not_beyond_a_chunk(tmp_path: Path
         batches = iter(lambda: len(s.read(1000)), 0)
         sizes = list(batches)
         assert sum(sizes) == 50 and max(sizes) <= 5  # of a chunk and what ends behind it
+
+
+def test_a_batch_has_no_gap_inside(tmp_path: Path) -> None:
+    rows = sample(30)
+    path = by_hand(tmp_path, (0, packed(rows[:3])), (5, packed(rows[5:8])), (20, packed(rows[20:])))
+    sej.Journal(path).repair()
+    with sej.Scanner(path) as s:
+        ready = iter(s)
+        for row in rows[:3] + rows[5:8] + rows[20:]:
+            assert next(ready) == row
+            assert s.offset in (row.offset + 1, *(gap.stop for gap in s.gaps if gap.start == row.offset + 1))
+        assert [(gap.start, gap.stop) for gap in s.gaps] == [(3, 5), (8, 20)]
+    with sej.Scanner(path) as s:
+        assert [s.read(100), s.read(100), s.read(100), s.read(100)] == [rows[:3], rows[5:8], rows[20:], []]
+        assert len(s.gaps) == 2
+
+
+def test_a_read_that_fails_half_way_loses_nothing(tmp_path: Path) -> None:
+    journal(tmp_path)
+    third = sorted((tmp_path / "jnl").iterdir())[2]
+
+    class OnceBroken(OsDisk):
+        """Too many files are open when the third segment's turn comes."""
+
+        broken = False
+
+        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+            if os.fspath(path) == str(third) and not self.broken:
+                self.broken = True
+                raise OSError(errno.EMFILE, "once", path)
+            return super().open(path, mode)
+
+    with sej.Scanner(tmp_path, disk=OnceBroken()) as s:
+        found = []
+        failed = 0
+        while s.offset < 30:
+            try:
+                found += s.read(100)
+            except OSError:
+                failed += 1
+        assert (found, failed) == (sample(30), 1)
+
+
+def test_blocks_that_are_indexed_while_it_follows_are_verified(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w, sej.Scanner(tmp_path, verify=True) as s:
+        w.append(b"first")
+        assert values(s.read()) == [b"first"]
+        for _ in range(10):
+            w.append_many([b"v" * 1000] * 300)
+        w.close()
+        file = segment(tmp_path, 0)
+        data = bytearray(file.read_bytes())
+        data[-2_000_000] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(CorruptionError, match="CRC32C"):
+            list(s)
 
 
 def test_read_delivers_what_stands_before_damage_first(tmp_path: Path) -> None:
