@@ -110,6 +110,7 @@ class JournalQueue(WorkQueue):
         Raises:
             LockedError: an ordinary reader of that name is at work.
             CorruptionError: the journal's end is damaged.
+            OffsetBeyondEndError: the kept offset lies behind the journal's end.
         """
         if not lease_s > 0:
             raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")

@@ -22,7 +22,7 @@ from typing import Final
 
 from sej.directory import Directory
 from sej.disk import File, replace_file
-from sej.errors import WriterFailedError
+from sej.errors import OffsetBeyondEndError, WriterFailedError
 from sej.format import OFFSET
 from sej.journal import Journal, Tail
 from sej.maintenance import readers_lock
@@ -272,7 +272,7 @@ class QueueLog:
     def _reconcile(self) -> None:
         """On opening: is this the state of this journal, and of this kept offset?"""
         state = self.state
-        kept = read_offset(self._directory.path, self._name, disk=self._disk)
+        kept = self._read_kept()
         if state.kept is not None and (kept is None or kept < state.kept):
             self.state = QueueState(self._first_offset(kept))
             self._replace(self._fresh_epoch())
@@ -304,7 +304,7 @@ class QueueLog:
             state.leased.pop(offset, None)
             state.waiting.pop(offset, None)
         if kept > state.frontier:
-            state.above -= set(range(state.frontier, kept))
+            state.above = {offset for offset in state.above if offset >= kept}
             state.frontier = kept
         state.kept = kept
         self._replace(self.epoch)
@@ -313,7 +313,7 @@ class QueueLog:
         """Start from the good records and the kept offset; what is in doubt is handed out again."""
         file = self._file
         assert file is not None
-        kept = read_offset(self._directory.path, self._name, disk=self._disk)
+        kept = self._read_kept()
         if reason:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
@@ -329,9 +329,21 @@ class QueueLog:
         self.state = state
         self._replace(self._fresh_epoch())
 
+    def _read_kept(self) -> int | None:
+        """The kept offset, as it stands on disk."""
+        kept = read_offset(self._directory.path, self._name, disk=self._disk)
+        if kept is not None and kept > (end := self.tail.end_offset()):
+            raise OffsetBeyondEndError(
+                f"queue {self._name!r} stands at {kept}, but the journal ends at {end}: it lost messages or was"
+                " replaced, and what is put now would count as done; put the reader back with `sej reset`",
+                path=self.ofs_path,
+                offset=kept,
+            )
+        return kept
+
     def _first_offset(self, kept: int | None) -> int:
         if kept is not None:
-            return min(kept, self.tail.end_offset())
+            return kept
         if self._default is FIRST:
             return Journal(self._directory.path, disk=self._disk).first_offset
         return self.tail.end_offset() if isinstance(self._default, Start) else self._default

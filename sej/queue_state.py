@@ -204,7 +204,7 @@ class QueueState:
 
     def _pass(self, frontier: int) -> None:
         if self.above:
-            self.above.difference_update(range(self.frontier, frontier))
+            self.above = {offset for offset in self.above if offset >= frontier}
         if self.intents:
             for offset in [offset for offset in self.intents if offset < frontier and offset not in self.waiting]:
                 del self.intents[offset]

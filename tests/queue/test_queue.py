@@ -637,3 +637,21 @@ class TestDamage:
             q.put(b"plain")
             assert q.put(b"lost", dedupe_key=b"k") == 1
             assert values(q) == [b"plain", b"lost"]
+
+
+def test_a_journal_that_was_replaced_is_said_not_taken_for_done(tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path, "worker") as q:
+        q.put_many([b"a", b"b"])
+        for item in q.get_many(2, timeout=1):
+            item.done()
+    for file in (tmp_path / "jnl").iterdir():
+        file.unlink()
+    for _ in range(2):  # with its log, and without
+        with pytest.raises(sej.OffsetBeyondEndError, match="stands at 2, but the journal ends at 0"):
+            sej.open_queue(tmp_path, "worker")
+        (tmp_path / "ofs" / "worker.queue").unlink(missing_ok=True)
+    with sej.Offset(tmp_path, "worker", beyond_end="rewind") as kept:
+        assert kept.value == 0
+    with sej.open_queue(tmp_path, "worker") as q:
+        q.put(b"new")
+        assert values(q) == [b"new"]
