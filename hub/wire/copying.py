@@ -46,6 +46,7 @@ class CopySession:
         self._unsynced = 0
         self._ended = False
         self._stopped = False
+        self._at_work = False
         self._error: Exception | None = None
 
     def acknowledge(self, chunks: Iterator[bytes | memoryview], stopping: threading.Event) -> Iterator[int]:
@@ -78,7 +79,7 @@ class CopySession:
                     return
                 elif stopping.is_set():
                     raise UnavailableError("the hub is stopping; what was acknowledged is safe, go on when it is back")
-                elif not came:
+                elif not came and not self._at_work:
                     raise UnavailableError(f"nothing came for {self._idle_s} s")
         finally:
             with self._condition:
@@ -93,8 +94,10 @@ class CopySession:
     def _run(self, chunks: Iterator[bytes | memoryview]) -> None:
         try:
             for chunk in chunks:
+                self._at_work = True  # a disk that is slow is no silence of the sender's
                 offset = self._append(chunk)
                 with self._condition:
+                    self._at_work = False
                     self._appended = offset
                     self._unsynced += len(chunk)
                     self._condition.notify_all()
