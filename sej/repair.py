@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sej.directory import Directory, Segment
 from sej.disk import File, replace_file
@@ -242,8 +242,10 @@ def finish_repair(directory: Directory) -> None:
         return
     file = disk.open(path, "read")
     try:
-        intent: dict[str, Any] = json.loads(file.read(file.status().size, 0))
+        intent = json.loads(file.read(file.status().size, 0))
         damaged = directory.segment(int(intent["segment"]))
+        runs = [(directory.at("tmp", str(name)), directory.segment(int(first))) for name, first in intent["runs"]]
+        is_last = bool(intent["last"])
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(
             "what a repair had begun cannot be read from this file; move it to kept/ and run `sej repair` again",
@@ -253,22 +255,26 @@ def finish_repair(directory: Directory) -> None:
     finally:
         file.close()
     disk.unlink(IndexFile(directory, damaged).path)
-    for name, first in reversed(intent["runs"]):
-        staged = directory.at("tmp", name)
-        if disk.status(staged) is not None:
-            disk.unlink(IndexFile(directory, directory.segment(first)).path)
-            disk.rename(staged, directory.segment(first).path)
-    if not intent["runs"] and intent["last"]:  # nothing of it was good, but the journal goes on at its name
+    for staged, segment in reversed(runs):
+        if disk.status(staged) is None:
+            continue
+        if disk.status(damaged.path) is None:  # it is there up to the last rename: retention took it with all in it
+            disk.unlink(staged)
+            continue
+        disk.unlink(IndexFile(directory, segment).path)
+        disk.rename(staged, segment.path)
+    if not runs and is_last:  # nothing of it was good, but the journal goes on at its name
         emptied = disk.open(damaged.path, "edit")
         try:
             emptied.truncate(0)
             emptied.sync()
         finally:
             emptied.close()
-    elif all(first != damaged.first_offset for _, first in intent["runs"]):
+    elif damaged not in (segment for _, segment in runs):
         disk.unlink(damaged.path)
-    for _, first in intent["runs"]:
-        segment = directory.segment(first)
+    for _, segment in runs:
+        if disk.status(segment.path) is None:
+            continue  # retention took it since
         file = disk.open(segment.path, "read")
         try:
             _reindex(directory, segment, file)

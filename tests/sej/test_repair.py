@@ -1,5 +1,6 @@
 """Repair: whatever was damaged, what is left opens, nothing undamaged is lost, and every gap is told."""
 
+import json
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import sej
+import sej.repair
+from sej.disk import OsDisk
 from tests.crash.disk import CrashDisk
 from tests.sej.support import by_hand, encoded, packed, sample, segment
 
@@ -220,3 +223,56 @@ def test_a_crash_at_any_moment_of_a_repair_is_finished_by_the_next_one() -> None
             assert [(gap.start, gap.stop) for gap in s.gaps] == [(1, 2), (4, 5)]
         with sej.Writer("/j", disk=crash.disk) as w:
             assert w.offset == 30
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("where", ["before the renames", "between the renames", "while the index is made"])
+def test_retention_may_take_what_a_repair_that_was_killed_had_written(
+    path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overwrite(path, 2, b"\xff")
+    rename = OsDisk.rename
+
+    def renamed(disk: OsDisk, source: str, target: str) -> None:
+        if "/jnl/" in target and where == "before the renames":
+            raise Killed
+        rename(disk, source, target)
+        if "/jnl/" in target and where == "between the renames":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsDisk, "rename", renamed)
+        if where == "while the index is made":
+            patch.setattr(sej.repair, "_reindex", killed)
+        with pytest.raises(Killed):
+            sej.Journal(path).repair()
+    assert (path / "txn" / "repair").exists()
+    sej.Journal(path).clean(max_bytes=0, keep_segments=2)
+    first = sej.Journal(path).first_offset
+    assert first in (3, 10)
+    with sej.Writer(path) as w:
+        assert w.append(b"on") == 30
+    sej.Journal(path).repair()
+    with sej.Scanner(path, sej.FIRST) as s:
+        assert [message.offset for message in s] == list(range(sej.Journal(path).first_offset, 31))
+    assert sej.Journal(path).first_offset == first
+    assert not list((path / "tmp").glob("repair.*"))
+
+
+@pytest.mark.parametrize("changed", [
+    {"runs": None}, {"runs": [[1]]}, {"runs": [["repair.0", "x"]]}, {"runs": [["repair.0", None]]}, {"segment": None},
+])  # fmt: skip
+def test_an_intent_that_cannot_be_read_says_so(path: Path, changed: dict[str, object]) -> None:
+    intent = {"segment": 0, "runs": [["repair.0000000000000000", 0]], "last": False}
+    (path / "txn").mkdir()
+    for odd in ({**intent, **changed}, {name: intent[name] for name in intent if name not in changed}):
+        (path / "txn" / "repair").write_text(json.dumps(odd))
+        with pytest.raises(sej.CorruptionError, match="move it to kept/"):
+            sej.Journal(path).repair()
