@@ -271,12 +271,16 @@ class Appender:
         with self._mutex:
             if self._failure is not None or self._closed:
                 self._refuse()
-            self._buffer.flush()
             self._lock.check()
-            file, offset, position = self._file, self._buffer.offset, self._buffer.position
+            self._buffer.freeze()  # an append between the write and a look at the offset would count as synced
+            try:
+                self._buffer.flush()
+                file, offset, position = self._file, self._buffer.offset, self._buffer.position
+            finally:
+                self._buffer.thaw()
         file.sync()
         with self._mutex:
-            if file is self._file:
+            if file is self._file and not self._closed:
                 self._synced_position = max(self._synced_position, position)
                 self._write_index(self._synced_position)
         return offset

@@ -1,6 +1,7 @@
 """The writer: forms of appending, what each durability makes visible and durable, rotation, publish, encoded copies."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 import sej
 from sej import DecodeError, Message
+from sej.codec import IMPLEMENTATION
+from sej.disk import File
 from tests.crash.disk import CrashDisk
-from tests.sej.hooks import HookedDisk, Worker, until
+from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, until
 from tests.sej.support import STAMP, encoded, packed, read_all, sample, segment, segments, values
 
 DURABILITIES: list[Any] = ["buffer", "os", "interval", "disk"]
@@ -306,3 +309,34 @@ def test_threads_that_wait_for_the_disk_share_one_sync(tmp_path: Path) -> None:
         assert sorted(int(str(worker.result())) for worker in workers) == list(range(8))
         assert w.durable_offset == 8
         assert len(syncs) == 2, "one for whoever came first, one for all the others"
+
+
+def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    covered: list[int] = []
+    late: list[Worker] = []
+    synced = threading.Event()
+
+    def hook(verb: str, file: File | None, _: bytes) -> None:
+        if verb == "sync" and file is not None and file.path.endswith(".jnl"):
+            covered.append(file.status().size // len(encoded(0, 0, 0, b"", b"v")))
+            synced.set()
+        if verb == "write" and threading.current_thread() in late:
+            assert synced.wait(PATIENCE_S)
+
+    with sej.Writer(tmp_path, disk=HookedDisk(hook)) as w:
+        w.append(b"v")
+        look = w._lock.check
+
+        def looking() -> None:
+            look()
+            if not late:
+                late.append(Worker(lambda: w.append(b"v")))
+                until(lambda: w.offset == 2 or IMPLEMENTATION == "python")
+
+        monkeypatch.setattr(w._lock, "check", looking)
+        w.sync()
+        late[0].result()
+        assert w.durable_offset <= covered[-1]
+    assert covered[-1] == 2
