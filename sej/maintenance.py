@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 
 from sej.directory import Directory, Segment
 from sej.disk import Disk, File, replace_file
-from sej.errors import InvalidNameError
+from sej.errors import CorruptionError, InvalidNameError
 from sej.format import OFFSET, OFFSET_SIZE
 from sej.index import Block, BlockIndex, IndexFile, read_blocks
 from sej.recovery import good_end
 
-__all__ = ["Retention", "clean", "finish_merge", "merge", "readers_lock", "slowest_reader"]
+__all__ = ["Retention", "clean", "finish_merge", "merge", "merged_away", "readers_lock", "slowest_reader"]
 
 _COPY_BYTES: Final = 1 << 20
 
@@ -131,8 +131,8 @@ def merge(directory: Directory, min_bytes: int) -> int:
     """Join runs of small sealed segments until each has min_bytes; readers may go on meanwhile.
 
     The joined bytes are written beside the journal, checked and synced; they take the first segment's name by rename,
-    then the other segments go. A marker in ``txn/`` lets the next writer finish what a crash interrupted. New readers
-    wait for one joint segment at the most.
+    then the other segments go. A marker in ``txn/`` lets the next writer finish what a crash interrupted; it holds the
+    joined index, with the checksums that the parts had. New readers wait for one joint segment at the most.
 
     Returns:
         How many segments went.
@@ -162,27 +162,77 @@ def merge(directory: Directory, min_bytes: int) -> int:
 
 
 def finish_merge(directory: Directory) -> None:
-    """Remove what a merge that crashed left over; called by a writer when it opens."""
+    """Finish what a merge that crashed had begun; called by a writer when it opens.
+
+    Raises:
+        CorruptionError: its marker is damaged.
+    """
     if directory.disk.status(directory.at("txn", "merge")) is not None:
         with readers_lock(directory):
             _finish_merge(directory)
 
 
-def _finish_merge(directory: Directory) -> None:
+def merged_away(directory: Directory) -> list[Segment]:
+    """The segments that :func:`finish_merge` would remove.
+
+    Raises:
+        CorruptionError: the marker of a merge is damaged.
+    """
+    begun = _read_marker(directory)
+    return begun.others if begun is not None and _is_joined(directory, begun) else []
+
+
+class _Merge(NamedTuple):
+    """What the marker says: the joined segment, its size in bytes, those that are in it now, and its index."""
+
+    first: Segment
+    size: int
+    others: list[Segment]
+    blocks: list[Block]
+
+
+def _read_marker(directory: Directory) -> _Merge | None:
     disk = directory.disk
     marker = directory.at("txn", "merge")
     if disk.status(marker) is None:
-        return
+        return None
     file = disk.open(marker, "read")
     try:
         plan = json.loads(file.read(file.status().size, 0))
+        return _Merge(
+            directory.segment(int(plan["first_offset"])),
+            int(plan["size"]),
+            [directory.segment(int(first_offset)) for first_offset in plan["others"]],
+            [Block(*map(int, row)) for row in plan["blocks"]],
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(
+            "what a merge had begun cannot be read from this file; move it to kept/: segments that were joined already"
+            " may then be there twice",
+            path=marker,
+            position=0,
+        ) from error
     finally:
         file.close()
-    merged = disk.status(directory.segment(plan["first_offset"]).path)
-    if merged is not None and merged.size == plan["size"]:  # the rename had happened
-        _remove_joined(directory, plan["others"])
-    disk.unlink(directory.at("tmp", "merge"))
-    disk.unlink(marker)
+
+
+def _is_joined(directory: Directory, begun: _Merge) -> bool:
+    """Whether the rename had happened."""
+    there = directory.disk.status(begun.first.path)
+    return there is not None and there.size == begun.size
+
+
+def _finish_merge(directory: Directory) -> None:
+    begun = _read_marker(directory)
+    if begun is None:
+        return
+    if _is_joined(directory, begun):
+        index_file = IndexFile(directory, begun.first)
+        index_file.write(begun.blocks, 0)
+        index_file.close()
+        _remove_joined(directory, begun.others)
+    directory.disk.unlink(directory.at("tmp", "merge"))
+    directory.disk.unlink(directory.at("txn", "merge"))
 
 
 def _join(directory: Directory, group: list[Segment]) -> int:
@@ -200,17 +250,11 @@ def _join(directory: Directory, group: list[Segment]) -> int:
         size = file.status().size
     finally:
         file.close()
-    others = [segment.first_offset for segment in group[1:]]
-    plan = {"first_offset": group[0].first_offset, "size": size, "others": others}
+    first, *others = (segment.first_offset for segment in group)
+    plan = {"first_offset": first, "size": size, "others": others, "blocks": _joined_blocks(directory, group)}
     replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), json.dumps(plan).encode())
-    blocks = _joined_blocks(directory, group)
-    index_file = IndexFile(directory, group[0])
-    disk.unlink(index_file.path)
-    disk.rename(joined, group[0].path)
-    index_file.write(blocks, 0)
-    index_file.close()
-    _remove_joined(directory, others)
-    disk.unlink(directory.at("txn", "merge"))
+    disk.rename(joined, group[0].path)  # the index of the first part is true of it too, as far as it goes
+    _finish_merge(directory)
     return len(others)
 
 
@@ -229,11 +273,10 @@ def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
     return index.blocks
 
 
-def _remove_joined(directory: Directory, others: list[int]) -> None:
+def _remove_joined(directory: Directory, others: list[Segment]) -> None:
     # From the newest on: a reader that looks for an offset meanwhile finds it in what is left of the old ones, or in
     # the joined one.
-    for first_offset in reversed(others):
-        segment = directory.segment(first_offset)
+    for segment in reversed(others):
         directory.disk.unlink(segment.path)
         directory.disk.unlink(IndexFile(directory, segment).path)
 

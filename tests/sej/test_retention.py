@@ -1,5 +1,6 @@
 """Retention and merging: what goes, what stays, and who may be reading meanwhile."""
 
+import json
 import os
 import threading
 from contextlib import closing
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.disk import OS
+from sej.disk import OS, OsDisk
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments
 
@@ -203,3 +204,58 @@ def test_a_writer_does_not_wait_for_whoever_takes_segments_away(tmp_path: Path) 
         assert values(tmp_path) == list(range(COUNT))
     fill(tmp_path, retention=sej.Retention(max_bytes=0))
     assert len(segments(tmp_path)) == 1
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def kill_a_merge(path: Path, where: str) -> None:
+    """Join all sealed segments, and die behind the rename or in the removal of what was joined."""
+    rename, unlink = OsDisk.rename, OsDisk.unlink
+
+    def renamed(disk: OsDisk, source: str, target: str) -> None:
+        if target.endswith(".jnl") and where == "before the rename":
+            raise Killed
+        rename(disk, source, target)
+        if target.endswith(".jnl") and where == "behind the rename":
+            raise Killed
+
+    def unlinked(disk: OsDisk, name: str) -> None:
+        unlink(disk, name)
+        if name.endswith(".idx") and where == "while parts are removed":
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OsDisk, "rename", renamed)
+        patch.setattr(OsDisk, "unlink", unlinked)
+        with pytest.raises(Killed):
+            sej.Journal(path).merge(100_000)
+    assert (path / "txn" / "merge").exists()
+
+
+KILLED = ["before the rename", "behind the rename", "while parts are removed"]
+
+
+@pytest.mark.parametrize("where", KILLED)
+def test_the_checksums_of_the_parts_outlive_a_merge_that_was_killed(path: Path, where: str) -> None:
+    kill_a_merge(path, where)
+    joined = path / "jnl" / f"{0:016x}.jnl"
+    data = bytearray(joined.read_bytes())
+    data[60] ^= 1
+    joined.write_bytes(data)
+    with sej.Writer(path):
+        pass
+    (problem,) = sej.Journal(path).verify()
+    assert (problem.kind, problem.offset) == ("checksum", 0)
+    assert not (path / "txn" / "merge").exists()
+
+
+def test_a_marker_of_a_merge_that_cannot_be_read_says_so(path: Path) -> None:
+    kill_a_merge(path, "before the rename")
+    marker = path / "txn" / "merge"
+    plan = json.loads(marker.read_bytes())
+    for odd in (*({name: plan[name] for name in plan if name != gone} for gone in plan), {**plan, "blocks": [[1]]}, 5):
+        marker.write_text(json.dumps(odd))
+        with pytest.raises(sej.CorruptionError, match="move it to kept/"):
+            sej.Writer(path)
