@@ -107,7 +107,10 @@ def clean(
             if name not in readers:
                 raise InvalidNameError(f"there is no reader {name!r} to be ignored", path=directory.at("ofs"))
         slowest = slowest_reader(directory, ignore_readers)
-        segments = directory.segments()
+        if not dry_run:
+            _finish_merge(directory)  # a joined segment reaches further than the name of the next one says
+        gone = merged_away(directory)
+        segments = [segment for segment in directory.segments() if segment not in gone]
         status = [directory.disk.status(segment.path) for segment in segments]
         left = sum(there.size for there in status if there is not None)
         for at, segment in enumerate(segments[: max(len(segments) - policy.keep_segments, 0)]):

@@ -259,3 +259,17 @@ def test_a_marker_of_a_merge_that_cannot_be_read_says_so(path: Path) -> None:
         marker.write_text(json.dumps(odd))
         with pytest.raises(sej.CorruptionError, match="move it to kept/"):
             sej.Writer(path)
+
+
+@pytest.mark.parametrize("where", KILLED)
+def test_a_merge_that_was_killed_takes_nothing_from_a_reader(path: Path, where: str) -> None:
+    last = int(list(segments(path))[-2][:16], 16)
+    with sej.Offset(path, "slow") as slow:
+        slow.commit(last)
+    kill_a_merge(path, where)
+    would = sej.Journal(path).clean(max_bytes=0, dry_run=True)
+    assert sej.Journal(path).clean(max_bytes=0) == would
+    assert values(path, last) == list(range(last, COUNT))
+    with sej.Writer(path) as w:
+        assert w.offset == COUNT
+    assert values(path, last) == list(range(last, COUNT))
