@@ -212,13 +212,15 @@ class SharedWriter:
         if self._closed or os.getpid() != self._pid:
             return
         try:
-            if self._failure is None and self._end.file is not None:
-                self.sync()
-        finally:
             with self._mutex:
-                self._closed = True
-                self._syncer.close()
-                self._end.close()
+                try:
+                    if self._failure is None:
+                        self._sync_alone()
+                finally:
+                    self._closed = True  # nothing comes in between the last sync and this
+        finally:
+            self._syncer.close()  # without the mutex, which the background thread may be waiting for
+            self._end.close()
             _alive.discard(self)
 
     def __enter__(self) -> Self:
@@ -266,10 +268,22 @@ class SharedWriter:
 
     def _sync_some(self) -> int:
         with self._mutex:
+            if self._closed:
+                self._refuse()
             file, offset = self._end.file, self._end.offset
         if file is not None:
             file.sync()
         return offset
+
+    def _sync_alone(self) -> None:
+        if self._end.file is None or self._syncer.durable_offset >= self._end.offset:
+            return
+        try:
+            self._end.file.sync()
+        except OSError as error:
+            self._fail(error)
+            raise self._failed(error) from error
+        self._syncer.advance(self._end.offset)
 
     # --- failing
 

@@ -1,12 +1,14 @@
 """The shared writer: beside others of its kind, exclusive writers, the original, retention, death and damage."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 import sej
-from tests.sej.hooks import output, script
+from sej.disk import File
+from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, script, until
 
 
 def everything(path: Path) -> list[bytes]:
@@ -171,3 +173,52 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         assert w.append(b"b") == 1
+
+
+@pytest.mark.parametrize("turn", ["before the last sync", "during it"])
+def test_an_append_that_meets_close_is_synced_or_refused(
+    turn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    covered = [0]
+    late: list[Worker] = []
+    closing, held, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def anybody_may_write() -> bool:
+        free = w._mutex.acquire(blocking=False)
+        if free:
+            w._mutex.release()
+        return free
+
+    def hook(verb: str, file: File | None, _: bytes) -> None:
+        if verb == "sync" and file is not None and file.path.endswith(".jnl"):
+            covered.append(file.status().size)
+            if closing.is_set() and turn == "during it" and not late:
+                late.append(Worker(lambda: w.append(b"late")))
+                if Worker(anybody_may_write).result():
+                    until(held.is_set)
+
+    w = sej.SharedWriter(tmp_path, durability="disk", disk=HookedDisk(hook))
+    w.append(b"first")
+    commit = w._syncer.commit
+
+    def slow(offset: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            held.set()
+            assert closed.wait(PATIENCE_S)
+        commit(offset)
+
+    monkeypatch.setattr(w._syncer, "commit", slow)
+    if turn == "during it":
+        w._syncer.durable_offset = 0  # so that there is something left to sync
+    else:
+        late.append(Worker(lambda: w.append(b"late")))
+        until(held.is_set)
+    closing.set()
+    w.close()
+    closed.set()
+    if turn == "during it":
+        with pytest.raises(sej.ClosedError):
+            late[0].result()
+    else:
+        assert late[0].result() == 1
+    assert covered[-1] == (tmp_path / "jnl" / f"{0:016x}.jnl").stat().st_size
