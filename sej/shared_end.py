@@ -104,7 +104,7 @@ class SharedEnd:
             self._rotate()
             self._sign()
         elif self.position - self._indexed_to >= _INDEX_BYTES:
-            self._take(open_end(self._directory))  # syncs, then extends the index
+            self._take(open_end(self._directory))  # extends the index
 
     def close(self) -> None:
         """Close the files."""
@@ -166,9 +166,12 @@ class SharedEnd:
         return any(name in ("merge", "repair") or name.endswith(".intent") for name in disk.list(txn))
 
     def _take(self, end: End, *, sealing: bool = False) -> None:
+        """Go on at an end, and write the index entries it lacks once their bytes are synced."""
         self.file = end.file
         self.position, self.offset = end.position, end.offset
         blocks = [*end.blocks, end.partial] if sealing and end.partial is not None else end.blocks
+        if sealing or (blocks and end.synced_position < blocks[-1].end):
+            self.file.sync()
         if blocks:
             with contextlib.suppress(OSError):  # an index can be rebuilt; its absence only costs time
                 end.index_file.write(blocks, end.known)
@@ -185,8 +188,6 @@ class SharedEnd:
         self._lock.truncate(0)
         assert self.file is not None
         self._take(open_end(self._directory), sealing=True)
-        assert self.file is not None
-        self.file.sync()
         self._sealed(self.offset)
         self._take(start_segment(self._directory, self.offset))
         if self._retention is not None:

@@ -42,6 +42,26 @@ def test_a_segment_that_is_ended_has_a_checksum_for_every_message(tmp_path: Path
         file.write_bytes(sound)
 
 
+def test_index_entries_are_written_after_their_bytes_were_synced(tmp_path: Path) -> None:
+    synced = 0
+    ends: list[int] = []
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        nonlocal synced
+        if verb == "sync" and file is not None and file.path.endswith(".jnl"):
+            synced = file.status().size
+        if verb.startswith("write") and file is not None and file.path.endswith(".idx") and len(data) >= 64:
+            ends.append(int.from_bytes(data[-64:][8:16], "big"))
+            assert ends[-1] <= synced
+
+    with sej.SharedWriter(tmp_path, disk=HookedDisk(hook)) as w:
+        for _ in range(38):
+            w.append(b"v" * 500_000)
+    with sej.SharedWriter(tmp_path, disk=HookedDisk(hook)) as w:
+        w.append(b"v")
+    assert len(ends) == 2, "as it grew, and at the next opening"
+
+
 def test_beside_an_exclusive_writer(tmp_path: Path) -> None:
     with sej.SharedWriter(tmp_path, lock_timeout=0.0) as shared:
         shared.append(b"a")
