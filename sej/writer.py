@@ -327,7 +327,8 @@ class Writer(Appender):
                 self._lock.check()
                 self._seal()
                 self._directory.disk.rename(staged, self._directory.segment(first).path)
-                self._take(open_end(self._directory, alone=True))
+                end = open_end(self._directory, alone=True)
+                self._take(end._replace(synced_position=end.position))  # it was staged and synced whole
                 self._buffer.offset = span.stop
                 self._syncer.advance(span.stop)
                 if self._buffer.position >= self._segment_bytes:

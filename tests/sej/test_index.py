@@ -195,12 +195,14 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["append", "publish", "rotate"])
+@pytest.mark.parametrize("how", ["append", "publish", "publish much", "rotate"])
 def test_a_closed_journal_has_a_checksum_for_every_message(how: str, tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append(b"value")
         if how == "publish":
             w.publish([b"value"])
+        elif how == "publish much":
+            w.publish([b"v" * 100_000] * 30)  # more than an opening syncs by itself
         elif how == "rotate":
             w.rotate()
             w.append(b"value")
