@@ -15,10 +15,11 @@ anew, and the report names it.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from sej.codec import decode_many
 from sej.directory import Directory, Segment
 from sej.disk import File, replace_file
 from sej.errors import CorruptionError
@@ -26,6 +27,7 @@ from sej.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
+from sej.maintenance import finish_merge, merged_away
 from sej.opening import lock_segment
 from sej.recovery import good_end, keep, next_candidate, what_is_wrong
 
@@ -33,6 +35,7 @@ __all__ = ["Repair", "finish_repair", "reindex", "repair"]
 
 _COPY_BYTES: Final = 1 << 20
 _ANY_REACH: Final = 1 << 50
+_STEP_BYTES: Final = 1 << 16
 _JUMP_MAX: Final = 1 << 20
 """A single message at a segment's end is believed when it is not further ahead than this."""
 
@@ -76,8 +79,10 @@ def repair(
     done = Repair([], [], [], [])
     with Lock(directory.at("jnl.lck"), what="the journal's writer lock", disk=directory.disk):
         if not dry_run:
+            finish_merge(directory)
             finish_repair(directory)
-        segments = directory.segments()
+        gone = merged_away(directory)
+        segments = [segment for segment in directory.segments() if segment not in gone]
         if segments:
             last_file = directory.disk.open(segments[-1].path, "edit")
             try:
@@ -124,8 +129,7 @@ def _plan(file: File, segment: Segment, floor: int, ceiling: int) -> _Plan:
     end, stop = good_end(file, 0, segment.first_offset)
     runs = [_Run(0, end, segment.first_offset, stop)]
     if end < size:
-        islands = (run for run in _islands(file, end, max(stop, floor)) if run.stop <= ceiling)
-        runs = _rising([*runs, *islands])
+        runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
     if len(runs) > 1 and _is_far(*runs[-2:]):
         runs.pop()
     if not end:
@@ -136,21 +140,42 @@ def _plan(file: File, segment: Segment, floor: int, ceiling: int) -> _Plan:
         if (run.start, run.first) != (position, due):
             damage.append((position, run.start, what_is_wrong(file, position, due) or "bytes that came between"))
         position, due = run.end, run.stop
-    reason = what_is_wrong(file, position, due)
-    if reason is not None:
-        damage.append((position, size, reason))
+    if position < size:
+        damage.append((position, size, what_is_wrong(file, position, due) or "messages that the next segment has"))
     return _Plan(runs, damage)
 
 
-def _islands(file: File, position: int, due: int) -> Iterator[_Run]:
-    """Every run of well-formed, consecutive messages from position on with offsets from due on.
+def _islands(file: File, position: int, due: int, ceiling: int) -> Iterator[_Run]:
+    """Every run of well-formed, consecutive messages from position on with offsets from due to below ceiling.
 
-    Recovery asks for an offset that is reachable; here bytes may be missing, so any later offset will do.
+    Recovery asks for an offset that is reachable; here bytes may be missing, so any later offset will do. A run is cut
+    where an earlier one stops inside it: where stretches of the file overlap, each has messages that the others lack.
     """
     size = file.status().size
+    stops = [ceiling]
     while (found := next_candidate(file, position, size, due - 1, position - _ANY_REACH)) is not None:
         position, stop = good_end(file, found.position, found.offset)
-        yield _Run(found.position, position, found.offset, stop)
+        run = _Run(found.position, position, found.offset, stop)
+        for cut in stops[bisect_right(stops, run.first) : bisect_left(stops, stop)]:
+            at = _place(file, run, cut)
+            yield _Run(run.start, at, run.first, cut)
+            run = _Run(at, position, cut, stop)
+        if run.first < ceiling:
+            yield run
+        if stop < ceiling and stops[bisect_left(stops, stop)] != stop:
+            insort(stops, stop)
+
+
+def _place(file: File, run: _Run, offset: int) -> int:
+    """Where a message of a run starts."""
+    position, due = run.start, run.first
+    size = _STEP_BYTES
+    while due < offset:
+        data = file.read(min(size, run.end - position), position)
+        messages, end = decode_many(data, 0, len(data), due, offset - due)
+        position, due = position + end, due + len(messages)
+        size = _STEP_BYTES if messages else 2 * size
+    return position
 
 
 def _rising(runs: list[_Run]) -> list[_Run]:

@@ -168,6 +168,24 @@ def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:
             w.append(b"on")
 
 
+def test_where_segments_overlap_only_what_the_next_one_has_is_taken_out(tmp_path: Path) -> None:
+    path = by_hand(tmp_path, (0, packed(MESSAGES[:20])), (10, packed(MESSAGES[10:30])))
+    overwrite(path, 5, b"\xff")
+    done = sej.Journal(path).repair()
+    assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
+    assert Path(done.kept[-1]).read_bytes() == packed(MESSAGES[10:20])
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_stretch_that_stands_there_twice_costs_no_message(tmp_path: Path, copies: int) -> None:
+    """As after a copy that was resumed with an overlap."""
+    twice = packed(MESSAGES[15:20]) * copies
+    path = by_hand(tmp_path, (0, packed(MESSAGES[:20]) + twice + packed(MESSAGES[20:])))
+    overwrite(path, 5, b"\xff")
+    sej.Journal(path).repair()
+    assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
+
+
 def test_lone_messages_between_damages_are_kept(tmp_path: Path) -> None:
     """Zeros over half of the messages, no two good ones side by side, and bytes missing before each."""
     data = bytearray()

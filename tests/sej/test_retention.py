@@ -273,3 +273,20 @@ def test_a_merge_that_was_killed_takes_nothing_from_a_reader(path: Path, where: 
     with sej.Writer(path) as w:
         assert w.offset == COUNT
     assert values(path, last) == list(range(last, COUNT))
+
+
+@pytest.mark.parametrize("where", KILLED)
+def test_a_repair_of_what_a_killed_merge_left_loses_only_what_is_damaged(path: Path, where: str) -> None:
+    kill_a_merge(path, where)
+    joined = path / "jnl" / f"{0:016x}.jnl"
+    data = bytearray(joined.read_bytes())
+    data[2 * 66 + 17] = 0xFF
+    joined.write_bytes(data)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "jnl.lck"}
+    planned = sej.Journal(path).repair(dry_run=True)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "jnl.lck"} == before
+    done = sej.Journal(path).repair()
+    assert [gap[:2] for gap in done.gaps] == [(2, 3)] == [gap[:2] for gap in planned.gaps]
+    assert (done.segments, done.notes) == (planned.segments, planned.notes)
+    assert values(path, 0) == [n for n in range(COUNT) if n != 2]
+    assert sej.Journal(path).verify() == []
