@@ -165,7 +165,7 @@ class Buffer:
         Args:
             write: takes pending bytes and says how many of them it wrote; None where until is 0.
             trouble: told of what write raised, before the append raises it; or, with None, how little it wrote: then it
-                writes the rest.
+                writes the rest, and is told of what it raised itself.
             until: a position of the file; 0: always drain.
             look_in_ns: how long.
         """
@@ -194,11 +194,11 @@ class Buffer:
         assert self._trouble is not None
         try:
             taken = self._write(bytes(self._data[self._drained :]))
+            if taken < size:
+                self._trouble(None, taken)
         except BaseException as error:
             self._trouble(error, 0)
             raise
-        if taken < size:
-            self._trouble(None, taken)
         self._drained = len(self._data)
         self.position += size
 

@@ -489,16 +489,17 @@ cdef class Buffer:
                     with nogil:
                         taken = sej_write(self._descriptor, self._data + self._drained, size)
                         failure = errno
-                if taken < 0:
+                if taken < size:
                     try:
-                        if failure != EINTR:
-                            raise OSError(failure, os.strerror(failure))
-                        taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
+                        if taken < 0:
+                            if failure != EINTR:
+                                raise OSError(failure, os.strerror(failure))
+                            taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
+                        if taken < size:
+                            self._trouble(None, taken)
                     except BaseException as error:
                         self._trouble(error, 0)
                         raise
-                if taken < size:
-                    self._trouble(None, taken)
                 self._drained = self._used
                 self.position += size
             else:

@@ -177,7 +177,7 @@ class Appender:
             return  # the next opening finds a torn tail and cuts it
 
     def _write_trouble(self, error: BaseException | None, taken: int) -> None:
-        """Cut what a failed write left, and poison; write the rest of a short one. What the buffer calls."""
+        """Poison, and cut what a failed write left; write the rest of a short one. What the buffer calls."""
         with self._buffer.pending() as view:
             if error is None:
                 try:
@@ -185,11 +185,10 @@ class Appender:
                     return
                 except OSError as late:
                     error = late
+            self._fail(error)  # first: an interrupt that comes from here on finds the writer closed
             if not isinstance(error, OSError):
-                self._fail(error)
                 return
             self._cut_partial_write(view)
-        self._fail(error)
         raise self._failed("a write failed", error) from error
 
     def _segment_offset_of_pending(self, view: memoryview) -> int:

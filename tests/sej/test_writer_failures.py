@@ -156,6 +156,29 @@ def test_a_full_disk_leaves_a_clean_tail_and_appending_works_again(durability: A
         assert again.recovery is None and again.append(b"space again") == len(found)
 
 
+def test_an_interrupt_between_the_parts_of_a_write_poisons_the_writer(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    def hook(verb: str, *_: object) -> None:
+        if verb == "write" and written:
+            raise KeyboardInterrupt
+
+    def short(data: bytes) -> int:
+        written.append(os.write(w._file.fileno(), data[:10]))
+        return written[-1]
+
+    w = sej.Writer(tmp_path, disk=HookedDisk(hook))
+    w.append(b"good")
+    w._buffer.steady(short, w._write_trouble, 1 << 18, 1 << 60)
+    with pytest.raises(KeyboardInterrupt):
+        w.append(b"interrupted")
+    assert written == [10]
+    assert_poisoned(w)
+    w.close()
+    with sej.Writer(tmp_path) as again:
+        assert again.recovery is not None and again.append(b"next") == 1
+
+
 LIMITED = """
 import resource, sys, json, sej
 w = sej.Writer(sys.argv[1], durability=sys.argv[2])
