@@ -124,12 +124,14 @@ class Buffer:
 
         For a caller that holds the lock and has frozen the buffer. Drains at ``batch_limit``.
         """
-        if not len(self._data):
-            self.first_timestamp = self.newest_timestamp = run.first_timestamp
         with memoryview(data) as view:
-            self._data += view[start : run.position]
+            taken = bytes(view[start : run.position])
+        if not self._data:
+            self.first_timestamp = self.newest_timestamp = run.first_timestamp
+        if run.newest_timestamp > self.newest_timestamp:
+            self.newest_timestamp = run.newest_timestamp
         self.last_timestamp = run.last_timestamp
-        self.newest_timestamp = max(self.newest_timestamp, run.newest_timestamp)
+        self._data += taken
         self.offset += run.messages
         if len(self._data) - self._drained >= self.batch_limit:
             self._run_drain()
@@ -150,8 +152,9 @@ class Buffer:
 
     def drained(self) -> None:
         """Take note that what was pending is written."""
-        self.position += len(self._data) - self._drained
-        self._drained = len(self._data)
+        end = len(self._data)
+        self.position += end - self._drained
+        self._drained = end
 
     def steady(
         self,
@@ -186,7 +189,8 @@ class Buffer:
 
     def _run_drain(self) -> None:
         """Write what is pending, or let the writer do it where it has more to do than that."""
-        size = len(self._data) - self._drained
+        end = len(self._data)
+        size = end - self._drained
         if self.position + size >= self.steady_until or time.monotonic_ns() >= self._look_at:
             self._drain()
             return
@@ -199,7 +203,7 @@ class Buffer:
         except BaseException as error:
             self._trouble(error, 0)
             raise
-        self._drained = len(self._data)
+        self._drained = end
         self.position += size
 
     def stop(self, refuse: Callable[[], NoReturn]) -> None:
@@ -213,15 +217,21 @@ class Buffer:
     def _put(self, value: bytes, key: bytes, type: int, timestamp: int) -> int:
         offset = self.offset
         data = self._data
+        message = b"".join(
+            (
+                HEAD.pack(offset, timestamp, type, len(key)),
+                key,
+                INT32.pack(len(value)),
+                value,
+                INT32.pack(OVERHEAD_SIZE + len(key) + len(value)),
+            )
+        )
+        # No call from here on: interrupts come with calls, and find the message taken and counted, or neither.
         if not data:
             self.first_timestamp = self.newest_timestamp = timestamp
-        data += HEAD.pack(offset, timestamp, type, len(key))
-        data += key
-        data += INT32.pack(len(value))
-        data += value
-        data += INT32.pack(OVERHEAD_SIZE + len(key) + len(value))
-        self.last_timestamp = timestamp
-        if timestamp > self.newest_timestamp:
+        elif timestamp > self.newest_timestamp:
             self.newest_timestamp = timestamp
+        self.last_timestamp = timestamp
+        data += message
         self.offset = offset + 1
         return offset

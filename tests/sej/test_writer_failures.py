@@ -1,9 +1,12 @@
 """A writer that fails stays failed; what was acknowledged stays; reopening works. Forks, forgotten writers."""
 
+import contextlib
 import errno
 import gc
+import itertools
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej import LockLostError, WriterFailedError
+from sej import LockLostError, WriterFailedError, _buffer_py
 from sej.disk import File
 from tests.sej.hooks import HookedDisk, Worker, output, until
 from tests.sej.support import read_all, segment, values
@@ -177,6 +180,42 @@ def test_an_interrupt_between_the_parts_of_a_write_poisons_the_writer(tmp_path: 
     w.close()
     with sej.Writer(tmp_path) as again:
         assert again.recovery is not None and again.append(b"next") == 1
+
+
+def test_an_interrupt_at_any_call_leaves_whole_messages_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python signals are handled where calls begin and end; the compiled buffer makes none."""
+    monkeypatch.setattr("sej.writer.Buffer", _buffer_py.Buffer)
+    for strike in itertools.count(1):
+        path = tmp_path / str(strike)
+        left = strike
+
+        def profile(_: object, event: str, __: object) -> None:
+            nonlocal left
+            left -= event != "c_call"  # what was called is ended by its own interrupt
+            if not left:
+                raise KeyboardInterrupt
+
+        w = sej.Writer(path)
+        w.append(b"first")
+        expected = [b"first"]
+        sys.setprofile(profile)
+        try:
+            w.append(b"struck")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        with contextlib.suppress(WriterFailedError):
+            w.append(b"next")
+            expected.append(b"next")
+        w.close()
+        sej.Writer(path).close()
+        assert sej.Journal(path).verify() == []
+        found = values(read_all(path))
+        assert found in (expected, [b"first", b"struck", *expected[1:]])
+        if left > 0:
+            assert strike > 10 and found == [b"first", b"struck", b"next"]
+            return
 
 
 LIMITED = """
