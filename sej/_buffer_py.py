@@ -79,9 +79,9 @@ class Buffer:
         payload = _as_bytes(value, "value")
         label = _as_bytes(key, "key")
         _check(label, payload, type, 0 if timestamp is None else timestamp)
+        self._require_open()  # without the lock: in a forked child nobody may be there to let it go
         with self._lock:
-            if self._refuse is not None:
-                self._refuse()
+            self._require_open()
             offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
             if len(self._data) - self._drained >= self.limit:
                 self._run_drain()
@@ -107,9 +107,9 @@ class Buffer:
                 raise ValueError(f"{name} has {size} entries for {count} values")
         for index in range(count):
             _check(labels[index], payloads[index], types[index], timestamps[index])
+        self._require_open()
         with self._lock:
-            if self._refuse is not None:
-                self._refuse()
+            self._require_open()
             first = self.offset
             for index in range(count):
                 self._put(payloads[index], labels[index], types[index], timestamps[index])
@@ -209,6 +209,10 @@ class Buffer:
     def stop(self, refuse: Callable[[], NoReturn]) -> None:
         """From now on every append calls refuse, which raises."""
         self._refuse = refuse
+
+    def _require_open(self) -> None:
+        if self._refuse is not None:
+            self._refuse()
 
     def __len__(self) -> int:
         """Bytes since the last clear."""

@@ -94,7 +94,13 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    #define new_tuple(type, size) ((PyObject *)PyObject_GC_NewVar(PyTupleObject, type, size))
+    static inline PyObject *new_tuple(PyTypeObject *type, Py_ssize_t size) {
+        PyTupleObject *made = PyObject_GC_NewVar(PyTupleObject, type, size);
+    #if PY_VERSION_HEX >= 0x030E0000
+        if (made != NULL) made->ob_hash = -1;  /* tuples remember their hash: not computed yet */
+    #endif
+        return (PyObject *)made;
+    }
     #define raw_bytes(value) PyBytes_AS_STRING((PyObject *)(value))
     #define raw_is_bytes(value) PyBytes_CheckExact((PyObject *)(value))
     """
@@ -527,6 +533,8 @@ cdef class Buffer:
                 or PyBytes_GET_SIZE(value) > MAX_SIZE - OVERHEAD - MAX_KEY):
             _reference._check(key, value, type, 0 if timestamp is None else timestamp)
         if self._busy:
+            if self._refuse is not None:
+                self._refuse()  # without the lock: in a forked child nobody may be there to let it go
             with self._lock:
                 if self._refuse is not None:
                     self._refuse()
@@ -601,6 +609,8 @@ cdef class Buffer:
             value_list = list(value_list)  # ours from here on: while a drain waits, others may run
         if key_list is not None and key_list is keys:
             key_list = list(key_list)
+        if self._refuse is not None:
+            self._refuse()
         with self._lock:
             if self._refuse is not None:
                 self._refuse()

@@ -315,6 +315,8 @@ class SharedWriter:
 
     def _after_fork(self) -> None:
         """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
+        self._depth = 0
         self._end.close()
 
 

@@ -448,6 +448,7 @@ _alive: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for writer in list(_alive):
+        writer._mutex = threading.Lock()  # another thread may have held it, and is not here to let it go
         writer._buffer.stop(writer._refuse)
         writer._file.close()  # the child's copy: the segment's lock must die with the parent
 

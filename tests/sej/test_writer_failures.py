@@ -345,6 +345,38 @@ def test_a_forked_child_cannot_use_its_parents_writer(durability: str, tmp_path:
     assert values(read_all(tmp_path)) == [b"parent", b"parent again"]
 
 
+BUSY = """
+import os, signal, sys, threading, sej
+w = getattr(sej, sys.argv[2])(sys.argv[1])
+w.append(b"parent")
+holding, done = threading.Event(), threading.Event()
+def hold():
+    with w._mutex:
+        holding.set()
+        done.wait()
+threading.Thread(target=hold).start()
+holding.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    for call in (lambda: w.append(b"child"), lambda: w.append_many([b"child"]), w.sync):
+        try:
+            call()
+        except sej.ClosedError:
+            continue
+        os._exit(1)
+    os._exit(0)
+done.set()
+print(os.waitpid(child, 0)[1])
+w.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Writer", "SharedWriter"])
+def test_a_forked_child_is_refused_while_another_thread_was_at_work(kind: str, tmp_path: Path) -> None:
+    assert output(BUSY, tmp_path, kind) == "0"
+
+
 ORPHAN = """
 import os, sys, sej
 w = sej.Writer(sys.argv[1])
