@@ -13,6 +13,7 @@ Reads with bounded memory; changes nothing. :func:`keep` moves bytes aside befor
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from sej.codec import Candidate, find_candidate, measure, message_size
@@ -22,16 +23,20 @@ from sej.errors import CorruptionError, DecodeError
 from sej.format import HEAD_SIZE, INT32, INT32_SIZE, MAX_KEY_SIZE, MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 
 __all__ = [
+    "ANY_REACH",
     "Damage",
     "Recovery",
     "find_damage",
     "good_end",
+    "is_torn",
     "keep",
     "last_message_start",
     "next_candidate",
     "what_is_wrong",
 ]
 
+ANY_REACH: Final = 1 << 50
+"""Taken from the place of a damage, it makes every offset reachable."""
 _WINDOW_BYTES: Final = 1 << 22
 _FIRST_WINDOW_BYTES: Final = 1 << 16
 _HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
@@ -134,7 +139,7 @@ def _look(file: File, position: int, due: int, size: int) -> _Look | None:
     if claimed > size - position:
         reason = f"a message of {claimed} bytes begins, of which the file holds {size - position}"
         return _Look(reason, chained=offset == due)
-    trailer = INT32.unpack(file.read(INT32_SIZE, position + claimed - INT32_SIZE))[0]
+    trailer = _size_before(file, position + claimed)
     if trailer != claimed:
         return _Look(f"size field {trailer} at the message's end: expected {claimed}")
     if offset == due:
@@ -162,12 +167,28 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
         return None
     if found.instead is not None:
         return Damage(position, due, size - position, found.reason, found.instead)
-    start = position + 1
-    while True:
-        follower = next_candidate(file, start, size, due, position)
-        if follower is None or not found.chained or _reaches_end(file, follower, size):
-            return Damage(position, due, size - position, found.reason, follower)
-        start = follower.position + 1
+    if found.chained:
+        chains = _chains(file, position, due, size, position)
+        follower = next((start for start, reaches_end in chains if reaches_end), None)
+    else:
+        follower = next_candidate(file, position + 1, size, due, position)
+    return Damage(position, due, size - position, found.reason, follower)
+
+
+def is_torn(file: File, position: int, due: int) -> bool:
+    """Whether the due message begins at position and the file lacks its end: what looks like messages is its value.
+
+    False where its length may be damaged: a chain that reaches the end of the file follows it, with any later offsets,
+    or a message right behind a size that says that one ends there which began at position.
+    """
+    size = file.status().size
+    found = _look(file, position, due, size)
+    if found is None or not found.chained:
+        return False
+    return not any(
+        reaches_end or _size_before(file, start.position) == start.position - position
+        for start, reaches_end in _chains(file, position, due, size, position - ANY_REACH)
+    )
 
 
 def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:
@@ -191,14 +212,20 @@ def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> 
 
 
 def _trailer_is(file: File, found: Candidate) -> bool:
-    size = found.end - found.position
-    trailer: int = INT32.unpack(file.read(INT32_SIZE, found.end - INT32_SIZE))[0]
-    return trailer == size
+    return _size_before(file, found.end) == found.end - found.position
 
 
-def _reaches_end(file: File, found: Candidate, size: int) -> bool:
-    end, due = good_end(file, found.position, found.offset)
-    return end == size and due - found.offset >= 2
+def _chains(file: File, position: int, due: int, size: int, damage: int) -> Iterator[tuple[Candidate, bool]]:
+    """Where consecutive messages start behind position, and whether at least two of them reach the end of the file."""
+    start = position + 1
+    while (found := next_candidate(file, start, size, due, damage)) is not None:
+        start, stop = good_end(file, found.position, found.offset)
+        yield found, start == size and stop - found.offset >= 2
+
+
+def _size_before(file: File, position: int) -> int:
+    size: int = INT32.unpack(file.read(INT32_SIZE, position - INT32_SIZE))[0]
+    return size
 
 
 def last_message_start(file: File, end: int) -> int | None:
@@ -208,7 +235,7 @@ def last_message_start(file: File, end: int) -> int | None:
     """
     if end < OVERHEAD_SIZE:
         return None
-    size = INT32.unpack(file.read(INT32_SIZE, end - INT32_SIZE))[0]
+    size = _size_before(file, end)
     if not OVERHEAD_SIZE <= size <= end:
         return None
     head = file.read(min(_HEADS_BYTES, size), end - size)

@@ -29,12 +29,11 @@ from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
 from sej.maintenance import finish_merge, merged_away
 from sej.opening import lock_segment
-from sej.recovery import good_end, keep, next_candidate, what_is_wrong
+from sej.recovery import ANY_REACH, good_end, is_torn, keep, next_candidate, what_is_wrong
 
 __all__ = ["Repair", "finish_repair", "reindex", "repair"]
 
 _COPY_BYTES: Final = 1 << 20
-_ANY_REACH: Final = 1 << 50
 _STEP_BYTES: Final = 1 << 16
 _JUMP_MAX: Final = 1 << 20
 """A single message at a segment's end is believed when it is not further ahead than this."""
@@ -128,7 +127,8 @@ def _plan(file: File, segment: Segment, floor: int, ceiling: int) -> _Plan:
     size = file.status().size
     end, stop = good_end(file, 0, segment.first_offset)
     runs = [_Run(0, end, segment.first_offset, stop)]
-    if end < size:
+    # The last segment may end with a torn write, as opening would cut it; others were whole when they were left.
+    if end < size and not (ceiling == MAX_OFFSET and is_torn(file, end, stop)):
         runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
     if len(runs) > 1 and _is_far(*runs[-2:]):
         runs.pop()
@@ -153,7 +153,7 @@ def _islands(file: File, position: int, due: int, ceiling: int) -> Iterator[_Run
     """
     size = file.status().size
     stops = [ceiling]
-    while (found := next_candidate(file, position, size, due - 1, position - _ANY_REACH)) is not None:
+    while (found := next_candidate(file, position, size, due - 1, position - ANY_REACH)) is not None:
         position, stop = good_end(file, found.position, found.offset)
         run = _Run(found.position, position, found.offset, stop)
         for cut in stops[bisect_right(stops, run.first) : bisect_left(stops, stop)]:

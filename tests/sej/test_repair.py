@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -136,6 +137,7 @@ def test_reindexing_makes_every_index_anew(path: Path) -> None:
 
 
 def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:
+    torn_seen = 0
     for seed in range(150):
         chance = random.Random(seed)
         path = by_hand(tmp_path / str(seed), (0, packed(MESSAGES[:18])), (18, packed(MESSAGES[18:])))
@@ -153,7 +155,9 @@ def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:
                 case 3:
                     data[where : where + size] = bytes(min(size, len(data) - where))
             file.write_bytes(data)
-        left = b"".join(file.read_bytes() for file in sorted((path / "jnl").iterdir()))
+        torn = cut_by_opening(path, tmp_path / f"{seed} opened")
+        torn_seen += len(torn) > 0
+        left = b"".join(file.read_bytes() for file in sorted((path / "jnl").iterdir())).removesuffix(torn)
         sej.Journal(path).repair()
         with sej.Scanner(path) as s:
             found = list(s)
@@ -166,6 +170,41 @@ def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:
         assert sej.Journal(path).verify() == [], seed
         with sej.Writer(path) as w:
             w.append(b"on")
+    assert 0 < torn_seen < 50
+
+
+def cut_by_opening(path: Path, copy: Path) -> bytes:
+    """What opening a journal takes for a torn tail."""
+    shutil.copytree(path, copy)
+    try:
+        with sej.Writer(copy) as w:
+            return b"" if w.recovery is None else Path(w.recovery.kept).read_bytes()
+    except sej.CorruptionError:
+        return b""
+
+
+NESTED = b"".join(encoded(number, 1, 0, b"", b"not ours") for number in range(32, 37))
+
+
+@pytest.mark.parametrize("into", [NESTED, NESTED + NESTED[:20], b"z" * 100 + NESTED + b"z" * 50])
+def test_a_journal_in_the_value_of_a_torn_message_is_no_part_of_this_one(path: Path, into: bytes) -> None:
+    whole = encoded(30, 1, 0, b"", into + b"z" * 100)
+    with segment(path, 20).open("ab") as file:
+        file.write(whole[: 22 + len(into) - (into == NESTED)])
+    done = sej.Journal(path).repair()
+    assert read(path) == (list(range(30)), [])
+    assert done.gaps == []
+    assert Path(done.kept[0]).read_bytes() == whole[: 22 + len(into) - (into == NESTED)]
+
+
+@pytest.mark.parametrize("behind", [b"", b"torn"])
+def test_a_damaged_length_in_the_last_segment_costs_one_message(path: Path, behind: bytes) -> None:
+    """It looks like a torn write, but a chain behind it reaches the end, or the size that ends it is right."""
+    overwrite(path, 22, (1 << 30).to_bytes(4, "big"), into=18 + len(MESSAGES[22].key))
+    with segment(path, 20).open("ab") as file:
+        file.write(behind)
+    sej.Journal(path).repair()
+    assert read(path) == ([n for n in range(30) if n != 22], [(22, 23)])
 
 
 def test_where_segments_overlap_only_what_the_next_one_has_is_taken_out(tmp_path: Path) -> None:
