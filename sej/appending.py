@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Final, Literal, NoReturn
 
 from sej.checksum import crc32c
@@ -349,6 +350,8 @@ class Appender:
             self._failure = error
             self._buffer.stop(self._refuse)
             self._syncer.fail(error)
+            if error.__traceback__ is not None:
+                clear_frames(error.__traceback__.tb_next)  # the writer keeps the error, but no new segment's lock in it
 
     def _require_open(self) -> None:
         if self._closed or self._failure is not None or os.getpid() != self._pid:

@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 import sej
 from sej import LockLostError, WriterFailedError, _buffer_py
 from sej.disk import File
+from sej.opening import start_segment
 from tests.sej.hooks import HookedDisk, Worker, output, until
 from tests.sej.support import read_all, segment, values
 
@@ -216,6 +217,23 @@ def test_an_interrupt_at_any_call_leaves_whole_messages_once(tmp_path: Path, mon
         if left > 0:
             assert strike > 10 and found == [b"first", b"struck", b"next"]
             return
+
+
+def test_an_interrupt_between_two_segments_leaves_no_lock_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> NoReturn:
+        end = start_segment(*arguments, **options)
+        raise KeyboardInterrupt(end.offset)
+
+    w = sej.Writer(tmp_path, segment_bytes=1)
+    monkeypatch.setattr("sej.appending.start_segment", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        w.append(b"v")
+    monkeypatch.undo()
+    w.close()
+    with sej.Writer(tmp_path) as again:
+        assert again.append(b"next") == 1
 
 
 LIMITED = """
