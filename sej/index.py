@@ -337,19 +337,25 @@ class IndexFile:
         return len(index.blocks), BlockIndex(first_offset, index.blocks[-1:])
 
     def write(self, blocks: list[Block], keep: int) -> None:
-        """Make the file hold keep entries of what it held and then these; the bytes of all of them were synced."""
+        """Make the file hold keep entries of what it held and then these; the bytes of all of them were synced.
+
+        A short block's entry is replaced by the bytes that go over it: it is never gone.
+        """
+        opened = self._file is None
         if self._file is None:
             self._disk.mkdir(os.path.dirname(self.path))
-            self._file = self._disk.open(self.path, "append")
-            if keep == 0 or self._file.status().size < HEAD_SIZE:
-                keep = 0
-                self._file.truncate(0)
-                self._file.write(HEAD)
-            self._entries = keep
-            self._file.truncate(HEAD_SIZE + keep * ENTRY_SIZE)
-        if blocks:
-            self._file.write(b"".join(block.pack() for block in blocks))
-            self._entries += len(blocks)
+            self._disk.open(self.path, "append").close()  # made if missing
+            self._file = self._disk.open(self.path, "edit")
+            self._entries = keep if self._file.status().size >= HEAD_SIZE else 0
+        data = b"".join(block.pack() for block in blocks)
+        if self._entries:
+            position = HEAD_SIZE + self._entries * ENTRY_SIZE
+        else:
+            position, data = 0, HEAD + data
+        self._file.write_at(data, position)
+        self._entries += len(blocks)
+        if opened:
+            self._file.truncate(position + len(data))
 
     def close(self) -> None:
         """Close the file, if it was written."""

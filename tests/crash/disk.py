@@ -472,7 +472,7 @@ class FaultyDisk:
         if self.fault == "sync-loses" and verb != "sync":
             return
         self.failed = verb
-        if file is not None and data and self.fault == "short":
+        if verb == "write" and file is not None and data and self.fault == "short":
             file.write(data[: len(data) // 2])
         if verb == "sync" and isinstance(file, _OpenFile):
             file.lose()
@@ -540,7 +540,7 @@ class _FaultyFile:
         return write
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        self._disk.before("write_at")
+        self._disk.before("write_at", self._inner, bytes(data))
         self._inner.write_at(data, position)
 
     def sync(self) -> None:

@@ -9,7 +9,7 @@ import sej
 from sej import CorruptionError
 from sej.checksum import crc32c
 from tests.crash.disk import CrashDisk
-from tests.sej.hooks import CountingDisk
+from tests.sej.hooks import CountingDisk, HookedDisk
 from tests.sej.support import encoded, packed, read_all, segment, segments
 
 COUNT = 12_000
@@ -225,6 +225,22 @@ def test_a_writer_goes_on_with_the_short_block_of_the_one_before(tmp_path: Path)
         assert covered(tmp_path) == len(packed(ROWS[: start + 400]))
     flip(segment(tmp_path, 0), 24)
     assert kinds(tmp_path) == ["checksum"]
+
+
+def test_a_short_block_has_its_checksum_whenever_the_next_writer_dies(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"important")
+    found: list[bytes] = []
+
+    def hook(*_: object) -> None:
+        (entry,) = entries(tmp_path)
+        found.append(entry)
+
+    with sej.Writer(tmp_path, disk=HookedDisk(hook)) as w:
+        w.append(b"more")
+    hook()
+    assert len(set(found)) == 2
+    assert all(int.from_bytes(entry[60:], "big") == crc32c(entry[:60]) for entry in found)
 
 
 def test_what_is_found_behind_a_short_block_gets_its_own(tmp_path: Path) -> None:
