@@ -223,10 +223,12 @@ class _Hub:
                     self._lock.release()  # in here, as an interrupt may come with its return
                     events = self._read(left)
                 finally:
-                    self._lock.acquire()
-                    self._leading = False
-                    if self._followers:
-                        self._condition.notify_all()
+                    try:
+                        self._lock.acquire()
+                    finally:  # as an interrupt may come with its return, too
+                        self._leading = False
+                        if self._followers:
+                            self._condition.notify_all()
                 self._hand_out(events)
             for watch in found:
                 watch._pending = False

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -138,3 +139,38 @@ def test_an_overflow_wakes_everybody(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     assert output(OVERFLOW, tmp_path / "one", tmp_path / "two") == "True"
+
+
+def test_an_interrupt_as_the_leader_comes_back_leaves_no_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(tmp_path, safety_s=LONG_S)
+    real = watch._hub._lock
+
+    class Interrupted:
+        """The lock, and a signal that comes as a thread gets it again."""
+
+        def acquire(self) -> NoReturn:
+            real.acquire()
+            raise KeyboardInterrupt
+
+        def release(self) -> None:
+            real.release()
+
+        def __enter__(self) -> bool:
+            return real.__enter__()
+
+        def __exit__(self, *_: object) -> None:
+            real.release()
+
+    monkeypatch.setattr(watch._hub, "_lock", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        watch.wait(0.0)
+    monkeypatch.undo()
+    assert not watch._hub._leading
+    waiting = Worker(lambda: watch.wait(LONG_S))
+    (tmp_path / "made").touch()
+    start = time.monotonic()
+    assert waiting.result() is True
+    assert time.monotonic() - start < LONG_S / 2
+    watch.close()
