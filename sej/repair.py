@@ -2,8 +2,10 @@
 
 What is damaged is found first, all of it. Then, segment by segment:
 
-1. The damaged bytes are copied to ``kept/``, the lost offsets recorded in ``gaps/``.
-2. The good runs are written into ``tmp/`` and synced; an intent in ``txn/repair`` names them.
+1. The damaged bytes are copied to ``kept/``, the lost offsets recorded in ``gaps/``. Where damages lie close to each
+   other, one copy holds them and what is between them.
+2. The good runs, joined where no offset is lost between them, are written into ``tmp/`` and synced; an intent in
+   ``txn/repair`` names them.
 3. The runs are renamed into ``jnl/`` from the last to the first, so the one that replaces the damaged segment comes
    last. A segment that had no good start is removed.
 
@@ -35,6 +37,8 @@ __all__ = ["Repair", "finish_repair", "reindex", "repair"]
 
 _COPY_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 1 << 16
+_NEAR_BYTES: Final = 1 << 16
+"""Damaged bytes no further apart are kept as one piece of the file: its name says where in the file they stood."""
 _JUMP_MAX: Final = 1 << 20
 """A single message at a segment's end is believed when it is not further ahead than this."""
 
@@ -99,7 +103,7 @@ def repair(
             try:
                 ceiling = MAX_OFFSET if last else segments[at + 1].first_offset
                 plan = _plan(file, segment, max(behind, segment.first_offset), ceiling)
-                kept = [_keep(directory, segment, file, damage, done, dry_run) for damage in plan.damage]
+                kept = _keep(directory, segment, file, plan.damage, done, dry_run)
                 starts = [(run.start, run.first, run.stop) for run in plan.runs]
                 if last and not starts:  # its name says where the journal goes on
                     starts = [(file.status().size, segment.first_offset, segment.first_offset)]
@@ -216,47 +220,71 @@ def _is_far(last: _Run, run: _Run) -> bool:
 
 
 def _keep(
-    directory: Directory, segment: Segment, file: File, damage: tuple[int, int, str], done: Repair, dry_run: bool
-) -> str | None:
-    """Note one stretch of damaged bytes and copy it aside."""
-    start, end, reason = damage
-    done.notes.append(f"{segment.path}: bytes {start} to {end}: {reason}")
-    if dry_run or start == end:
-        return None
-    path = keep(directory, file, start, end - start, f"{segment.name}.{start:012x}.damaged")
-    done.kept.append(path)
-    return path
+    directory: Directory, segment: Segment, file: File, damage: list[tuple[int, int, str]], done: Repair, dry_run: bool
+) -> list[str | None]:
+    """Note every stretch of damaged bytes and copy it aside; those that lie near each other, as one piece of the file.
+
+    Returns:
+        The path of the copy of each; None where there are no bytes, or with dry_run.
+    """
+    pieces: list[tuple[int, int]] = []
+    for start, end, reason in damage:
+        done.notes.append(f"{segment.path}: bytes {start} to {end}: {reason}")
+        if start == end:
+            continue
+        if pieces and start - pieces[-1][1] <= _NEAR_BYTES:
+            start = pieces.pop()[0]
+        pieces.append((start, end))
+    if dry_run:
+        return [None] * len(damage)
+    copies = [
+        keep(directory, file, start, end - start, f"{segment.name}.{start:012x}.damaged") for start, end in pieces
+    ]
+    done.kept.extend(copies)
+    starts = [start for start, _ in pieces]
+    return [copies[bisect_right(starts, start) - 1] if start < end else None for start, end, _ in damage]
 
 
 def _write_anew(
     directory: Directory, segment: Segment, file: File, plan: _Plan, done: Repair, dry_run: bool, *, last: bool
 ) -> None:
-    """Put the good runs of a segment in its place."""
-    done.segments.extend(directory.segment(run.first).path for run in plan.runs)
+    """Put the good runs of a segment in its place; those whose offsets follow each other are one segment."""
+    groups: list[list[_Run]] = []
+    for run in plan.runs:
+        if groups and run.first == groups[-1][-1].stop:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+    done.segments.extend(directory.segment(group[0].first).path for group in groups)
     if dry_run:
         return
     names = []
     directory.disk.mkdir(directory.at("tmp"))
-    for run in plan.runs:
-        name = f"repair.{run.first:016x}"
+    for group in groups:
+        name = f"repair.{group[0].first:016x}"
         directory.disk.unlink(directory.at("tmp", name))
         copy = directory.disk.open(directory.at("tmp", name), "new")
         try:
-            position = run.start
-            while position < run.end:
-                data = file.read(min(_COPY_BYTES, run.end - position), position)
-                copy.write(data)
-                position += len(data)
+            for run in group:
+                _copy(file, run, copy)
             copy.sync()
         finally:
             copy.close()
-        names.append((name, run.first))
+        names.append((name, group[0].first))
     directory.disk.mkdir(directory.at("txn"))
     intent = {"segment": segment.first_offset, "runs": names, "last": last}
     replace_file(
         directory.disk, directory.at("tmp", "repair"), directory.at("txn", "repair"), json.dumps(intent).encode()
     )
     finish_repair(directory)
+
+
+def _copy(file: File, run: _Run, target: File) -> None:
+    position = run.start
+    while position < run.end:
+        data = file.read(min(_COPY_BYTES, run.end - position), position)
+        target.write(data)
+        position += len(data)
 
 
 def finish_repair(directory: Directory) -> None:

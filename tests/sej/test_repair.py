@@ -12,7 +12,7 @@ import sej
 import sej.repair
 from sej.disk import OsDisk
 from tests.crash.disk import CrashDisk
-from tests.sej.support import by_hand, encoded, packed, sample, segment
+from tests.sej.support import by_hand, encoded, packed, sample, segment, segments
 
 MESSAGES = sample(30)
 
@@ -207,12 +207,31 @@ def test_a_damaged_length_in_the_last_segment_costs_one_message(path: Path, behi
     assert read(path) == ([n for n in range(30) if n != 22], [(22, 23)])
 
 
+def test_runs_that_follow_each_other_are_one_segment_and_one_copy_is_kept(tmp_path: Path) -> None:
+    data = b"\xff\xee\xdd".join(encoded(*message) for message in MESSAGES)
+    path = by_hand(tmp_path, (0, data))
+    done = sej.Journal(path).repair()
+    assert segments(path) == {f"{0:016x}.jnl": packed(MESSAGES)}
+    assert done.segments == [str(segment(path, 0))] and done.gaps == []
+    first = len(encoded(*MESSAGES[0]))
+    assert [Path(kept).read_bytes() for kept in done.kept] == [data[first : -len(encoded(*MESSAGES[-1]))]]
+
+
+def test_damages_far_from_each_other_are_kept_each_for_itself(tmp_path: Path) -> None:
+    messages = [encoded(number, 1, 0, b"", b"v" * 30_000) for number in range(5)]
+    path = by_hand(tmp_path, (0, messages[0] + b"one" + b"".join(messages[1:4]) + b"two" + messages[4]))
+    done = sej.Journal(path).repair()
+    assert [Path(kept).read_bytes() for kept in done.kept] == [b"one", b"two"]
+    assert segments(path) == {f"{0:016x}.jnl": b"".join(messages)}
+
+
 def test_where_segments_overlap_only_what_the_next_one_has_is_taken_out(tmp_path: Path) -> None:
     path = by_hand(tmp_path, (0, packed(MESSAGES[:20])), (10, packed(MESSAGES[10:30])))
     overwrite(path, 5, b"\xff")
     done = sej.Journal(path).repair()
     assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
-    assert Path(done.kept[-1]).read_bytes() == packed(MESSAGES[10:20])
+    (kept,) = done.kept
+    assert Path(kept).read_bytes()[at(6) - at(5) :] == packed(MESSAGES[6:20]), "one copy of damages close to each other"
 
 
 @pytest.mark.parametrize("copies", [1, 3])
