@@ -1,6 +1,7 @@
 """What the checks of the house know: the root, the packages, and how a program is run from outside."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 # From the ground up, in import order.
 PACKAGES = ("sej", "shard", "textqueue", "kestrel", "hub", "pipeline")
+
+_HUNG_UP = re.compile(
+    r"Traceback \(most recent call last\):\r?\n(?:  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)?)+BrokenPipeError"
+)
+
+
+def has_traceback(printed: str) -> bool:
+    """Whether a program showed one, but for that of the daemon by which Spark plans, when the JVM hangs up first."""
+    return "Traceback" in _HUNG_UP.sub("", printed)
 
 
 def run(command: Sequence[str | Path], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ import pexpect
 import pytest
 
 from sej.cli.app import app
-from tests.house.house import ROOT, run
+from tests.house.house import ROOT, has_traceback, run
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -68,7 +68,7 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         else:
             continue
         assert code == 0, f"{page.name}:{line}\n{printed}"
-        assert "Traceback" not in printed, f"{page.name}:{line}\n{printed}"
+        assert not has_traceback(printed), f"{page.name}:{line}\n{printed}"
 
 
 def test_the_pages_that_show_most_run() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pexpect.replwrap import REPLWrapper
 
-from tests.house.house import ROOT
+from tests.house.house import ROOT, has_traceback
 
 BLOCKS = re.findall(
     r"^```(sh|python)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
@@ -35,7 +35,7 @@ class Terminal:
         printed = self._shell.run_command(line, timeout=120).replace("\r\n", "\n")
         code = self._shell.run_command("echo $?", timeout=10).strip()
         assert code == "0", f"$ {line}\n{printed}\nexit code {code}"
-        assert "Traceback" not in printed, printed
+        assert not has_traceback(printed), printed
         return str(printed)
 
     def close(self) -> None:
