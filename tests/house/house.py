@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("sej", "shard", "textqueue", "kestrel", "hub", "pipeline")
 
 _HUNG_UP = re.compile(
-    r"Traceback \(most recent call last\):\r?\n(?:  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)?)+BrokenPipeError"
+    r"Traceback \(most recent call last\):\r?\n"
+    r"(?:  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)?)+BrokenPipeError"
 )
 
 
