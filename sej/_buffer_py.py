@@ -11,6 +11,7 @@ from threading import Lock
 from typing import NoReturn
 
 from sej._codec_py import Run, _as_bytes, _check
+from sej.errors import WriterFailedError
 from sej.format import HEAD, INT32, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.message import BytesLike
 
@@ -44,6 +45,7 @@ class Buffer:
         "_refuse",
         "_trouble",
         "_write",
+        "_writing",
         "batch_limit",
         "first_timestamp",
         "last_timestamp",
@@ -70,6 +72,8 @@ class Buffer:
         self._write: Callable[[bytes], int] | None = None
         self._trouble: Callable[[BaseException | None, int], None] | None = None
         self.position = self.steady_until = self._look_at = 0
+        self._writing = False
+        """And still set after a write that did not end well."""
         self._data = bytearray()
         self._drained = 0
         self.clear()
@@ -189,15 +193,21 @@ class Buffer:
 
     def _run_drain(self) -> None:
         """Write what is pending, or let the writer do it where it has more to do than that."""
+        if self._writing:
+            raise _interrupted()
         end = len(self._data)
         size = end - self._drained
         if self.position + size >= self.steady_until or time.monotonic_ns() >= self._look_at:
+            self._writing = True
             self._drain()
+            self._writing = False
             return
         assert self._write is not None
         assert self._trouble is not None
+        data = bytes(self._data[self._drained :])
+        self._writing = True
         try:
-            taken = self._write(bytes(self._data[self._drained :]))
+            taken = self._write(data)
             if taken < size:
                 self._trouble(None, taken)
         except BaseException as error:
@@ -205,6 +215,7 @@ class Buffer:
             raise
         self._drained = end
         self.position += size
+        self._writing = False
 
     def stop(self, refuse: Callable[[], NoReturn]) -> None:
         """From now on every append calls refuse, which raises."""
@@ -239,3 +250,10 @@ class Buffer:
         data += message
         self.offset = offset + 1
         return offset
+
+
+def _interrupted() -> WriterFailedError:
+    """For whoever is to write after a write that ended before anybody could take note of its end."""
+    return WriterFailedError(
+        "a write was interrupted, and how much of it is in the file is not known: open the writer anew, which finds it"
+    )

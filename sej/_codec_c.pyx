@@ -26,6 +26,7 @@ import os
 from functools import partial
 
 from sej import _codec_py as _reference
+from sej._buffer_py import _interrupted
 from sej._codec_py import Candidate, Columns, Run
 from sej.message import Message as _Message
 
@@ -412,6 +413,7 @@ cdef class Buffer:
     cdef int64_t _used
     cdef int64_t _drained
     cdef bint _busy
+    cdef bint _writing  # and still set after a write that did not end well
     cdef int64_t _look_at
     cdef object _drain
     cdef object _lock
@@ -487,7 +489,9 @@ cdef class Buffer:
         cdef bint was_busy = self._busy
         cdef int64_t size = self._used - self._drained, taken
         cdef int failure = EINTR
-        self._busy = True
+        if self._writing:
+            raise _interrupted()
+        self._busy = self._writing = True
         try:
             if self.position + size < self.steady_until and sej_coarse() < self._look_at:
                 taken = -1
@@ -510,6 +514,7 @@ cdef class Buffer:
                 self.position += size
             else:
                 self._drain()
+            self._writing = False
         finally:
             self._busy = was_busy or self._refuse is not None
         return 0

@@ -209,7 +209,8 @@ def test_an_interrupt_at_any_call_leaves_whole_messages_once(tmp_path: Path, mon
         with contextlib.suppress(WriterFailedError):
             w.append(b"next")
             expected.append(b"next")
-        w.close()
+        with contextlib.suppress(WriterFailedError):
+            w.close()
         sej.Writer(path).close()
         assert sej.Journal(path).verify() == []
         found = values(read_all(path))
@@ -234,6 +235,38 @@ def test_an_interrupt_between_two_segments_leaves_no_lock_behind(
     w.close()
     with sej.Writer(tmp_path) as again:
         assert again.append(b"next") == 1
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os"])
+def test_an_interrupt_on_the_heels_of_another_does_not_write_twice(
+    durability: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "write" and b"struck" in data and file is not None:
+            file.write(data)
+            raise KeyboardInterrupt
+
+    def struck_again(_: BaseException) -> None:
+        raise KeyboardInterrupt
+
+    w = sej.Writer(tmp_path, durability=durability, disk=HookedDisk(hook))
+    w.append(b"good")
+    w.flush()
+
+    def write(value: bytes) -> None:
+        w.append(value)
+        w.flush()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(w, "_fail", struck_again)
+        with pytest.raises(KeyboardInterrupt):
+            write(b"struck")
+    with pytest.raises(WriterFailedError):
+        write(b"next")
+    with pytest.raises(WriterFailedError):
+        w.close()
+    assert values(read_all(tmp_path)) == [b"good", b"struck"]
+    assert sej.Journal(tmp_path).verify() == []
 
 
 LIMITED = """
