@@ -185,10 +185,11 @@ def is_torn(file: File, position: int, due: int) -> bool:
     found = _look(file, position, due, size)
     if found is None or not found.chained:
         return False
-    return not any(
-        reaches_end or _size_before(file, start.position) == start.position - position
-        for start, reaches_end in _chains(file, position, due, size, position - ANY_REACH)
-    )
+    for start, reaches_end in _chains(file, position, due, size, position - ANY_REACH):
+        passed = start.position - position
+        if reaches_end or (passed >= OVERHEAD_SIZE and _size_before(file, start.position) == passed):
+            return False
+    return True
 
 
 def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:

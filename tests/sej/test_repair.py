@@ -10,6 +10,7 @@ import pytest
 
 import sej
 import sej.repair
+from sej.codec import find_candidate
 from sej.disk import OsDisk
 from tests.crash.disk import CrashDisk
 from tests.sej.support import by_hand, encoded, packed, sample, segment, segments
@@ -195,6 +196,15 @@ def test_a_journal_in_the_value_of_a_torn_message_is_no_part_of_this_one(path: P
     assert read(path) == (list(range(30)), [])
     assert done.gaps == []
     assert Path(done.kept[0]).read_bytes() == whole[: 22 + len(into) - (into == NESTED)]
+
+
+def test_what_looks_like_a_message_one_byte_into_a_journal(tmp_path: Path) -> None:
+    data = MESSAGES[0].offset.to_bytes(8, "big") + b"t" * 8 + b"\0\0" + bytes([16]) + b"k" * 16 + bytes(4)
+    data += (len(data) - 1 + 4).to_bytes(4, "big")
+    assert find_candidate(data, 1, len(data), 0, -(1 << 50), len(data)) == (1, len(data), ord("t"))
+    done = sej.Journal(by_hand(tmp_path, (0, data))).repair()
+    assert read(tmp_path) == ([], [])
+    assert [Path(kept).read_bytes() for kept in done.kept] == [data]
 
 
 @pytest.mark.parametrize("behind", [b"", b"torn"])
