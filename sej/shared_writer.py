@@ -5,6 +5,7 @@ The machine under it, :mod:`sej.shared_end`, finds out at each turn what the oth
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -247,7 +248,9 @@ class SharedWriter:
         self._depth = 1
         try:
             self._end.look()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+                self._fail(error)  # a sync, maybe: it is not tried again
             self._leave()
             raise
 

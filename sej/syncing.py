@@ -7,6 +7,7 @@ nobody syncs again.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 
@@ -76,7 +77,8 @@ class Syncer:
         try:
             reached = self._sync()
         except BaseException as error:
-            if (self._closing or isinstance(error, ClosedError)) and self.durable_offset >= offset:
+            gone = isinstance(error, ClosedError) or (isinstance(error, OSError) and error.errno == errno.EBADF)
+            if gone and self.durable_offset >= offset:
                 return  # the writer was closed meanwhile, which synced it
             self._fail(error)
             self.fail(error)
