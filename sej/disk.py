@@ -100,6 +100,9 @@ class File(Protocol):
     def truncate(self, size: int) -> None:
         """Cut or zero-extend to size bytes."""
 
+    def size(self) -> int:
+        """Its size as it is now, bytes."""
+
     def status(self) -> Status:
         """The file as it is now, whatever became of its name."""
 
@@ -220,6 +223,10 @@ class OsFile:
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """Its size, bytes."""
+        return os.fstat(self._fd).st_size
 
     def status(self) -> Status:
         """The file as it is now."""

@@ -18,6 +18,7 @@ from sej.message import Message
 __all__ = ["CHUNK_BYTES", "Place", "SegmentReader"]
 
 CHUNK_BYTES: Final = 1 << 18
+_SMALL_BYTES: Final = 4096
 
 
 class Place(NamedTuple):
@@ -134,7 +135,7 @@ class SegmentReader:
 
     def rest(self) -> int:
         """Bytes of the file behind the last whole message that was read."""
-        return self._file.status().size - self.position
+        return self._file.size() - self.position
 
     def status(self) -> Status:
         """The file as it is now."""
@@ -153,7 +154,7 @@ class SegmentReader:
 
     def _refill(self) -> bool:
         """Read a chunk from the next message on; whether there is more to decode than before."""
-        size = self.seen_size = self._file.status().size
+        size = self.seen_size = self._file.size()
         there = size - self.position
         had = len(self._chunk) - (self.position - self._chunk_at)
         if there < 0:
@@ -183,9 +184,9 @@ class SegmentReader:
         return len(self._chunk) > had
 
     def _fill(self, position: int, size: int) -> None:
-        """Read a chunk: into the same memory again where the codec takes that as fast as bytes."""
+        """Read a chunk: a large one into the same memory again where the codec takes that as fast as bytes."""
         self._chunk_at = position
-        if IMPLEMENTATION == "python" or size > self._chunk_bytes:
+        if size <= _SMALL_BYTES or size > self._chunk_bytes or IMPLEMENTATION == "python":
             self._chunk = self._file.read(size, position)
             return
         if len(self._memory) < size:

@@ -420,6 +420,9 @@ class _OpenFile:
         """A sync that fails takes the unsynced bytes with it."""
         self._disk._do("lose", self._number)
 
+    def size(self) -> int:
+        return self.status().size
+
     def status(self) -> Status:
         assert self._open
         return self._disk._status(self._number)
@@ -550,6 +553,9 @@ class _FaultyFile:
     def truncate(self, size: int) -> None:
         self._disk.before("truncate")
         self._inner.truncate(size)
+
+    def size(self) -> int:
+        return self._inner.size()
 
     def status(self) -> Status:
         return self._inner.status()
