@@ -133,7 +133,7 @@ class Appender:
         buffer = self._buffer
         left = max(self._segment_bytes - buffer.position, 1)
         buffer.batch_limit = min(_BATCH_BYTES, left)
-        if self._durability == "buffer":
+        if self._durability in ("buffer", "disk"):  # under "disk" whoever syncs writes for all who wait
             buffer.limit = min(_BUFFER_BYTES, left)
         else:
             until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
