@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Callable
 
 from sej.errors import ClosedError, SejError, WriterFailedError
@@ -47,6 +48,8 @@ class Syncer:
         self.durable_offset = offset
         self._condition = threading.Condition(threading.Lock())
         self._leading = False
+        self._waiting = 0
+        self._company = False
         self._error: BaseException | None = None
         self._interval_s = interval_s
         self._wake = threading.Event()
@@ -70,11 +73,17 @@ class Syncer:
                 if not self._leading:
                     self._leading = True
                     break
-                self._condition.wait()
+                self._waiting += 1
+                try:
+                    self._condition.wait()
+                finally:
+                    self._waiting -= 1
             else:
                 return
         reached = 0
         try:
+            if self._company:
+                time.sleep(0)  # those whom the last sync woke append meanwhile, and share this one
             reached = self._sync()
         except BaseException as error:
             gone = isinstance(error, ClosedError) or (isinstance(error, OSError) and error.errno == errno.EBADF)
@@ -88,6 +97,7 @@ class Syncer:
         finally:
             with self._condition:
                 self._leading = False
+                self._company = self._waiting > 1
                 self.durable_offset = max(self.durable_offset, reached)
                 self._condition.notify_all()
 
