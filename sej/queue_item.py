@@ -23,11 +23,8 @@ class JournalItem(QueueItem):
 
     def __init__(self, queue: JournalQueue, message: Message, attempts: int, epoch: int) -> None:
         """Leased to queue."""
-        self._queue = queue
-        self._message = message
-        self._attempts = attempts
+        super().__init__(queue, message, attempts)
         self._epoch = epoch
-        self._ended = False
 
     @property
     def _data(self) -> bytes:

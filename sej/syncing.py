@@ -46,7 +46,8 @@ class Syncer:
         self._fail = fail
         self._written = written
         self.durable_offset = offset
-        self._condition = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()  # taken bare: an interrupt inside of Condition.__enter__ would leave it held
+        self._condition = threading.Condition(self._lock)
         self._leading = False
         self._waiting = 0
         self._company = False
@@ -66,7 +67,7 @@ class Syncer:
         Raises:
             WriterFailedError: a sync failed.
         """
-        with self._condition:
+        with self._lock:
             while self.durable_offset < offset:
                 if self._error is not None:
                     raise self._failure(self._error)
@@ -95,7 +96,7 @@ class Syncer:
                 raise self._failure(error) from error
             raise
         finally:
-            with self._condition:
+            with self._lock:
                 self._leading = False
                 self._company = self._waiting > 1
                 self.durable_offset = max(self.durable_offset, reached)
@@ -104,7 +105,7 @@ class Syncer:
     def advance(self, offset: int) -> None:
         """Take note that the writer itself synced up to offset."""
         if offset > self.durable_offset:
-            with self._condition:
+            with self._lock:
                 self.durable_offset = max(self.durable_offset, offset)
                 self._condition.notify_all()
 
@@ -116,7 +117,7 @@ class Syncer:
 
     def fail(self, error: BaseException) -> None:
         """Let everybody who waits have the error."""
-        with self._condition:
+        with self._lock:
             if self._error is None:
                 self._error = error
             self._condition.notify_all()
