@@ -75,8 +75,8 @@ class Directory:
         """Make sure that it is a SEJ directory.
 
         Raises:
-            JournalNotFoundError: nothing is there.
-            NotAJournalError: a file, or a directory without ``jnl/``.
+            JournalNotFoundError: nothing is there, or an empty directory: a writer makes that first.
+            NotAJournalError: a file, or a directory of something else: without ``jnl/``.
         """
         there = self.disk.status(self.path)
         if there is None:
@@ -86,8 +86,16 @@ class Directory:
         if not there.is_dir:
             raise NotAJournalError("this is a file; a SEJ directory is due", path=self.path)
         inside = self.disk.status(self.jnl)
+        if inside is None and self._is_empty():
+            raise JournalNotFoundError("this directory is empty: a Writer makes a journal of it", path=self.path)
         if inside is None or not inside.is_dir:
             raise NotAJournalError("this directory has no jnl/ in it: it is no SEJ directory", path=self.path)
+
+    def _is_empty(self) -> bool:
+        try:
+            return not self.disk.list(self.path)
+        except FileNotFoundError:
+            return True
 
     def segments(self) -> list[Segment]:
         """Its segments by first offset. Names that are not 16 lower-case hex digits and ``.jnl`` are not segments.

@@ -270,9 +270,9 @@ class JournalQueue(WorkQueue):
             try:
                 self._taker.look_for_losses()
                 state = log.state
-                ready, delayed, leased = state.counts(self._clock.boot_ns())
-                fresh = state.fresh(log.tail.end_offset())
-                return Stats(ready + fresh, delayed, leased, state.done, state.dead, state.lost)
+                end = log.tail.end_offset()
+                ready, delayed, leased = state.counts(self._clock.boot_ns(), end)
+                return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
             finally:
                 log.unlock()
 
@@ -283,7 +283,7 @@ class JournalQueue(WorkQueue):
             try:
                 state = log.state
                 end = log.tail.end_offset()
-                gone = len(state.waiting) + state.fresh(end)
+                gone = len(state.waiting) - state.void(end) + state.fresh(end)
                 log.append(record(PURGE, state.frontier, max(end, state.frontier)))
                 log.compact()
                 return gone

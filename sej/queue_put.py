@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from sej.codec import decode_many
 from sej.dead import DeadLetter
@@ -23,6 +23,7 @@ from sej.queue_codec import message_check, record
 from sej.queue_format import BACK, DEAD, DEDUPE, EXPIRE, INTENT, MAX_BAND
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
+from sej.queue_state import NEVER
 from sej.shared_writer import SharedWriter
 from sej.watch import Watch, wait_any
 from sej.work import Wishes
@@ -31,8 +32,24 @@ __all__ = ["Putter"]
 
 _NS: Final = 1_000_000_000
 _KEY_BYTES: Final = 12
-_REDRIVE_NS: Final = 30 * 86400 * _NS
-"""For so long somebody may be dead in the middle of putting dead letters back, and none comes twice."""
+
+
+class _Batch(NamedTuple):
+    """What one put is to write.
+
+    Attributes:
+        values: without those whose dedupe key is known.
+        keys: theirs, or None.
+        hashes: of all dedupe keys, in the order of the call; None: there are none.
+        new: the hashes of values.
+        known: by the other hashes: the offset that was given before.
+    """
+
+    values: list[bytes]
+    keys: list[bytes] | None
+    hashes: list[bytes] | None
+    new: list[bytes]
+    known: dict[bytes, int]
 
 
 class Putter:
@@ -87,8 +104,6 @@ class Putter:
         keys = None if keys is None else list(keys)
         if dedupe_keys is not None and len(dedupe_keys) != len(values):
             raise ValueError(f"dedupe_keys has {len(dedupe_keys)} entries for {len(values)} values")
-        if self._maxsize and len(values) > self._maxsize:
-            raise QueueFullError(f"{len(values)} items at once never fit a queue with maxsize {self._maxsize}")
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         while True:
@@ -96,8 +111,9 @@ class Putter:
                 self._log.lock()
                 try:
                     self._log.catch_up()
-                    if not self._maxsize or self._waiting() + len(values) <= self._maxsize:
-                        return self._put(values, keys, wishes)
+                    batch = self._batch(values, keys, dedupe_keys)
+                    if self._has_room(len(batch.values)):
+                        return self._put(batch, wishes)
                 finally:
                     self._log.unlock()
             left = None if deadline is None else deadline - time.monotonic()
@@ -139,8 +155,7 @@ class Putter:
                 values, types = [message.value for _, message in new], [message.type for _, message in new]
                 data, span = turn.encode_many(values, [message.key for _, message in new], types)
                 messages, _ = decode_many(data, 0, len(data), span.start, len(span))
-                until = now + _REDRIVE_NS
-                log.append(*(_dedupe(key, put, until) for (key, _), put in zip(new, messages, strict=True)))
+                log.append(*(_dedupe(key, put, NEVER) for (key, _), put in zip(new, messages, strict=True)))
                 log.force()
                 turn.append_encoded(data, len(span))
         self._writer.sync()
@@ -160,52 +175,56 @@ class Putter:
         except OffsetTooSmallError:
             return False
 
-    def _waiting(self) -> int:
-        state = self._log.state
-        return len(state.waiting) + state.fresh(self._log.tail.end_offset())
+    def _has_room(self, count: int) -> bool:
+        """Whether so many more may wait; what was put before, by its dedupe key, is none of them."""
+        if not self._maxsize or not count:
+            return True
+        if count > self._maxsize:
+            raise QueueFullError(f"{count} items at once never fit a queue with maxsize {self._maxsize}")
+        state, end = self._log.state, self._log.tail.end_offset()
+        room = self._maxsize - count - state.fresh(end)
+        return len(state.waiting) <= room or len(state.waiting) - state.void(end) <= room
 
-    def _put(self, values: list[bytes], keys: list[bytes] | None, wishes: Wishes) -> Sequence[int]:
-        delay_s, priority, expire_s, dedupe_keys, _ = wishes
+    def _batch(self, values: list[bytes], keys: list[bytes] | None, dedupe_keys: Sequence[bytes] | None) -> _Batch:
+        """Which of them are to be written."""
+        if dedupe_keys is None:
+            return _Batch(values, keys, None, [], {})
         now = self._clock.boot_ns()
-        hashes = None if dedupe_keys is None else [_hash(key) for key in dedupe_keys]
-        known: dict[bytes, int] = {}
-        if hashes is not None:
-            known = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}
-            picked = dict.fromkeys(range(len(values)))
-            seen: set[bytes] = set(known)
-            for index, key in enumerate(hashes):
-                if key in seen:
-                    del picked[index]
-                seen.add(key)
-            values = [values[index] for index in picked]
-            keys = None if keys is None else [keys[index] for index in picked]
-            new_hashes = [hashes[index] for index in picked]
-        else:
-            new_hashes = []
+        hashes = [_hash(key) for key in dedupe_keys]
+        known = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}
+        new: dict[bytes, int] = {}
+        for index, key in enumerate(hashes):
+            if key not in known:
+                new.setdefault(key, index)
+        picked = None if keys is None else [keys[index] for index in new.values()]
+        return _Batch([values[index] for index in new.values()], picked, hashes, list(new), known)
+
+    def _put(self, batch: _Batch, wishes: Wishes) -> Sequence[int]:
+        delay_s, priority, expire_s, _, _ = wishes
+        now = self._clock.boot_ns()
         span: range = range(0)
-        if values:
+        if batch.values:
             with self._writer.turn() as turn:
-                data, span = turn.encode_many(values, keys)
+                data, span = turn.encode_many(batch.values, batch.keys)
                 messages, _ = decode_many(data, 0, len(data), span.start, len(span))
-                checks = [message_check(message) for message in messages]
                 records = []
-                for message, check in zip(messages, checks, strict=True):
-                    stamp = message.timestamp % 2**64
+                for message in messages:
+                    stamp, check = message.timestamp % 2**64, message_check(message)
                     if delay_s or priority:
                         ready_at = now + int(delay_s * _NS) if delay_s else 0
                         records.append(record(INTENT, message.offset, stamp, ready_at, band=priority, extra=check))
                     if expire_s is not None:
                         until = now + int(expire_s * _NS)
                         records.append(record(EXPIRE, message.offset, stamp, until, extra=check))
-                for key, message in zip(new_hashes, messages, strict=False):
+                for key, message in zip(batch.new, messages, strict=False):
                     records.append(_dedupe(key, message, now + self._window_ns))
                 if records:
                     self._log.append(*records)
                 turn.append_encoded(data, len(span))
-        if hashes is None:
+        if batch.hashes is None:
             return span
-        known |= dict(zip(new_hashes, span, strict=True))
-        return [known[key] for key in hashes]
+        offsets = batch.known | dict(zip(batch.new, span, strict=True))
+        return [offsets[key] for key in batch.hashes]
 
     def _known(self, key: bytes, now: int) -> int | None:
         """What a key stands for, if it is within the window and its message was really written."""

@@ -283,7 +283,7 @@ class QueueState:
         shift = old[1] - began
 
         def carried(at: int) -> int:
-            return max(min(at + shift, now + max(at - seen, 0)), 0)
+            return at if at == NEVER else max(min(at + shift, now + max(at - seen, 0)), 0)
 
         self._earliest = NEVER
         self.expires = {
@@ -386,11 +386,16 @@ class QueueState:
         """How many messages below end nobody has taken or set aside."""
         return max(end - self.frontier, 0) - sum(offset < end for offset in self.above)
 
-    def counts(self, now: int) -> tuple[int, int, int]:
-        """(ready, delayed, leased) of what is not fresh."""
-        delayed = sum(there.ready_at > now for there in self.waiting.values())
+    def void(self, end: int) -> int:
+        """How many items wait whose message was never written: whoever was to write it died."""
+        return sum(offset >= end for offset in self.intents if offset in self.waiting)
+
+    def counts(self, now: int, end: int) -> tuple[int, int, int]:
+        """(ready, delayed, leased) of what is not fresh, in a journal that ends at end."""
+        delayed = [offset < end for offset, there in self.waiting.items() if there.ready_at > now]
+        ready = sum(offset < end for offset in self.waiting) - sum(delayed)
         lapsed = sum(lease.deadline <= now or offset in self.lapsed for offset, lease in self.leased.items())
-        return len(self.waiting) - delayed + lapsed, delayed, len(self.leased) - lapsed
+        return ready + lapsed, sum(delayed), len(self.leased) - lapsed
 
 
 def _signed(a: int) -> int:

@@ -30,9 +30,10 @@ class FakeClock:
         self.boot += int(seconds * NS)
         self.wall += int(seconds * NS)
 
-    def reboot(self) -> None:
-        """The boot-time clock starts again; the wall clock goes on."""
+    def reboot(self, set_by_s: float = 0) -> None:
+        """The boot-time clock starts again; the wall clock goes on, or is set meanwhile."""
         self.boot = 10 * NS
+        self.wall += int(set_by_s * NS)
         self.id = bytes([self.id[0] + 1]) + self.id[1:]
 
 

@@ -170,7 +170,8 @@ def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
     assert count > 50
 
 
-def test_dead_letters_come_back_once_whatever_happens_meanwhile() -> None:
+@pytest.mark.parametrize("days", [0, 1000, -1000])
+def test_dead_letters_come_back_once_whatever_happens_meanwhile(days: int) -> None:
     clock = FakeClock()
     disk = CrashDisk()
     q = opened(PATH, clock, disk)
@@ -184,7 +185,7 @@ def test_dead_letters_come_back_once_whatever_happens_meanwhile() -> None:
     disk.mark("back")
     kill(q)
     clock.move(1)
-    clock.reboot()
+    clock.reboot(set_by_s=days * 86400)
     count = 0
     for crash in itertools.islice(disk.crash_states(since=since), 3000):
         count += 1

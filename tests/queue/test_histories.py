@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,16 @@ class World:
 
     def kill(self, child: subprocess.Popen[bytes]) -> None:
         child.kill()
-        assert child.wait(30) < 0, "it ended by itself"
+        assert child.wait(30) < 0, "it failed"
         self.alive.remove(child)
+
+    def wait(self) -> None:
+        """Let some time go by; who died at the disk meanwhile is replaced."""
+        with suppress(subprocess.TimeoutExpired):
+            self.alive[0].wait(self.dice.uniform(0.05, 0.4))
+        for child in [child for child in self.alive if child.poll() is not None]:
+            self.kill(child)
+            self.start()
 
     def pass_time(self) -> None:
         self.ahead += self.dice.choice([1, 5, 25]) * NS
@@ -96,8 +105,7 @@ def history(folder: Path, seconds: float, processes: int) -> None:
     end = time.monotonic() + seconds
     acts = [world.replace] * 4 + [world.pass_time] * 3 + [world.set_wall_clock] * 2 + [world.reboot]
     while time.monotonic() < end or not {"put", "done"} <= {row[1] for row in world.events()}:
-        with pytest.raises(subprocess.TimeoutExpired):
-            world.alive[0].wait(world.dice.uniform(0.05, 0.4))
+        world.wait()
         world.dice.choice(acts)()
     for child in list(world.alive):
         world.kill(child)
@@ -107,13 +115,15 @@ def history(folder: Path, seconds: float, processes: int) -> None:
 def judge(world: World) -> None:
     put: set[str] = set()
     done: Counter[str] = Counter()
+    ended: dict[str, tuple[int, int]] = {}  # by the last hand-out: one that was slow to be told of came before it
     hands: Counter[tuple[str, ...]] = Counter()
     doubt: set[tuple[str, ...]] = set()
     for _, word, *about in world.events():
         if word == "put":
             put.add(about[0])
         elif word == "got":
-            assert about[0] not in done, f"{about} came back after it was done"
+            hand = int(about[1]), int(about[2])
+            assert hand < ended.get(about[0], (2**63, 0)), f"{about} came back after it was done"
             hands[tuple(about)] += 1
         elif word == "ending":
             doubt.add(tuple(about))
@@ -121,6 +131,7 @@ def judge(world: World) -> None:
             doubt.discard(tuple(about))
             if word == "done":
                 done[about[0]] += 1
+                ended[about[0]] = int(about[1]), int(about[2])
     assert put
     assert max(hands.values()) == 1, "one attempt was handed out twice"
     assert max(done.values()) == 1, "done twice"

@@ -240,6 +240,32 @@ class TestDeadLetters:
 
 
 class TestPutting:
+    def test_an_intent_without_its_message_takes_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, maxsize=3) as q:
+            q.put(b"a")
+            write = q._writer.append_encoded
+
+            def die(data: bytes, count: int) -> None:
+                raise KeyboardInterrupt
+
+            q._writer.append_encoded = die  # type: ignore[method-assign]
+            with pytest.raises(KeyboardInterrupt):
+                q.put_many([b"lost", b"too"], delay_s=5.0)
+            q._writer.append_encoded = write  # type: ignore[method-assign]
+            q.put_many([b"b", b"c"], timeout=0)
+            with pytest.raises(sej.QueueFullError):
+                q.put(b"d", timeout=0)
+            assert values(q) == [b"a", b"b", b"c"]
+
+    def test_what_is_there_has_room(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, maxsize=3) as q:
+            assert q.put_many([b"a", b"b"], dedupe_keys=[b"a", b"b"]) == [0, 1]
+            assert q.put_many([b"b", b"c", b"b"], dedupe_keys=[b"b", b"c", b"b"], timeout=0) == [1, 2, 1]
+            assert q.put(b"a", dedupe_key=b"a", timeout=0) == 0
+            with pytest.raises(sej.QueueFullError):
+                q.put_many([b"a", b"d"], dedupe_keys=[b"a", b"d"], timeout=0)
+            assert values(q) == [b"a", b"b", b"c"]
+
     def test_maxsize(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, maxsize=2) as q:
             q.put_many([b"a", b"b"])
@@ -633,6 +659,7 @@ class TestDamage:
                 with pytest.raises(KeyboardInterrupt):
                     q.put(b"lost", **options)
             q._writer.append_encoded = write  # type: ignore[method-assign]
+            assert q.stats()[:3] == (0, 0, 0)
             clock.move(1)
             q.put(b"plain")
             assert q.put(b"lost", dedupe_key=b"k") == 1

@@ -61,6 +61,14 @@ def test_a_missing_path_is_named_and_not_made(opener: str, tmp_path: Path) -> No
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.parametrize("opener", OPENERS)
+def test_an_empty_directory_is_no_journal_yet(opener: str, tmp_path: Path) -> None:
+    """A writer that was killed, or has just begun, leaves one."""
+    with pytest.raises(JournalNotFoundError, match="empty"):
+        OPENERS[opener](tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize(
     ("fields", "error", "named"),
