@@ -14,6 +14,8 @@ from cpython.tuple cimport PyTuple_SET_ITEM
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
+from sej._layout cimport get32, get64, put32, put64
+
 from sej.queue_codec import Checked
 from sej.queue_format import CHECKED as _CHECKED
 from sej.queue_format import DONE as _DONE
@@ -53,18 +55,6 @@ cdef extern from *:
             crc = sej_crc_table[0][(crc ^ *p++) & 255] ^ crc >> 8;
         return crc ^ 0xffffffffu;
     }
-    static inline uint32_t sej_get32(const unsigned char *p) {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    static inline uint64_t sej_get64(const unsigned char *p) {
-        return (uint64_t)sej_get32(p) << 32 | sej_get32(p + 4);
-    }
-    static inline void sej_put32(unsigned char *p, uint32_t x) {
-        p[0] = x >> 24; p[1] = x >> 16; p[2] = x >> 8; p[3] = x;
-    }
-    static inline void sej_put64(unsigned char *p, uint64_t x) {
-        sej_put32(p, x >> 32); sej_put32(p + 4, (uint32_t)x);
-    }
     static inline void sej_put_check(unsigned char *p) {
         uint32_t x = sej_crc(p, 36);
         p[36] = x; p[37] = x >> 8; p[38] = x >> 16; p[39] = x >> 24;
@@ -72,10 +62,6 @@ cdef extern from *:
     """
     void sej_crc_start()
     uint32_t sej_crc(const unsigned char *p, int size) nogil
-    uint32_t sej_get32(const unsigned char *p) nogil
-    uint64_t sej_get64(const unsigned char *p) nogil
-    void sej_put32(unsigned char *p, uint32_t x) nogil
-    void sej_put64(unsigned char *p, uint64_t x) nogil
     void sej_put_check(unsigned char *p) nogil
 
 cdef extern from "Python.h":
@@ -111,11 +97,11 @@ cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t slot, uint64_
     p[0] = kind
     p[2] = attempt >> 8
     p[3] = attempt & 255
-    sej_put32(p + 4, slot)
-    sej_put64(p + 8, offset)
-    sej_put64(p + 16, a)
-    sej_put64(p + 24, b)
-    sej_put32(p + 32, extra)
+    put32(p + 4, slot)
+    put64(p + 8, offset)
+    put64(p + 16, a)
+    put64(p + 24, b)
+    put32(p + 32, extra)
     sej_put_check(p)
     return made
 
@@ -207,19 +193,19 @@ def apply(state, data):
         done = 0
         taken = False
         while p < end:
-            offset = sej_get64(p + 8)
-            a = sej_get64(p + 16)
+            offset = get64(p + 8)
+            a = get64(p + 16)
             if plain and p[0] == LEASE:
-                b = sej_get64(p + 24)
-                last, stamp = a - 1, sej_get32(p + 32)
+                b = get64(p + 24)
+                last, stamp = a - 1, get32(p + 32)
                 if (quiet and a - offset == 1 and end - p > SIZE and p[SIZE] == DONE
-                        and sej_get64(p + SIZE + 8) == offset and sej_get64(p + SIZE + 16) == a
+                        and get64(p + SIZE + 8) == offset and get64(p + SIZE + 16) == a
                         and unknown(leased, waiting, offset)):
                     p += SIZE  # taken and done: nothing of it is left but the counts
                     done += 1
                     offset = a
                 else:
-                    slot, deadline = sej_get32(p + 4), b
+                    slot, deadline = get32(p + 4), b
                 for number in range(offset, a):
                     key = number
                     if PyDict_Size(waiting) and PyDict_GetItem(waiting, key) != NULL:

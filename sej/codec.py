@@ -49,6 +49,7 @@ if not TYPE_CHECKING:
         if _wish == "python":
             raise ImportError("the reference was asked for")
         from sej import _codec_c as _codec
+        from sej._buffer_c import Buffer
 
         IMPLEMENTATION = "c"
     except ImportError:
@@ -58,8 +59,6 @@ if not TYPE_CHECKING:
         from sej._buffer_py import Buffer
 
         IMPLEMENTATION = "python"
-    else:
-        Buffer = _codec.Buffer
     columns = _codec.columns
     decode = _codec.decode
     decode_many = _codec.decode_many

@@ -23,7 +23,7 @@ def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_pa
         assert f"{package}/py.typed" in names
     top = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
     assert top == set(PACKAGES), "the wheel carries more, or less, than the packages"
-    assert not [name for name in names if name.endswith((".pyx", ".c"))]
+    assert not [name for name in names if name.endswith((".pyx", ".pxd", ".c"))]
 
     told = run([clean, "-W", "error", "-c", ASK], tmp_path)
     assert told.stdout.strip() == ("c" if compiled else "python"), told.stderr
