@@ -48,8 +48,11 @@ nitpicky = True
 # Other projects' names cannot be followed from here; annotations name types that are nobody's to call.
 nitpick_ignore_regex = [("py:.*", r"(?!(sej|shard|hub|textqueue|kestrel|pipeline)\.).*"), ("py:class", ".*")]
 
+highlight_language = "none"  # a block that is code says of what
 html_theme = "furo"
 html_title = f"SEJ {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 
 PACKAGES = ["sej", "shard", "hub", "textqueue", "kestrel", "kestrel.segmented", "pipeline"] + ["hub.wire"] * WITH_HUB
 
