@@ -20,9 +20,10 @@ from typing import Final, Self
 from hub.errors import AccessError, UnavailableError
 from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
+from hub.wire.status import DirectoryUnavailableError
 from sej.directory import check_name
 from sej.disk import OS, Disk
-from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError, SejError
+from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.watch import Watch, wait_any
 
 __all__ = ["Copier", "Progress"]
@@ -115,11 +116,12 @@ class Copier:
         Raises:
             UnavailableError: the hub cannot be reached, or wants to be left alone for a while.
             AccessError: the hub does not let this client in.
-            SejError: the first directory's error, where some could not be copied; the others were.
+            SejError: the first directory's error, where some could not be copied; the others were. What its files
+                raised as an OSError is its cause.
             JournalNotFoundError: there is nothing at the path.
             NotAJournalError: it is a file.
         """
-        copied = self._pass(patient=False)
+        copied = self._pass(lambda: False, patient=False)
         for error in self.progress.failures.values():
             raise error
         return copied
@@ -128,7 +130,8 @@ class Copier:
         """Follow: copy what is there and what comes, until stop is set.
 
         Args:
-            stop: ends the run within a quarter of a second; what was acknowledged by then is kept.
+            stop: ends the run within a quarter of a second, or when the hub has answered to what is under way; what
+                was acknowledged by then is kept.
             timeout: seconds after which the run ends by itself; None: never.
 
         Returns:
@@ -138,16 +141,21 @@ class Copier:
             AccessError: the hub does not let this client in; waiting would not help.
             ClosedError: the client was closed.
             NotAJournalError: the path is a file; while there is nothing, it waits.
+            InvalidNameError: the SEJ directory's name cannot stand on the hub.
         """
         stop = stop or threading.Event()
         deadline = None if timeout is None else time.monotonic() + timeout
+
+        def stopped() -> bool:
+            return stop.is_set() or (deadline is not None and time.monotonic() >= deadline)
+
         before = self.progress.messages
         failures = 0
         root = Watch(self.path)
         try:
-            while not stop.is_set() and (deadline is None or time.monotonic() < deadline):
+            while not stopped():
                 try:
-                    self._pass()
+                    self._pass(stopped)
                     failures = 0
                 except (UnavailableError, JournalNotFoundError, OSError) as error:
                     failures += 1
@@ -186,30 +194,45 @@ class Copier:
         """Seconds to wait after so many failures in a row."""
         return self._rng.uniform(0, min(self._max_backoff_s, self._backoff_s * 2.0 ** min(failures, 30)))
 
-    def _pass(self, *, patient: bool = True) -> int:
+    def _pass(self, stopped: Callable[[], bool], *, patient: bool = True) -> int:
         """Once over all directories; errors of one directory are kept in the progress.
 
+        stopped: whether to leave the rest for later.
         patient: leave those alone that failed a short while ago.
         """
         self._find()
         copied = 0
         for feed in self._feeds.values():
+            if stopped():
+                break
             if patient and feed.retry_at > time.monotonic():
                 continue
             try:
-                copied += feed.copy(self._client, self._acknowledged)
+                copied += feed.copy(self._client, self._acknowledged, stopped)
+            except DirectoryUnavailableError as error:  # the hub has answered: the others may do better
+                self._failed(feed, error)
             except (UnavailableError, AccessError, ClosedError):
                 raise
             except SejError as error:
-                if feed.name not in self.progress.failures:
-                    _log.error("%s cannot be copied: %s", feed.name, error)
-                self.progress.failures[feed.name] = error
-                feed.failures += 1
-                feed.retry_at = time.monotonic() + self._backoff(feed.failures)
+                self._failed(feed, error)
+            except OSError as error:
+                failure = SejError(f"{error.strerror or error}; mend it here", path=error.filename or feed.path)
+                failure.__cause__ = error
+                self._failed(feed, failure)
             else:
                 self.progress.failures.pop(feed.name, None)
                 feed.failures, feed.retry_at = 0, 0.0
         return copied
+
+    def _failed(self, feed: Feed, error: SejError) -> None:
+        self._report(feed.name, error)
+        feed.failures += 1
+        feed.retry_at = time.monotonic() + self._backoff(feed.failures)
+
+    def _report(self, name: str, error: SejError) -> None:
+        if name not in self.progress.failures:
+            _log.error("%s cannot be copied: %s", name, error)
+        self.progress.failures[name] = error
 
     def _find(self) -> None:
         """Take in directories that are new.
@@ -217,7 +240,7 @@ class Copier:
         Raises:
             JournalNotFoundError: there is nothing at the path.
             NotAJournalError: a file.
-            InvalidNameError: a directory's name cannot stand on the hub.
+            InvalidNameError: the directory's name cannot stand on the hub; in a tree it is reported.
         """
         there = self._disk.status(self.path)
         if there is None:
@@ -226,16 +249,27 @@ class Copier:
             raise NotAJournalError("this is a file; a SEJ directory or a tree of them is due", path=self.path)
         if self._is_journal(self.path):
             found = {self._journal_dir or os.path.basename(os.path.abspath(self.path)): self.path}
+            check_journal("client", *found)
         elif self._journal_dir is not None:
+            if not self._disk.list(self.path):
+                raise JournalNotFoundError("this directory is empty: there is nothing to copy yet", path=self.path)
             raise NotAJournalError("journal_dir names one SEJ directory, and this is none", path=self.path)
         else:
             found = {}
             for name in self._disk.list(self.path):
                 if not name.startswith(".") and self._is_journal(os.path.join(self.path, name)):
                     found[name] = os.path.join(self.path, name)
+        for name, error in list(self.progress.failures.items()):
+            if isinstance(error, InvalidNameError) and name not in found:
+                del self.progress.failures[name]  # it went away, or has another name now
         for name, path in found.items():
-            if name not in self._feeds:
+            if name in self._feeds:
+                continue
+            try:
                 check_journal("client", name)
+            except InvalidNameError as error:
+                self._report(name, error)
+            else:
                 self._feeds[name] = Feed(path, name, self._reader, self._disk)
         self.progress.journals = len(self._feeds)
 

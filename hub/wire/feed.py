@@ -4,12 +4,15 @@ What it relies on: a cursor that reads whole messages as they stand, the journal
 and two calls of the hub: where does the journal stand, and take these bytes.
 
 What it promises: messages are synced here before they are sent, so that the hub never has what this machine may still
-lose; the kept offset follows the hub's acknowledgements, so that local retention waits for the hub; the first chunk
-after a failure repeats the last message that the hub has, so that the hub notices when the two are not one journal.
+lose; the kept offset follows the hub's acknowledgements, back too where the hub lost some, so that local retention
+waits for the hub; the first chunk of a feed, after a failure and of a journal that was made anew repeats the last
+message that the hub has, so that the hub notices when the two are not one journal; messages behind damage are never
+left out in silence.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
@@ -67,6 +70,10 @@ class Feed:
         self._cursor: Cursor | None = None
         self._create = False
         self._watch: Watch | None = None
+        self._made: tuple[object, object] | None = None
+        self._judged: tuple[object, int] | None = None
+        self._reading = threading.Lock()
+        """Held by the thread that reads for the wire, which may not have noticed yet that its call is over."""
 
     @property
     def watch(self) -> Watch:
@@ -82,12 +89,15 @@ class Feed:
         except SejError:
             return True
 
-    def copy(self, hub: Hub, acknowledged: Callable[[int, int], None]) -> int:
+    def copy(
+        self, hub: Hub, acknowledged: Callable[[int, int], None], stopped: Callable[[], bool] = lambda: False
+    ) -> int:
         """Bring over what is there now.
 
         Args:
             hub: where to.
             acknowledged: told of every step: messages and bytes that are durable on the hub since the last one.
+            stopped: whether to leave the rest for later.
 
         Returns:
             How many messages the hub did not have before.
@@ -96,24 +106,32 @@ class Feed:
             GapError: the hub expects messages that are not here any more.
             ConflictError: the hub has other messages under this name.
             LockedError: another copier is at work on this directory.
+            CorruptionError: messages stand behind damage here; those before it were copied.
             UnavailableError: the hub cannot be reached, or wants to be left alone for a while.
         """
+        if self._is_another():
+            self.forget()
         end = self._tail.end_offset()
-        if self.acknowledged == end:
-            return 0
-        with Offset(self.path, self._reader, disk=self._disk) as kept:
-            try:
-                return self._copy(hub, kept, end, acknowledged)
-            except BaseException:
-                self.forget()
-                raise
+        copied = 0
+        if self.acknowledged != end:
+            with Offset(self.path, self._reader, disk=self._disk) as kept:
+                try:
+                    copied = self._copy(hub, kept, end, acknowledged, stopped)
+                except BaseException:
+                    self.forget()
+                    raise
+        if not stopped():
+            self._judge(end)
+        return copied
 
     def forget(self) -> None:
         """After a failure: ask the hub anew where it stands."""
-        self.acknowledged = None
-        if self._cursor is not None:
-            self._cursor.close()
-            self._cursor = None
+        self.acknowledged = self._made = self._judged = None
+        with self._reading:
+            cursor, self._cursor = self._cursor, None
+            self._tail = Tail(self._directory)  # an inode may be given to a new file: the place in it says nothing
+        if cursor is not None:
+            cursor.close()
 
     def close(self) -> None:
         """Close what is open."""
@@ -122,15 +140,26 @@ class Feed:
             self._watch.close()
             self._watch = None
 
-    def _copy(self, hub: Hub, kept: Offset, end: int, acknowledged: Callable[[int, int], None]) -> int:
+    def _copy(
+        self,
+        hub: Hub,
+        kept: Offset,
+        end: int,
+        acknowledged: Callable[[int, int], None],
+        stopped: Callable[[], bool],
+    ) -> int:
         if self.acknowledged is None or self._cursor is None:
             self._start(hub.where(self.name), end)
-        assert self._cursor is not None and self.acknowledged is not None
+            assert self.acknowledged is not None
+            if kept.value > self.acknowledged:  # the hub lost what it had: retention here waits for that once more
+                kept.reset(self.acknowledged)
+        assert self._cursor is not None
         copied = committed_at = 0
         done_bytes = self.sent_bytes
         try:
-            if self.acknowledged < end:
-                for offset in hub.copy(self.name, self._chunks(self._cursor, end), create=self._create):
+            if self._cursor.due < end:
+                chunks = self._chunks(self._cursor, end, stopped)
+                for offset in hub.copy(self.name, chunks, create=self._create):
                     step = max(offset - self.acknowledged, 0)
                     self.acknowledged = max(offset, self.acknowledged)
                     self._create = False
@@ -153,6 +182,7 @@ class Feed:
 
     def _start(self, standing: Standing, end: int) -> None:
         """Decide where to go on, given where the hub stands."""
+        self._made = self._marks()
         first = Journal(self.path, disk=self._disk).first_offset
         self._create = not standing.known
         due = standing.next_offset
@@ -177,16 +207,52 @@ class Feed:
         self.acknowledged = due
         self._cursor = Cursor(self._directory, start)
 
-    def _chunks(self, cursor: Cursor, end: int) -> Iterator[bytes]:
+    def _chunks(self, cursor: Cursor, end: int, stopped: Callable[[], bool]) -> Iterator[bytes]:
         """What is there up to end, and what came with the last of it; synced before it is sent."""
-        sync_up_to(self._directory, end, self._tail)
-        synced = end
-        while cursor.due < end:
-            data, count = cursor.read_encoded(_CHUNK_BYTES)
-            if not count:
-                return
-            if cursor.due > synced:
-                sync_up_to(self._directory, cursor.due, self._tail)
-                synced = cursor.due
-            self.sent_bytes += len(data)
+        synced = 0
+        while cursor.due < end and not stopped():
+            with self._reading:
+                if self._cursor is not cursor:
+                    return  # the call is over
+                data, count = cursor.read_encoded(_CHUNK_BYTES)
+                if not count:
+                    return
+                if cursor.due > synced:
+                    synced = max(cursor.due, end)
+                    sync_up_to(self._directory, synced, self._tail)
+                if self._is_another():
+                    raise ConflictError(f"{self.name}: the journal was made anew while it was copied", path=self.path)
+                self.sent_bytes += len(data)
             yield data
+
+    def _marks(self) -> tuple[object, object]:
+        """What a journal that was made anew under the same name has not got: the directory, and the identity."""
+        jnl, named = self._disk.status(self._directory.jnl), self._disk.status(self._directory.at("id"))
+        return jnl and jnl.identity, named and (named.identity, named.mtime_ns)
+
+    def _is_another(self) -> bool:
+        """Whether this is not the journal any more that the hub was asked about."""
+        if self._made is None:
+            return False
+        jnl, named = self._marks()
+        return jnl != self._made[0] or (self._made[1] is not None and named != self._made[1])
+
+    def _judge(self, end: int) -> None:
+        """Make sure that what stands behind the last good message is a torn tail, and hides no messages.
+
+        Raises:
+            CorruptionError: messages follow.
+        """
+        segments, place = self._directory.segments(), self._tail.place
+        last = self._disk.status(segments[-1].path) if segments else None
+        if last is None or place is None or last.identity != place.identity or last.size <= place.position:
+            return
+        if self._judged == (place, last.size):
+            return
+        cursor = Cursor(self._directory, end, place=place)
+        try:
+            if not cursor.read_encoded(1)[1]:
+                cursor.judge()
+                self._judged = place, last.size
+        finally:
+            cursor.close()

@@ -6,6 +6,7 @@ Every call is checked by the guard before the store sees it, and whatever goes w
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import grpc
 
-from hub.errors import AccessError, UnavailableError
+from hub.errors import AccessError, DiskLowError, UnavailableError
 from hub.naming import Source, check_journal, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
@@ -245,7 +246,8 @@ class Service:
             self._abort(context, error)
         except OSError as error:
             _log.exception("a call failed on the disk")
-            self._abort(context, UnavailableError(f"try later: {error.strerror}"))
+            kind = DiskLowError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
+            self._abort(context, kind(f"try later: {error.strerror}", path=error.filename))
         except Exception as error:
             if not context.is_active():
                 return  # the caller has gone, or gRPC ended the call already

@@ -25,11 +25,15 @@ from sej.errors import (
     WriterFailedError,
 )
 
-__all__ = ["BusyError", "TooLargeError", "from_rpc_error", "to_status"]
+__all__ = ["BusyError", "DirectoryUnavailableError", "TooLargeError", "from_rpc_error", "to_status"]
 
 
 class BusyError(UnavailableError):
     """The hub serves as many callers as it may; try later."""
+
+
+class DirectoryUnavailableError(UnavailableError):
+    """One directory of the hub cannot be had now; others may."""
 
 
 class TooLargeError(HubError):
@@ -43,8 +47,8 @@ _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
     (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"),
     (DiskLowError, grpc.StatusCode.UNAVAILABLE, "disk-low"),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
-    (LockedError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
-    (WriterFailedError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
+    (LockedError, grpc.StatusCode.UNAVAILABLE, "directory"),
+    (WriterFailedError, grpc.StatusCode.UNAVAILABLE, "directory"),
     (InvalidNameError, grpc.StatusCode.INVALID_ARGUMENT, "name"),
     (InvalidMessageError, grpc.StatusCode.INVALID_ARGUMENT, "message"),
     (DecodeError, grpc.StatusCode.INVALID_ARGUMENT, "message"),
@@ -74,6 +78,8 @@ def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[s
         code = grpc.StatusCode.PERMISSION_DENIED if error.known else grpc.StatusCode.UNAUTHENTICATED
         return code, error.reason, (("sej-error", "access"),)
     reason = error.reason if isinstance(error, SejError) else str(error)
+    if type(error) is UnavailableError and error.path is not None:
+        return grpc.StatusCode.UNAVAILABLE, reason, (("sej-error", "directory"),)
     for kind, code, name in _CODES:
         if isinstance(error, kind):
             extra: tuple[tuple[str, str], ...] = ()
@@ -104,6 +110,7 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> SejError:
         "busy": BusyError,
         "disk-low": DiskLowError,
         "unavailable": UnavailableError,
+        "directory": DirectoryUnavailableError,
         "name": InvalidNameError,
         "message": InvalidMessageError,
         "unknown": JournalNotFoundError,
@@ -111,7 +118,7 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> SejError:
         "argument": InvalidMessageError,
     }
     if name in plain:
-        return plain[name](details)
+        return plain[name](f"the hub's copy is damaged: {details}" if name == "corruption" else details)
     where = f"hub at {address}: {code.name}: {details}"
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return TooLargeError(where) if "larger than max" in details.lower() else BusyError(where)

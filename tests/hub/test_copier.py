@@ -4,11 +4,12 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,182 @@ def test_local_retention_waits_for_the_hub(tmp_path: Path) -> None:
     with connected(tmp_path / "hub") as (_, client):
         Copier(tmp_path / "journal", client).run_once()
     assert len(journal.clean(max_bytes=0)) > 5
+
+
+def other_than_sample(count: int) -> list[sej.Message]:
+    return [sej.Message(n, 7, 0, b"", b"other") for n in range(count)]
+
+
+@pytest.mark.parametrize("count", [10, 15])
+def test_a_journal_that_was_made_anew_under_a_copier_is_noticed(tmp_path: Path, count: int) -> None:
+    fill(tmp_path / "journal", sample(10))
+    with connected(tmp_path / "hub") as (store, client), Copier(tmp_path / "journal", client) as copier:
+        assert copier.run_once() == 10
+        shutil.rmtree(tmp_path / "journal")
+        fill(tmp_path / "journal", other_than_sample(count))
+        with pytest.raises(hub.ConflictError):
+            copier.run_once()
+        assert store.get("client-a", "journal", 0) == sample(10)
+
+
+def test_a_journal_that_is_made_anew_while_it_is_copied_is_noticed(tmp_path: Path) -> None:
+    messages = [sej.Message(n, n, 0, b"", bytes(100_000)) for n in range(40)]
+    fill(tmp_path / "journal", messages, segment_bytes=500_000)
+
+    class Local:
+        """Takes chunks one by one; behind the second the journal is another one."""
+
+        def where(self, journal_dir: str) -> Standing:
+            return Standing(False, 0, 0)
+
+        def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+            for number, chunk in enumerate(chunks):
+                if number == 1:
+                    shutil.rmtree(tmp_path / "journal")
+                    fill(tmp_path / "journal", [message._replace(timestamp=7) for message in messages])
+                yield store.put_encoded("a", "journal", chunk)
+
+    with hub.Store(tmp_path / "hub") as store:
+        with pytest.raises(sej.SejError):
+            Copier(tmp_path / "journal", Local()).run_once()
+        kept = store.get("a", "journal", 0, 100)
+    assert kept == messages[: len(kept)]
+
+
+def test_messages_behind_damage_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", sample(100))
+    shutil.rmtree(tmp_path / "journal" / "idx", ignore_errors=True)
+    file = tmp_path / "journal" / "jnl" / f"{0:016x}.jnl"
+    data = bytearray(file.read_bytes())
+    data[len(packed(sample(50))) + 3] ^= 0xFF
+    file.write_bytes(data)
+    with connected(tmp_path / "hub") as (store, client):
+        for _ in range(2):
+            with Copier(tmp_path / "journal", client) as copier:
+                for _ in range(2):
+                    with pytest.raises(sej.CorruptionError):
+                        copier.run_once()
+        assert store.get("client-a", "journal", 0) == sample(50)
+
+
+class Standin:
+    """Says where the journal stands and takes nothing; keeps what it was to take."""
+
+    def __init__(self, standing: Standing) -> None:
+        self.standing = standing
+        self.chunks: Iterator[bytes] = iter(())
+
+    def where(self, journal_dir: str) -> Standing:
+        return self.standing
+
+    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+        self.chunks = iter(chunks)
+        next(self.chunks)
+        raise hub.UnavailableError("the connection was lost")
+
+
+@pytest.mark.parametrize("standing", [Standing(True, 0, 20), Standing(False, 0, 0)])
+def test_local_retention_waits_once_more_for_a_hub_that_lost_messages(tmp_path: Path, standing: Standing) -> None:
+    fill(tmp_path / "journal", sample(100), segment_bytes=200)
+    with connected(tmp_path / "hub") as (_, client):
+        assert Copier(tmp_path / "journal", client).run_once() == 100
+    with pytest.raises(hub.UnavailableError):
+        Copier(tmp_path / "journal", Standin(standing)).run_once()
+    sej.Journal(tmp_path / "journal").clean(max_bytes=0)
+    assert sej.Journal(tmp_path / "journal").first_offset <= standing.next_offset
+
+
+def test_a_call_that_is_over_reads_nothing_more(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", [sej.Message(n, n, 0, b"", bytes(100_000)) for n in range(20)])
+    lost = Standin(Standing(False, 0, 0))
+    with Copier(tmp_path / "journal", lost) as copier:
+        with pytest.raises(hub.UnavailableError):
+            copier.run_once()
+        assert list(lost.chunks) == []  # the thread that sends may ask once more
+
+
+def test_a_run_ends_in_the_middle_of_a_journal(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", [sej.Message(n, n, 0, b"", bytes(100_000)) for n in range(600)])
+    stop = threading.Event()
+    with connected(tmp_path / "hub") as (store, client):
+        copied = Copier(tmp_path / "journal", client, on_progress=lambda _: stop.set()).run(stop)
+        assert 0 < copied < 600
+        assert store.end_offset("client-a", "journal") == copied
+        assert sej.read_offset(tmp_path / "journal", "hub") == copied
+
+
+def test_an_empty_directory_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    stop = threading.Event()
+    with connected(tmp_path / "hub") as (store, client):
+        copier = Copier(tmp_path / "journal", client, journal_dir="x", on_progress=lambda _: stop.set())
+        with pytest.raises(sej.JournalNotFoundError):
+            copier.run_once()
+        runner = threading.Thread(target=copier.run, args=(stop,), kwargs={"timeout": 60})
+        runner.start()
+        fill(tmp_path / "journal", [sej.Message(0, 1, 0, b"", b"first")])
+        runner.join()
+        assert store.end_offset("client-a", "x") == 1
+
+
+def run_until_good(tree: Path, client: Client) -> dict[str, sej.SejError]:
+    """Follow a tree until the five messages of ``good`` are over; returns the failures by then."""
+    stop = threading.Event()
+
+    def look(progress: Progress) -> None:
+        if progress.messages >= 5:
+            stop.set()
+
+    copier = Copier(tree, client, on_progress=look)
+    copier.run(stop, timeout=60)
+    assert stop.is_set()
+    return copier.progress.failures
+
+
+def test_a_name_that_cannot_stand_on_the_hub_does_not_keep_the_others(tmp_path: Path) -> None:
+    fill(tmp_path / "tree" / "a name", sample(1))
+    fill(tmp_path / "tree" / "good", sample(5))
+    with connected(tmp_path / "hub") as (store, client):
+        assert isinstance(run_until_good(tmp_path / "tree", client)["a name"], sej.InvalidNameError)
+        assert store.journals("client-a") == ["good"]
+        with Copier(tmp_path / "tree", client) as copier:
+            with pytest.raises(sej.InvalidNameError):
+                copier.run_once()
+            shutil.rmtree(tmp_path / "tree" / "a name")
+            assert copier.run_once() == 0
+
+
+def test_a_directory_that_the_disk_refuses_does_not_keep_the_others(tmp_path: Path) -> None:
+    fill(tmp_path / "tree" / "bad", sample(1))
+    fill(tmp_path / "tree" / "good", sample(5))
+    shutil.rmtree(tmp_path / "tree" / "bad" / "ofs")
+    (tmp_path / "tree" / "bad" / "ofs").write_text("")
+    with connected(tmp_path / "hub") as (_, client):
+        failure = run_until_good(tmp_path / "tree", client)["bad"]
+        assert isinstance(failure.__cause__, OSError)
+        with pytest.raises(sej.SejError, match="bad"):
+            Copier(tmp_path / "tree", client).run_once()
+
+
+def test_a_directory_that_the_hub_cannot_write_does_not_keep_the_others(tmp_path: Path) -> None:
+    fill(tmp_path / "tree" / "bad", sample(1))
+    fill(tmp_path / "tree" / "good", sample(5))
+    with connected(tmp_path / "hub") as (_, client):
+        with sej.Writer(tmp_path / "hub" / "client-a.bad"):
+            assert isinstance(run_until_good(tmp_path / "tree", client)["bad"], hub.UnavailableError)
+        assert Copier(tmp_path / "tree", client).run_once() == 1
+
+
+def test_damage_on_the_hub_is_said_to_be_there(tmp_path: Path) -> None:
+    fill(tmp_path / "journal", sample(10))
+    with connected(tmp_path / "hub") as (_, client):
+        assert Copier(tmp_path / "journal", client).run_once() == 10
+    file = tmp_path / "hub" / "client-a.journal" / "jnl" / f"{0:016x}.jnl"
+    data = bytearray(file.read_bytes())
+    data[len(packed(sample(5))) + 3] ^= 0xFF
+    file.write_bytes(data)
+    with connected(tmp_path / "hub") as (_, client), pytest.raises(sej.CorruptionError, match="the hub's copy"):
+        Copier(tmp_path / "journal", client).run_once()
 
 
 def test_two_copiers_of_one_directory_are_told(tmp_path: Path) -> None:
