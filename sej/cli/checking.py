@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from sej.cli.exits import Exit
+from sej.cli.output import counted
 from sej.cli.progress import progress_bar
 from sej.cli.standing import holder_of
 from sej.journal import Journal
@@ -40,7 +41,7 @@ def verify(directory: Path, json: bool) -> None:
     if not json:
         segments = journal.segments
         size = sum(segment.size for segment in segments)
-        click.echo(f"sound: {len(segments)} segments, {size} bytes, next offset {journal.end_offset}")
+        click.echo(f"sound: {counted(len(segments), 'segment')}, {size} bytes, next offset {journal.end_offset}")
 
 
 def _row(problem: Problem) -> str:

@@ -43,7 +43,8 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
     Example: sej doctor orders
     """
     paths = journals_below(path)
-    if not paths:
+    contributed = list(_contributed(path))
+    if not paths and not contributed:
         raise NotAJournalError("there is no journal in this directory", path=path)
     alone = paths == [str(path)]
     levels = Counter[str]()
@@ -54,7 +55,6 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
         shown = found if alone or json else [finding for finding in found if finding.level != "well"]
         _show(shown, journal, json=json, named=not alone)
         levels.update(finding.level for finding in found)
-    contributed = list(_contributed(path))
     _show(contributed, str(path), json=json, named=False)
     levels.update(finding.level for finding in contributed)
     if not (alone or json):

@@ -21,6 +21,7 @@ __all__ = [
     "as_json",
     "as_text",
     "coloured",
+    "counted",
     "form_named",
     "iso_time",
     "print_messages",
@@ -34,6 +35,16 @@ _ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} |
     ord("\t"): "\\t",
     ord("\\"): "\\\\",
 }
+
+
+def counted(count: int, what: str) -> str:
+    """So many things, in words.
+
+    Example:
+        >>> counted(1, "segment"), counted(2, "segment")
+        ('1 segment', '2 segments')
+    """
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def iso_time(timestamp: int) -> str | None:

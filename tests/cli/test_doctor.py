@@ -245,6 +245,10 @@ def test_checks_of_other_packages(journal: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert b"wrong  litter: 3 files in journal\n       -> sweep\n" in done.stdout
     assert b"note   broken: this check failed: KeyError('journal')" in done.stdout
+    (tmp_path / "left").mkdir()
+    done = sej("doctor", tmp_path / "left", env=env)
+    assert done.returncode == 1
+    assert b"wrong  litter: 3 files in left\n" in done.stdout
 
 
 @pytest.mark.parametrize("colour", [True, False])

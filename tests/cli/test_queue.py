@@ -80,3 +80,25 @@ def test_what_fails_is_said_and_counts(tmp_path: Path) -> None:
     assert sej("queue", "get", queue, "--cuont", "3").returncode == 2
     row = json.loads(sej("queue", "get", "--json", "--timeout", "30s", queue).stdout)
     assert row == {"key": "k", "value": "one", "attempts": 2}
+
+
+@pytest.mark.parametrize("backend", ["kestrel", "libkestrel"])
+def test_another_backend_is_named(backend: str, tmp_path: Path) -> None:
+    queue = tmp_path / "cars"
+    by = ("--backend", backend)
+    assert sej("queue", "get", *by, queue).returncode == 4
+    assert sej("queue", "stats", *by, queue).returncode == 4
+    assert list(tmp_path.iterdir()) == []
+    assert sej("queue", "put", *by, queue, "one", "two").returncode == 0
+    assert json.loads(sej("queue", "stats", "--json", *by, queue).stdout)["ready"] == 2
+    assert sej("queue", "get", *by, queue).stdout == b"one\n"
+    assert sej("queue", "get", "--max-attempts", "1", *by, queue, "--", *FAIL).returncode == 1
+    dead = sej("queue", "dead", *by, queue)
+    assert dead.returncode == 2 and b"QUEUE_dead" in dead.stderr
+    assert sej("queue", "get", *by, f"{queue}_dead").stdout == b"two\n"
+
+
+def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = sej("queue", "put", "--backend", "rabbit", tmp_path / "cars", "one")
+    assert done.returncode == 2 and b"'rabbit': expected one of journal, kestrel" in done.stderr
+    assert list(tmp_path.iterdir()) == []
