@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import click
 
 from sej.cli.output import FORMS, form_named
 from sej.cli.units import Moment, parse_duration, parse_place, parse_size
+from sej.gaps import Gap
 from sej.journal import Journal
 from sej.message import Message
 
@@ -30,6 +32,7 @@ __all__ = [
     "of_types",
     "offset_at",
     "range_options",
+    "tell_gap",
     "tell_gaps",
     "type_option",
 ]
@@ -114,8 +117,13 @@ def tell_gaps(scanner: Scanner, told: int = 0) -> int:
     """Say on standard error which lost messages were passed, but for those told already; returns how many there are."""
     gaps = scanner.gaps
     for gap in gaps[told:]:
-        click.echo(f"sej: {scanner.path}: {gap}", err=True)
+        tell_gap(scanner.path, gap)
     return len(gaps)
+
+
+def tell_gap(path: str | os.PathLike[str], gap: Gap) -> None:
+    """Say on standard error that messages were lost that a command passed."""
+    click.echo(f"sej: {os.fspath(path)}: {gap}", err=True)
 
 
 def chosen(

@@ -9,13 +9,25 @@ from pathlib import Path
 
 import click
 
-from sej.cli.choosing import BATCH, DIRECTORY, JSON, chosen, form_options, of_types, range_options, type_option
+from sej.cli.choosing import (
+    BATCH,
+    DIRECTORY,
+    JSON,
+    chosen,
+    form_options,
+    of_types,
+    range_options,
+    tell_gap,
+    tell_gaps,
+    type_option,
+)
 from sej.cli.output import print_messages
 from sej.cli.units import Moment
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import CorruptionError, NotAJournalError
 from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
+from sej.gaps import read_gaps
 from sej.journal import Journal
 from sej.message import Message
 from sej.recovery import find_damage, good_end
@@ -82,15 +94,22 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
             break
         messages += of_types([message], types)
     print_messages(reversed(messages), form)
+    if messages:
+        for gap in read_gaps(Directory(directory, OS)):
+            if messages[-1].offset < gap.start < messages[0].offset:
+                tell_gap(directory, gap)
     if follow:
         from sej.cli.pipes import until_reader_leaves
         from sej.scanner import Scanner
 
         start = journal.end_offset if end is None else end
+        told = 0
         with Scanner(directory, start, timeout=None) as scanner, until_reader_leaves():
             while True:
                 sys.stdout.flush()
-                print_messages(of_types(scanner.read(BATCH), types), form)
+                batch = scanner.read(BATCH)
+                told = tell_gaps(scanner, told)
+                print_messages(of_types(batch, types), form)
 
 
 @click.command

@@ -54,7 +54,8 @@ def test_repair_asks_then_loses_no_byte(journal: Path) -> None:
     (kept,) = row["kept"]
     assert b"\xff" * 40 in Path(kept).read_bytes()
     assert sej("verify", journal).returncode == 0
-    for words in (["scan"], ["count", "--start", "0"], ["follow", "--start", "0", "--timeout", "0"]):
+    follow = ["follow", "--start", "0", "--timeout", "0"]
+    for words in (["scan"], ["count", "--start", "0"], ["tail", "-n", "100000"], follow):
         passed = sej(*words, journal)
         assert (passed.returncode, passed.stderr.count(b" lost: ")) == (0, 1)
     row = json.loads(sej("stat", "--json", journal).stdout)
