@@ -140,13 +140,13 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int]:
 
 def _parse(path: Path) -> list[Grant]:
     grants = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text(errors="backslashreplace").splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         try:
             digest, role, clients, *rest = words
-            bytes.fromhex(digest)
+            digest = bytes.fromhex(digest).hex()  # as hash_token() writes it
             patterns = tuple(clients.split(","))
             until = datetime.fromisoformat(rest[0]) if rest else None
             if len(digest) != 64 or len(rest) > 1 or (until is not None and until.tzinfo is None):
@@ -181,10 +181,7 @@ class Guard:
             AccessError: it may not.
         """
         if self._mutual:
-            shown = cast("dict[str, list[bytes]]", context.auth_context())
-            names = [name.decode("utf-8", "replace") for name in shown.get("x509_common_name", [])]
-            if not names:
-                raise AccessError("no certificate was shown")
+            names = _certified(context)
             if client_id not in names and not (role == "read" and self._tokens is not None):
                 raise AccessError(f"the certificate is {names[0]!r}'s, not {client_id!r}'s", known=True)
         if self._tokens is None:
@@ -192,6 +189,26 @@ class Guard:
         grant = self._tokens.grant(_shown(context), now)
         if not grant.allows(role, client_id):
             raise AccessError(f"the token does not allow to {role} for {client_id!r}", known=True)
+
+    def identify(self, context: grpc.ServicerContext, now: float) -> None:
+        """Let nobody in whom the hub does not know; what they may do is for :meth:`check`.
+
+        Raises:
+            AccessError: no certificate, no token, or one that is unknown or has expired.
+        """
+        if self._mutual:
+            _certified(context)
+        if self._tokens is not None:
+            self._tokens.grant(_shown(context), now)
+
+
+def _certified(context: grpc.ServicerContext) -> list[str]:
+    """The names in the caller's certificate."""
+    shown = cast("dict[str, list[bytes]]", context.auth_context())
+    names = [name.decode("utf-8", "replace") for name in shown.get("x509_common_name", [])]
+    if not names:
+        raise AccessError("no certificate was shown")
+    return names
 
 
 def _shown(context: grpc.ServicerContext) -> str:

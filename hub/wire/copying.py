@@ -8,14 +8,58 @@ it, by gRPC's flow control, the sender.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from hub.errors import UnavailableError
+from hub.wire.frames import open_copy_request
+from sej.errors import InvalidMessageError, InvalidNameError
 
-__all__ = ["CopySession"]
+__all__ = ["CopySession", "Incoming"]
 
 _WINDOW_BYTES: Final = 1 << 24
+
+
+class Incoming:
+    """The requests of a stream: the first says whose journal it is, and each brings messages.
+
+    Attributes:
+        client: whose; empty before the first request.
+        journal_dir: the journal's name.
+        create: whether the next messages may start a journal.
+    """
+
+    def __init__(self, requests: Iterator[bytes], allow: Callable[[str, str], None]) -> None:
+        """Nothing is read yet.
+
+        Args:
+            requests: as they come.
+            allow: raises where the caller may not write this client's journal; asked again and again.
+        """
+        self.client = self.journal_dir = ""
+        self.create = False
+        self._requests = requests
+        self._allow = allow
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        """The messages."""
+        first = next(self._requests, None)
+        if first is None:
+            return
+        self.client, self.journal_dir, data, self.create = open_copy_request(first)
+        self._allow(self.client, self.journal_dir)
+        if len(data):
+            yield data
+            self.create = False
+        for request in self._requests:
+            client, journal_dir, data, create = open_copy_request(request)
+            if client or journal_dir or create:
+                raise InvalidNameError("the names stand in the first request of a stream; open another one")
+            if not len(data):
+                raise InvalidMessageError("a request without messages")
+            self._allow(self.client, self.journal_dir)
+            yield data
+            self.create = False
 
 
 class CopySession:
@@ -49,7 +93,7 @@ class CopySession:
         self._at_work = False
         self._error: Exception | None = None
 
-    def acknowledge(self, chunks: Iterator[bytes | memoryview], stopping: threading.Event) -> Iterator[int]:
+    def acknowledge(self, chunks: Iterable[bytes | memoryview], stopping: threading.Event) -> Iterator[int]:
         """Yield offsets below which everything is durable, until the chunks end.
 
         Raises:
@@ -91,7 +135,7 @@ class CopySession:
         with self._condition:
             self._condition.notify_all()
 
-    def _run(self, chunks: Iterator[bytes | memoryview]) -> None:
+    def _run(self, chunks: Iterable[bytes | memoryview]) -> None:
         try:
             for chunk in chunks:
                 self._at_work = True  # a disk that is slow is no silence of the sender's

@@ -14,6 +14,7 @@ from hub.wire import hub_pb2 as pb
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS
+from sej.format import MAX_OFFSET
 from sej.journal import Journal
 from sej.opening import journal_id
 
@@ -87,7 +88,10 @@ def encoded(
         JournalNotFoundError: the hub has no such journal.
         OffsetTooSmallError: the first message was deleted.
         CorruptionError: the hub's copy is damaged, and request.Skip is not set.
+        ValueError: no journal reaches request.Offset.
     """
+    if request.Offset > MAX_OFFSET:
+        raise ValueError(f"offset {request.Offset}: 0 to {MAX_OFFSET} is due")
     directory = Directory(source_path(store.root, source), OS)
     directory.require()
     cursor = Cursor(

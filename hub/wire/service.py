@@ -21,11 +21,11 @@ from hub.naming import Source, check_journal, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
-from hub.wire.copying import CopySession
-from hub.wire.frames import encode_put_request, open_copy_request, open_put_request, parse, read_response, to_wire
+from hub.wire.copying import CopySession, Incoming
+from hub.wire.frames import encode_put_request, open_put_request, parse, read_response, to_wire
 from hub.wire.reading import Catalog, encoded, find_time
 from hub.wire.status import BusyError, to_status
-from sej.errors import InvalidMessageError, InvalidNameError, SejError
+from sej.errors import SejError
 from sej.format import OVERHEAD_SIZE
 from sej.message import Message
 from sej.scanner import Scanner
@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _GET_MESSAGES: Final = 1000
 _GET_BYTES: Final = 1 << 20
 _LOOK_AGAIN_S: Final = 0.5
+_ASK_AGAIN_S: Final = 1.0
+"""How often a stream's token is looked at anew: whoever lost it meanwhile is let go."""
 
 
 class Service:
@@ -147,6 +149,7 @@ class Service:
 
     def _list(self, data: bytes, context: grpc.ServicerContext) -> pb.ListResponse:
         with self._answering(context):
+            self._guard.identify(context, self._clock())
             request = parse(pb.ListRequest, data)
             sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
             clients = {client for client in {source.client for source in sources} if self._may_read(context, client)}
@@ -155,44 +158,44 @@ class Service:
         raise AssertionError("the call was aborted")
 
     def _read(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._answering(context), self._stream():
+        with self._answering(context), self._stream(context):
             request = parse(pb.ReadRequest, data)
             source = self._allow(context, "read", request.ClientID, request.JournalDir)
+            ask = self._asking(context, "read")
             for chunk in encoded(self._store, source, request):
                 self._require_running()
+                ask(*source)
                 yield read_response(chunk)
 
     def _follow(self, data: bytes, context: grpc.ServicerContext) -> Iterator[pb.GetResponse]:
-        with self._answering(context), self._stream():
+        with self._answering(context), self._stream(context):
             request = parse(pb.GetRequest, data)
             source = self._allow(context, "read", request.ClientID, request.JournalDir)
+            ask = self._asking(context, "read")
             path = source_path(self._store.root, source)
             limit = request.MaxMessages or _GET_MESSAGES
             with Scanner(path, request.Offset, timeout=_LOOK_AGAIN_S) as scanner:
                 while context.is_active():
                     self._require_running()
+                    ask(*source)
                     for part in _parts(scanner.read(limit), self._max_reply_bytes):
                         yield pb.GetResponse(Messages=part)
 
     def _copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.CopyResponse]:
-        with self._answering(context), self._stream():
+        with self._answering(context), self._stream(context):
             self._require_running()
-            first = next(requests, None)
-            if first is None:
-                return
-            client, journal_dir, data, create = open_copy_request(first)
-            self._allow(context, "write", client, journal_dir)
+            come = Incoming(requests, self._asking(context, "write"))
             session = CopySession(
-                lambda chunk: self._store.put_encoded(
-                    client, journal_dir, chunk, sync=False, create=create and chunk is data
+                lambda data: self._store.put_encoded(
+                    come.client, come.journal_dir, data, sync=False, create=come.create
                 ),
-                lambda: self._store.sync(client, journal_dir),
+                lambda: self._store.sync(come.client, come.journal_dir),
                 idle_s=self._idle_s,
             )
             with self._lock:
                 self._sessions.add(session)
             try:
-                for offset in session.acknowledge(_chunks(data, requests), self._stopping):
+                for offset in session.acknowledge(come, self._stopping):
                     yield pb.CopyResponse(NextOffset=offset)
             finally:
                 with self._lock:
@@ -211,6 +214,18 @@ class Service:
         self._guard.check(context, role, client, self._clock())
         return source
 
+    def _asking(self, context: grpc.ServicerContext, role: Role) -> Callable[[str, str], None]:
+        """What a stream asks before each step: may its caller go on? Looks once in a while."""
+        ask_at = 0.0
+
+        def ask(client: str, journal_dir: str) -> None:
+            nonlocal ask_at
+            if time.monotonic() >= ask_at:
+                self._allow(context, role, client, journal_dir)
+                ask_at = time.monotonic() + _ASK_AGAIN_S
+
+        return ask
+
     def _may_read(self, context: grpc.ServicerContext, client: str) -> bool:
         """Whether the caller may read a client's journals; raises where nobody knows the caller."""
         try:
@@ -226,7 +241,8 @@ class Service:
             raise UnavailableError("the hub is stopping; go on when it is back")
 
     @contextmanager
-    def _stream(self) -> Iterator[None]:
+    def _stream(self, context: grpc.ServicerContext) -> Iterator[None]:
+        self._guard.identify(context, self._clock())  # strangers take nobody's place
         with self._lock:
             if self.streams >= self._max_streams:
                 raise BusyError(f"{self.streams} streams are open, and no more are served: try later")
@@ -260,18 +276,6 @@ class Service:
             self.refusals[metadata[0][1]] = self.refusals.get(metadata[0][1], 0) + 1
         context.set_trailing_metadata(metadata)
         context.abort(code, text)
-
-
-def _chunks(first: bytes | memoryview, requests: Iterator[bytes]) -> Iterator[bytes | memoryview]:
-    if len(first):
-        yield first
-    for request in requests:
-        client, journal_dir, data, create = open_copy_request(request)
-        if client or journal_dir or create:
-            raise InvalidNameError("the names stand in the first request of a stream; open another one")
-        if not len(data):
-            raise InvalidMessageError("a request without messages")
-        yield data
 
 
 def _parts(messages: list[Message], limit_bytes: int) -> Iterator[list[pb.Message]]:

@@ -1,6 +1,7 @@
 """The service over real sockets: what arrives, what is refused, who is let in, how it ends."""
 
 import hashlib
+import itertools
 import json
 import os
 import socket
@@ -354,6 +355,122 @@ def test_a_silent_sender_is_let_go(tmp_path: Path) -> None:
         assert offsets == [1]
 
 
+def silence(over: threading.Event) -> Iterator[bytes]:
+    """Requests that never come."""
+    assert over.wait(60)
+    yield from ()
+
+
+def refusal(address: str, **options: Any) -> grpc.StatusCode:
+    """How a Copy stream ends on which nothing is sent."""
+    over = threading.Event()
+    with grpc.insecure_channel(address) as channel:
+        copy: Any = channel.stream_stream("/hub.Hub/Copy", None, None)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(copy(silence(over), timeout=30, **options))
+        over.set()
+    code: grpc.StatusCode = refused.value.code()
+    return code
+
+
+def test_a_sender_that_says_nothing_at_all_is_let_go(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", idle_s=0.1) as server:
+        assert refusal(server.address) is grpc.StatusCode.UNAVAILABLE
+        assert store.sources() == []
+
+
+def test_strangers_take_nobodys_place(tmp_path: Path) -> None:
+    tokens = Tokens([Grant(hash_token("known"), "write", ("a",))])
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens, max_streams=1) as server:
+        assert refusal(server.address) is grpc.StatusCode.UNAUTHENTICATED
+        assert refusal(server.address, metadata=[("authorization", "Bearer x")]) is grpc.StatusCode.UNAUTHENTICATED
+        with Client(server.address, client_id="a", token="known") as client:
+            assert list(client.copy("j", [packed(sample(1))])) == [1]
+
+
+def test_a_hub_with_nothing_in_it_tells_strangers_nothing(tmp_path: Path) -> None:
+    tokens = Tokens([Grant(hash_token("known"), "read", ("*",))])
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
+        for token in (None, "unknown"):
+            with Client(server.address, token=token) as client, pytest.raises(hub.AccessError):
+                client.journals("somebody")
+        with Client(server.address, token="known") as client:
+            assert client.journals("somebody") == []
+
+
+def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
+    token, path = make_token(), tmp_path / "tokens"
+    path.write_text(f"{hash_token(token)} read *\n")
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0", tokens=path) as server:
+        store.put("a", "j", sample(2))
+        with grpc.insecure_channel(server.address) as channel:
+            follow: Any = channel.unary_stream("/hub.Hub/Follow", pb.GetRequest.SerializeToString, None)
+            shown = [("authorization", f"Bearer {token}")]
+            answers = follow(pb.GetRequest(ClientID="a", JournalDir="j"), metadata=shown, timeout=60)
+            next(answers)
+            (tmp_path / "new").write_text("# nobody\n")
+            (tmp_path / "new").rename(path)
+            with pytest.raises(grpc.RpcError) as refused:
+                next(answers)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_copy_ends_with_its_token(tmp_path: Path) -> None:
+    token, path = make_token(), tmp_path / "tokens"
+    path.write_text(f"{hash_token(token)} write a\n")
+    taken = threading.Semaphore()
+
+    def chunks() -> Iterator[bytes]:
+        for number in itertools.count():
+            assert taken.acquire(timeout=60)
+            yield packed([sej.Message(number, 0, 0, b"", b"")])
+
+    with (
+        hub.Store(tmp_path / "hub") as store,
+        Server(store, "127.0.0.1:0", tokens=path) as server,
+        Client(server.address, client_id="a", token=token) as client,
+    ):
+        acknowledged: list[int] = []
+
+        def copy() -> None:
+            for offset in client.copy("j", chunks()):
+                acknowledged.append(offset)
+                if offset == 1:
+                    (tmp_path / "new").write_text("# nobody\n")
+                    (tmp_path / "new").rename(path)
+                taken.release()
+
+        with pytest.raises(hub.AccessError):
+            copy()
+        assert store.end_offset("a", "j") == acknowledged[-1]
+
+
+def test_a_first_request_may_bring_the_names_alone(tmp_path: Path) -> None:
+    with serving(tmp_path) as (store, server), grpc.insecure_channel(server.address) as channel:
+        copy: Any = channel.stream_stream("/hub.Hub/Copy", pb.CopyRequest.SerializeToString, pb.CopyResponse.FromString)
+        requests = [
+            pb.CopyRequest(ClientID="a", JournalDir="j", Create=True),
+            pb.CopyRequest(Encoded=packed(sample(2))),
+        ]
+        assert list(copy(iter(requests)))[-1].NextOffset == 2
+        with pytest.raises(grpc.RpcError) as refused:
+            list(copy(iter([pb.CopyRequest(ClientID="a", JournalDir="k"), requests[1]])))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert store.sources() == [hub.Source("a", "j")]
+
+
+def test_offsets_that_no_journal_reaches_are_refused(tmp_path: Path) -> None:
+    with connected(tmp_path) as (_, client):
+        client.put("j", sample(2))
+        for attempt in (
+            lambda: client.get("j", 2**63),
+            lambda: list(client.read_encoded("j", 2**63)),
+            lambda: list(client.follow("j", 2**63)),
+        ):
+            with pytest.raises(sej.InvalidMessageError):
+                attempt()
+
+
 def test_a_thousand_clients_at_once(tmp_path: Path) -> None:
     messages = sample(3)
     with hub.Store(tmp_path, max_open=50) as store, Server(store, "127.0.0.1:0") as server:
@@ -486,6 +603,15 @@ def test_the_file_of_tokens_is_read_again(tmp_path: Path) -> None:
 def test_a_bad_line_among_the_tokens_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "tokens").write_text(f"# first\n{line}\n")
     with pytest.raises(hub.AccessError, match="line 2"):
+        Tokens(tmp_path / "tokens")
+
+
+def test_tokens_may_be_written_by_other_hands(tmp_path: Path) -> None:
+    token = make_token()
+    (tmp_path / "tokens").write_bytes(b"# M\xfcller\n" + hash_token(token).upper().encode() + b" write a\n")
+    assert Tokens(tmp_path / "tokens").grant(token, 0.0).clients == ("a",)
+    (tmp_path / "tokens").write_bytes(hash_token(token).encode() + b" write M\xfcller\n")
+    with pytest.raises(hub.AccessError, match="line 1"):
         Tokens(tmp_path / "tokens")
 
 
