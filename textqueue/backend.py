@@ -2,8 +2,8 @@
 
 A thin face over claims: the file stays one that people edit. What it cannot: keys, delays, priorities, expiry, dedupe
 keys, deadlines (a claim lasts as long as its process). Values are text in UTF-8. Attempts are counted by the object
-that has the file open; a critical error (``!``) is the dead letter, with its reason in the ``reason`` variable where
-the message has one.
+that has the file open, and in ``retries`` where a message has that; a critical error (``!``) is the dead letter, with
+its reason in the ``reason`` variable where the message has one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,27 @@ from typing import Any, ClassVar
 
 from sej.held import HeldItem, HoldingQueue
 from sej.work import Stats, Wishes, WorkQueue
+from textqueue.claims import Claim
 from textqueue.errors import InvalidTextError
-from textqueue.grammar import MessageStatus
+from textqueue.grammar import RETRIES, MessageStatus
 from textqueue.queue import TextQueue
 
 __all__ = ["TextWorkQueue", "open_backend"]
+
+
+class _Claimed(HeldItem):
+    """An item whose message may count its retries itself."""
+
+    __slots__ = ("_claim",)
+    _claim: Claim
+
+    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+        """As every item; a message with ``retries`` goes to the dead letters when they are used up."""
+        left = self._claim.message.get(RETRIES)
+        if left is None or delay_s is not None or self._attempts >= self._queue.max_attempts:
+            super().retry(delay_s, reason)
+        else:
+            self._end(lambda: self._claim.failed(reason or None), back=left.strip("0") != "")
 
 
 class TextWorkQueue(HoldingQueue):
@@ -81,7 +97,7 @@ class TextWorkQueue(HoldingQueue):
             return None
         message = claim.message
         place = (message.path, message.position)
-        return HeldItem(
+        item = _Claimed(
             self,
             message,
             message.value_bytes,
@@ -92,6 +108,8 @@ class TextWorkQueue(HoldingQueue):
             place=place,
             position=message.position,
         )
+        item._claim = claim
+        return item
 
     def _due_s(self) -> float | None:
         return 0.5  # a dead worker's claim, or a last line that has settled, makes no event

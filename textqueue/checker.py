@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sej.disk import OS, Disk
 from textqueue.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.mutex import ROOM, is_alive, mutex_of
-from textqueue.parser import Entry, NeedMore, Stray, decode, name_of, parse, variables_of
+from textqueue.parser import Entry, NeedMore, Stray, decode, name_of, parse, retries_of, variables_of
 from textqueue.reader import scan
 
 __all__ = ["Problem", "check"]
@@ -128,8 +128,10 @@ def _entry(part: Entry) -> Iterator[_Odd]:
             yield _Odd(position, f"a second variable {name!r}; only the first is used", "rename or remove it")
         names.add(name)
         text = decode(data.partition(b"=")[2]).strip()
-        if name == RETRIES and not text.isdigit():
-            yield _Odd(position, f"retries is {text!r} and no number, so it is not counted down", "write retries=3")
+        if name == RETRIES and retries_of(b"\n\\" + data) is None:
+            yield _Odd(
+                position, f"retries is {text[:40]!r} and no number, so it is not counted down", "write retries=3"
+            )
     mutex = mutex_of(part.raw)
     if mutex is None or part.status is not MessageStatus.queued:
         return

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from sej.disk import File
 from sej.errors import ClosedError
 from textqueue.errors import MessageMovedError
-from textqueue.grammar import CONTROL_OF, ENTRY, RETRIES, MessageStatus
+from textqueue.grammar import CONTROL_OF, ENTRY, MessageStatus
 from textqueue.ledger import BESIDE, IN_MUTEX
 from textqueue.message import Message, marking
 from textqueue.mutex import ROOM, holder_of, is_alive, mutex_of, owner_text
-from textqueue.parser import digest, essence, name_of, variables_of
+from textqueue.parser import Variable, digest, essence, retries_of
 from textqueue.reader import WINDOW, read_window
 from textqueue.reconcile import Conflict, Place
 from textqueue.source import Change, Session, Source
@@ -40,11 +40,12 @@ class Claim:
     These raise :class:`~sej.ClosedError` where the queue was closed, which has given the message back.
     """
 
-    def __init__(self, claimer: Claimer, message: Message, owner: bytes) -> None:
-        """Made by a queue."""
+    def __init__(self, claimer: Claimer, message: Message, owner: bytes, tries: bytes | None) -> None:
+        """Made by a queue; tries is what stood behind ``retries=`` before it was counted down."""
         self.message = message
         self.owner = owner.decode()
         self._claimer = claimer
+        self._tries = tries
         self._open = True
 
     def done(self) -> bool:
@@ -57,7 +58,7 @@ class Claim:
         Args:
             reason: written into its ``reason`` variable where it has one.
         """
-        last = _retries(self.message._raw) == 0
+        last = _used_up(self.message._raw)
         if not last:
             self._claimer.later.add(self.message.position)
         return self._end(MessageStatus.critical if last else MessageStatus.queued, reason)
@@ -67,14 +68,21 @@ class Claim:
         return self._end(MessageStatus.critical, reason)
 
     def give_back(self) -> bool:
-        """Put it back as if nobody had tried."""
-        return self._end(MessageStatus.queued, None)
+        """Put it back as if nobody had tried: ``retries`` says again what it said before."""
+        return self._end(MessageStatus.queued, None, self._tries)
 
-    def _end(self, status: MessageStatus, reason: str | None) -> bool:
+    def _end(self, status: MessageStatus, reason: str | None, tries: bytes | None = None) -> bool:
         if not self._open:
             raise ClosedError("this claim has ended", path=self.message.path, position=self.message.position)
         message, source = self.message, self.message._source
-        change = marking(source, message._raw, message._position, status, reason, self.owner.encode())
+        marked = marking(source, message._raw, message._position, status, reason, self.owner.encode())
+
+        def change(raw: bytes) -> Change | None:
+            made, counted = marked(raw), None if tries is None else retries_of(raw)
+            if made is None or tries is None or counted is None or len(counted.data) != len(tries):
+                return made
+            return made._replace(writes=[*made.writes, (counted.position, tries)])
+
         try:
             message._moved(source.edit(message._place, change, "end the claim of a message"))
         except MessageMovedError as error:
@@ -127,7 +135,7 @@ class Claimer:
         self._source = source
         self._dead_hosts = frozenset(dead_hosts)
         self._epoch = -1
-        self._returns = 0
+        self._returns = self._reading = 0
         self._low = 0  # no free message stands before this position, in this epoch
         self._held: set[int] = set()  # before it: messages whose mutex somebody holds of whom the ledger knows nothing
         self.later: set[int] = set()  # messages that failed here: others go first
@@ -158,8 +166,8 @@ class Claimer:
 
     def _catch_up(self) -> None:
         ledger = self._source.ledger
-        if self._epoch != ledger.epoch or self._epoch <= 0:
-            self._epoch, self._low, self._returns = ledger.epoch, 0, 0
+        if self._epoch != ledger.epoch or self._epoch <= 0 or self._reading != ledger.reading:
+            self._epoch, self._low, self._returns, self._reading = ledger.epoch, 0, 0, ledger.reading
             self._held.clear()
             self.later.clear()
         for position in ledger.given_back[self._returns :]:
@@ -224,7 +232,7 @@ class Claimer:
 
     def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
         source = self._source
-        if found.dead and _retries(found.place.raw) == 0:
+        if found.dead and _used_up(found.place.raw):
             old = source.ledger.claims.get(found.place.position)
             holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
             reason = "its worker died, and no retries were left"
@@ -232,27 +240,33 @@ class Claimer:
             source.write(session, [found.place], [change], "give up a message")
             return None
         name = owner_text(owner=owner)
+        counted: Variable | None = None
 
         def claim(raw: bytes) -> Change | None:
-            nonlocal name
+            nonlocal name, counted
             writes: list[tuple[int, bytes]] = []
             mutex = mutex_of(raw)
-            in_mutex = mutex is not None and len(mutex.data) >= ROOM
+            room = b"" if mutex is None else mutex.data
+            short = owner_text(len(room), owner)
+            in_mutex = mutex is not None and len(short) <= len(room) >= ROOM
             if mutex is not None and in_mutex:
-                name = owner_text(len(mutex.data), owner)
+                name = short
                 writes.append((mutex.position, mutex.filled(name)))
             elif mutex is not None and mutex.holder:
                 writes.append((mutex.position, mutex.filled(b"")))
-            if pull:
-                writes += _count_down(raw)
+            counted = retries_of(raw) if pull else None
+            if counted is not None:
+                left = b"%d" % max(int(counted.data) - 1, 0)
+                writes.append((counted.position, left.ljust(len(counted.data))))
             return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
 
         (place,), current = source.write(session, [found.place], [claim], "claim a message")
         if self._epoch <= 0:  # this was the first edit of all
-            self._epoch = place.epoch
+            self._epoch, self._reading = place.epoch, source.ledger.reading
         if not current:
             return None
-        return Claim(self, Message(source, place.raw, place.position, place.epoch), name)
+        tries = None if counted is None else counted.data
+        return Claim(self, Message(source, place.raw, place.position, place.epoch), name, tries)
 
 
 def _entry(file: File, position: int) -> bytes | None:
@@ -268,18 +282,6 @@ def _entry(file: File, position: int) -> bytes | None:
         size *= 4
 
 
-def _retries(raw: bytes) -> int | None:
-    for _, data in variables_of(raw):
-        text = data.partition(b"=")[2].strip()
-        if name_of(data) == RETRIES and text.isdigit():
-            return int(text)
-    return None
-
-
-def _count_down(raw: bytes) -> list[tuple[int, bytes]]:
-    for position, data in variables_of(raw):
-        name, _, room = data.partition(b"=")
-        if name_of(data) == RETRIES and room.strip().isdigit():
-            left = b"%d" % max(int(room) - 1, 0)
-            return [(position + len(name) + 1, left.ljust(len(room)))]
-    return []
+def _used_up(raw: bytes) -> bool:
+    left = retries_of(raw)
+    return left is not None and not int(left.data)

@@ -11,7 +11,8 @@ One line for each edit, appended under the queue's lock after the edit::
 - POSITION: of the control byte; negative: the message is not in the file, since so many nanoseconds after 1970.
 - INODE, SIZE, MTIME_NS: the file as this edit left it; of marks in a row, as it was before them, until an ``r`` says
   how they left it. If it looks otherwise, somebody else was there.
-- OWNER: who claimed, else ``-``. CRC32: of the line before it.
+- OWNER: who claimed; of a variable that was set, the message's essence before; else ``-``. CRC32: of the line
+  before it.
 
 It relies on the lock. It promises: a line that is torn or was tampered with counts for nothing; losing the whole file
 costs only that marks taken back by a stale buffer are not recognised and that claims beside the file are forgotten. It
@@ -76,6 +77,7 @@ class Ledger:
         self._disk = disk
         self._file: File | None = None
         self._inode = 0
+        self.reading = 0  # changes when given_back begins anew
         self._forget()
 
     def _forget(self) -> None:
@@ -88,6 +90,7 @@ class Ledger:
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
         self.epoch = 0  # changes with every foreign change: positions of other epochs mean nothing; 0: no ledger
         self.lines = 0
+        self.reading += 1
 
     def refresh(self, *, look: bool = False) -> None:
         """Take in what was written since.
@@ -153,6 +156,8 @@ class Ledger:
     def append_marks(self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token) -> None:
         """As ``append``, for many marks of one kind, given the messages' places, with less work for each."""
         *most, (position, raw, _) = places
+        if kind == GIVEN_BACK:
+            self.given_back += [place[0] for place in most]
         for claimed in self.claims.keys() & {place[0] for place in most} if self.claims else ():
             del self.claims[claimed]
         self.lines += len(most)
@@ -173,11 +178,16 @@ class Ledger:
         """Write a line that says how the file looks now."""
         self.append([Record(_STATE, self.epoch, EMPTY, token, EMPTY)])
 
-    def marks(self) -> list[Record]:
-        """The marks that may still stand in the file, oldest first, the last MARKS_KEPT; one for each place."""
+    def edits(self) -> tuple[list[Record], list[Record]]:
+        """What may still stand in the file, oldest first, the last MARKS_KEPT of each.
+
+        Returns:
+            The marks, one for each place; and the variables that made another message of theirs, by its essence.
+        """
         if self._file is None:
-            return []
+            return [], []
         found: dict[tuple[int, bytes], Record] = {}
+        sets: list[Record] = []
         for record in _records(self._file.read(self._read_to, 0)):
             place = record.position, record.digest
             if record.kind in MARKS:
@@ -185,7 +195,9 @@ class Ledger:
                 found[place] = record
             elif record.kind == GIVEN_BACK:
                 found.pop(place, None)
-        return list(found.values())[-MARKS_KEPT:]
+            elif record.kind == SET and record.owner != EMPTY:
+                sets.append(record)
+        return list(found.values())[-MARKS_KEPT:], sets[-MARKS_KEPT:]
 
     def shorten(self) -> None:
         """Drop the older half; the lock is held and the ledger is fresh. Others notice as of :meth:`rewrite`."""
@@ -261,6 +273,8 @@ class Ledger:
             self.claims.pop(record.position, None)
             if record.kind == GIVEN_BACK:
                 self.given_back.append(record.position)
+        elif record.kind == SET and record.position in self.claims:
+            self.claims[record.position] = self.claims[record.position]._replace(digest=record.digest)
 
 
 def _records(data: bytes) -> Iterator[Record]:

@@ -270,6 +270,6 @@ def _explain(raw: bytes, reason: str) -> list[tuple[int, bytes]]:
     for position, data in variables_of(raw):
         name, equals, room = data.partition(b"=")
         if equals and name_of(data) == REASON:
-            text = " ".join(reason.split()).encode()[: len(room)].decode("utf-8", "ignore").encode()
+            text = " ".join(reason.split()).encode("utf-8", "replace")[: len(room)].decode("utf-8", "ignore").encode()
             return [(position + len(name) + 1, text.ljust(len(room)))]
     return []

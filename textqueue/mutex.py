@@ -24,8 +24,7 @@ __all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "mutex_of", "ow
 
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
-_OWNER: Final = re.compile(rb"(\d+)@([^/ ]+)/(\d+)")
-
+_OWNER: Final = re.compile(rb"(\d{1,20})@([^/\s]+)/(\d{1,20})")
 
 HELD: Final = re.compile(rb"\n\\[ \t]*[mM][uU][tT][eE][xX][ \t]*=[ \t]*[^\s]")
 """Somewhere in these bytes a mutex is held."""
@@ -70,13 +69,13 @@ def holder_of(raw: bytes) -> bytes:
 
 
 def owner_text(room: int = 255, owner: str | None = None) -> bytes:
-    """A process, as it is written into a claim, in at most room bytes.
+    """A process, as it is written into a claim, in at most room bytes; more only for numbers that no system gives.
 
     Args:
         room: in bytes.
         owner: ``pid@host/start`` of another process; anything else, or None, is this one.
     """
-    match = _OWNER.fullmatch((owner or "").encode())
+    match = _OWNER.fullmatch((owner or "").encode("utf-8", "replace"))
     if match is None:
         pid = os.getpid()
         digits, host, start = b"%d" % pid, _host(), b"%d" % (process_start(pid) or 0)

@@ -23,6 +23,7 @@ from textqueue.grammar import (
     CONTROL_OF,
     CONTROLS,
     RESERVED,
+    RETRIES,
     STATUS_OF,
     VARIABLE,
     MessageStatus,
@@ -43,12 +44,14 @@ __all__ = [
     "name_of",
     "parse",
     "render",
+    "retries_of",
     "value_of",
     "variables_of",
     "whole",
 ]
 
 _RETURN: Final = 13
+_DIGITS: Final = 18
 _RESERVED: Final = re.compile(
     rb"\n\\[ \t]*(" + "|".join(sorted(RESERVED)).encode() + rb")[ \t]*(?:=[^\n]*|(?=\n|\Z))", re.IGNORECASE
 )
@@ -157,8 +160,17 @@ def variables_of(raw: bytes) -> list[Variable]:
 
 def name_of(variable: bytes) -> str | None:
     """The name of a variable written ``name=value``; a bare word is a name without a value, blanks have none."""
-    name = decode(variable.partition(b"=")[0]).strip()
+    name = decode(variable.partition(b"=")[0]).strip(" \t")
     return name or None
+
+
+def retries_of(raw: bytes) -> Variable | None:
+    """What stands behind ``retries=`` with its padding, where it is a decimal number of at most 18 digits."""
+    for position, data in variables_of(raw):
+        name, _, room = data.partition(b"=")
+        if name_of(data) == RETRIES and (number := room.strip()).isdigit() and len(number) <= _DIGITS:
+            return Variable(position + len(name) + 1, room)
+    return None
 
 
 def essence(raw: bytes) -> bytes:
@@ -212,9 +224,17 @@ def render(
 
 
 def encode(text: str | bytes) -> bytes:
-    """UTF-8; what :func:`decode` made of other bytes becomes these bytes again."""
+    """UTF-8; what :func:`decode` made of other bytes becomes these bytes again.
+
+    Raises:
+        InvalidTextError: a surrogate that :func:`decode` does not make.
+        TypeError: it is neither str nor bytes.
+    """
     if isinstance(text, str):
-        return text.encode("utf-8", "surrogateescape")
+        try:
+            return text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise InvalidTextError(f"text must be UTF-8, and a surrogate is none: {error}") from error
     if isinstance(text, bytes):
         return text
     raise TypeError(f"text must be str or bytes, not {type(text).__name__}")

@@ -11,6 +11,7 @@ from typing import Final
 from sej.disk import File
 from textqueue.grammar import BOM, CHUNK, STATUS_OF
 from textqueue.hot import ends
+from textqueue.mutex import holder_of
 from textqueue.parser import essence, value_of
 from textqueue.reconcile import Place
 
@@ -45,7 +46,10 @@ def here(file: File, place: Place, *, epoch: int) -> bytes | None:
         return None
     if then > 0 and then == epoch:
         return now if value_of(now) == value_of(raw) else None
-    return now if now[0] == raw[0] and essence(now) == essence(raw) else None
+    if now[0] != raw[0] or essence(now) != essence(raw):
+        return None
+    holder = holder_of(raw)  # of equal messages, each claimed, everybody's own is meant
+    return now if not holder or holder_of(now) == holder else None
 
 
 def neighbours(places: Sequence[Place]) -> list[list[Place]]:

@@ -19,8 +19,8 @@ from sej.disk import File
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import BOM, STATUS_OF
 from textqueue.hot import proven
-from textqueue.ledger import BESIDE, CLAIMS, EMPTY, IN_MUTEX, Ledger, Record
-from textqueue.mutex import is_alive, mutex_of
+from textqueue.ledger import BESIDE, CLAIMS, IN_MUTEX, Ledger, Record
+from textqueue.mutex import holder_of, is_alive, mutex_of
 from textqueue.parser import chunks, digest, essence, value_of
 from textqueue.reader import scan, token_of
 
@@ -80,54 +80,101 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
     conflicts: list[Conflict] = []
     marks: dict[bytes, list[Record]] = defaultdict(list)
     claims: dict[bytes, list[Record]] = defaultdict(list)
-    for record in ledger.marks():
+    marked, sets = ledger.edits()
+    for record in marked:
         marks[record.digest].append(record)
     for record in ledger.claims.values():
         claims[record.digest].append(record)
+    past = _past(sets)
     before = token_of(file.status())
-    seen = _where(file, marks.keys() | claims.keys())
+    seen = _where(file, marks.keys() | claims.keys() | past.keys() | {record.owner for record in sets})
     if token_of(file.status()) != before:  # somebody wrote there meanwhile: nothing of this is certain
         return []
+    free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
+    done = {name: {at.position: at for at in places if at.raw[0] != _QUEUED} for name, places in seen.items()}
     kept: list[Record] = []
     lost: list[Record] = []
+
+    def taken_back(record: Record, place: _Seen, *, again: bool) -> None:
+        text = value_of(place.raw).decode("utf-8", "replace")
+        if not again:
+            conflicts.append(Conflict(path, place.position, text, "reverted", "delivered again"))
+            return
+        if _write(file, place, 0, bytes([record.kind])):
+            action = f"marked again as {STATUS_OF[record.kind].name}"
+            conflicts.append(Conflict(path, place.position, text, "reverted", action))
+        kept.append(record._replace(position=place.position))
+
+    def still_claimed(record: Record, place: _Seen) -> None:
+        record = record._replace(position=place.position)
+        if record.kind == IN_MUTEX and record.owner != holder_of(place.raw):
+            # A stale buffer blanked it, and its owner is still at work.
+            room = mutex_of(place.raw)
+            if room is None or not room.fits(record.owner):
+                record = record._replace(kind=BESIDE)
+            elif _write(file, place, room.position, room.filled(record.owner)):
+                text = value_of(place.raw).decode("utf-8", "replace")
+                conflicts.append(Conflict(path, place.position, text, "claim", "claimed again for its owner"))
+        kept.append(record)
+
+    # What stands where it stood is itself; what moved goes where an equal one is left, in order.
     for name in marks.keys() | claims.keys():
-        places = seen.get(name, [])
-        free = {place.position: place for place in places if place.raw[0] == _QUEUED}
-        done = {place.position: place for place in places if place.raw[0] != _QUEUED}
-        # What stands where it stood is itself; what moved goes where an equal one is left, in order.
-        held = [record for record in claims.get(name, []) if record.position not in done]
-        for record, place in _paired(marks.get(name, []), done):
+        held = [record for record in claims.get(name, []) if record.position not in done.get(name, {})]
+        waiting = free.get(name, {})
+        for record, place in _paired(marks.get(name, []), done.get(name, {})):
             if place is not None:
                 kept.append(record._replace(position=place.position))
                 continue
-            place = free.pop(record.position, None) or _first(free)
+            place = waiting.pop(record.position, None) or _first(waiting)
             if place is None:
                 lost.append(record)
-                continue
-            text = value_of(place.raw).decode("utf-8", "replace")
-            if on_revert == "deliver":
-                conflicts.append(Conflict(path, place.position, text, "reverted", "delivered again"))
-                continue
-            if _write(file, place, 0, bytes([record.kind])):
-                action = f"marked again as {STATUS_OF[record.kind].name}"
-                conflicts.append(Conflict(path, place.position, text, "reverted", action))
-            kept.append(record._replace(position=place.position))
-        for record, place in _paired(held, free):
+            else:
+                taken_back(record, place, again=on_revert == "reapply")
+        for record, place in _paired(held, waiting):
             if place is None:
                 lost.append(record)
+            else:
+                still_claimed(record, place)
+    # A stale buffer takes a variable back as well, so what is missing may stand there as it was before.
+    for record in list(lost):
+        for name in past.get(record.digest, ()):
+            waiting = free.get(name, {})
+            at = waiting.pop(record.position, None)
+            same = at is not None
+            place = at or _first(waiting)
+            if place is None:
                 continue
-            record = record._replace(position=place.position)
-            if record.kind == IN_MUTEX and record.owner not in place.raw:
-                # A stale buffer blanked it, and its owner is still at work.
-                room = mutex_of(place.raw)
-                if room is None or not room.fits(record.owner):
-                    record = record._replace(kind=BESIDE)
-                elif _write(file, place, room.position, room.filled(record.owner)):
-                    text = value_of(place.raw).decode("utf-8", "replace")
-                    conflicts.append(Conflict(path, place.position, text, "claim", "claimed again for its owner"))
-            kept.append(record)
-    ledger.rewrite([*_remembered(lost), *kept], token=token_of(file.status()), epoch=time.time_ns())
+            lost.remove(record)
+            record = record._replace(digest=name)
+            if record.kind in CLAIMS:
+                still_claimed(record, place)
+            else:  # only where it stood: elsewhere it may be a new one, and a done one that a person tidied away
+                taken_back(record, place, again=same and on_revert == "reapply")
+            break
+    ledger.rewrite(
+        [*_remembered(lost), *_known(sets, seen), *kept], token=token_of(file.status()), epoch=time.time_ns()
+    )
     return sorted(conflicts, key=lambda conflict: conflict.position)
+
+
+def _past(sets: Sequence[Record]) -> dict[bytes, list[bytes]]:
+    """By what essences a message was known before its variables were set, the latest first."""
+    past: dict[bytes, list[bytes]] = {}
+    for record in sets:
+        older = [record.owner, *past.get(record.owner, ())]
+        past[record.digest] = [name for name in dict.fromkeys(older) if name != record.digest]
+    return past
+
+
+def _known(sets: Sequence[Record], there: Container[bytes]) -> list[Record]:
+    """What was set in messages that are in the file, by their essence alone."""
+    known: list[Record] = []
+    older: set[bytes] = set()
+    for record in reversed(sets):
+        if record.digest in there or record.digest in older:
+            older.add(record.owner)
+            known.append(record._replace(position=-1))
+    return known[::-1]
 
 
 def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[_Seen]]:
@@ -157,19 +204,21 @@ def _remembered(lost: Sequence[Record]) -> list[Record]:
 
 
 def _paired(records: Sequence[Record], places: dict[int, _Seen]) -> list[tuple[Record, _Seen | None]]:
-    """Give each record a place, and take it out of places: its own, one that names its owner, or the first left."""
-    found: dict[int, _Seen | None] = {}
-    for record in records:
-        if record.position in places and record.position not in found:
-            found[record.position] = places.pop(record.position)
-    pairs: list[tuple[Record, _Seen | None]] = []
-    for record in records:
-        place = found.pop(record.position, None)
-        if place is None and record.owner != EMPTY:
-            own = next((at for at, one in places.items() if record.owner in one.raw), None)
-            place = None if own is None else places.pop(own)
-        pairs.append((record, place or _first(places)))
-    return pairs
+    """Give each record a place, and take it out of places: one that names its owner, its own, or the first left."""
+    found: dict[int, _Seen] = {}
+
+    def give(number: int, record: Record) -> None:
+        own = [at for at, one in places.items() if holder_of(one.raw) == record.owner]
+        if own:
+            found[number] = places.pop(record.position if record.position in own else own[0])
+
+    for number, record in enumerate(records):
+        if record.kind == IN_MUTEX:
+            give(number, record)
+    for number, record in enumerate(records):
+        if number not in found and record.position in places:
+            found[number] = places.pop(record.position)
+    return [(record, found.get(number) or _first(places)) for number, record in enumerate(records)]
 
 
 def _first(places: dict[int, _Seen]) -> _Seen | None:
@@ -229,8 +278,16 @@ def find_again(
                 path=path,
                 position=place.position,
             )
-        # Equal ones are interchangeable: one that still has the status it was read with, and of these the nearest.
-        best = min(seen, key=lambda one: (one.raw[0] != place.raw[0], abs(one.position - place.position)))
+        # Equal ones are interchangeable: one that its owner holds, that has the status it was read with, the nearest.
+        holder = holder_of(place.raw)
+        best = min(
+            seen,
+            key=lambda one: (
+                bool(holder) and holder_of(one.raw) != holder,
+                one.raw[0] != place.raw[0],
+                abs(one.position - place.position),
+            ),
+        )
         seen.remove(best)
         found.append((best.position, best.raw))
     return found

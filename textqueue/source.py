@@ -31,8 +31,9 @@ from textqueue.exclusive import Exclusive
 from textqueue.given import Given
 from textqueue.guard import Guard
 from textqueue.intent import read_intent
-from textqueue.ledger import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger, Record
+from textqueue.ledger import EMPTY, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, Ledger, Record
 from textqueue.marks import Marks
+from textqueue.mutex import holder_of
 from textqueue.parser import digest, essence, value_of
 from textqueue.proof import entry_at, here
 from textqueue.reader import Token, settled, token_of
@@ -59,7 +60,7 @@ class Change(NamedTuple):
 
     writes: Sequence[tuple[int, bytes]]
     kind: int
-    owner: bytes = b"-"
+    owner: bytes = EMPTY
 
 
 class Session(NamedTuple):
@@ -270,8 +271,11 @@ class Source:
             new = bytes(raw)
             if not session.alone and file.read(len(new), place.position) != new:
                 self.report(place.position, new, "collision", "the file was rewritten while this message was edited")
+            owner = change.owner
+            if change.kind == SET and (was := essence(place.raw)) != essence(new):
+                owner = digest(was)
             found[number] = place._replace(raw=new)
-            records.append((change.kind, place.position, new, change.owner))
+            records.append((change.kind, place.position, new, owner))
         if slipped:
             if records:
                 self.record(token_of(session.status), records)
@@ -347,7 +351,7 @@ class Source:
             return raw[0] in MARKS
         if last.kind == GIVEN_BACK:
             return raw[0] == GIVEN_BACK
-        return last.kind != IN_MUTEX or last.owner in raw
+        return last.kind != IN_MUTEX or last.owner == holder_of(raw)
 
     def _reconcile(self, file: File) -> None:
         self.mine = None

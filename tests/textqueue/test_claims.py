@@ -11,7 +11,7 @@ import pytest
 
 from sej.disk import File
 from sej.locks import host_name, process_start
-from textqueue import MessageStatus, TextQueue
+from textqueue import MessageStatus, TextQueue, check
 from textqueue.mutex import is_alive, mutex_of, owner_text
 from textqueue.reader import Window, read_window, scan
 
@@ -103,7 +103,7 @@ def test_an_interrupted_program_gives_back_what_it_held(path: Path) -> None:
         q.append("job", variables=["retries=1"])
         with pytest.raises(KeyboardInterrupt), q.claim():
             raise KeyboardInterrupt
-        assert path.read_bytes() == b"-job\n\\retries=0\n"
+        assert path.read_bytes() == b"-job\n\\retries=1\n"
 
 
 @pytest.mark.parametrize("variables", [[MUTEX], []])
@@ -313,3 +313,122 @@ def test_a_stale_buffer_saved_while_a_reader_reads_gives_nothing_out_twice(
         assert found == ["b"]
         assert [conflict.text for conflict in q.conflicts] == ["a"]
     assert path.read_bytes() == b"# new\n=a\n-b\n"
+
+
+@pytest.mark.parametrize("variables", [["state=1 "], ["state=1 ", MUTEX]])
+def test_a_claim_stays_with_a_message_whose_variable_is_set(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=variables)
+        stale = path.read_bytes()
+        claim = q.take()
+        assert claim is not None
+        claim.message["state"] = "2"
+        claim.message["state"] = "3"
+        path.write_bytes(b"# above\n" + path.read_bytes())
+        assert other.take() is None
+        path.write_bytes(b"# the buffer is older than claim and variable\n" + stale)
+        assert other.take() is None
+        assert claim.message["state"] == "3"
+
+
+def test_a_dead_owners_message_whose_variable_he_set_is_taken_over(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("a", variables=["state=1 "])
+        worker = claim_elsewhere(path, "claim.message['state'] = '2'\n")
+        assert worker.communicate()[0] == "a\n"
+        claim = q.take()
+        assert claim is not None
+        assert claim.message["state"] == "2"
+
+
+def test_of_equal_messages_that_move_everybody_ends_his_own(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "a"], [MUTEX])
+        first = b"-a\n\\" + MUTEX.encode() + b"\n"
+        worker = claim_elsewhere(path, "sys.stdin.readline()\nprint(claim.done(), q.conflicts)\n")
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "a\n"
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(first + path.read_bytes())
+        assert claim.done()
+        third = other.take()
+        assert third is not None
+        assert third.message.position == 0
+        assert worker.communicate("\n")[0] == "True []\n"
+        assert third.done()
+        assert q.conflicts == other.conflicts == []
+    assert path.read_bytes() == 3 * first.replace(b"-a", b"=a")
+
+
+def test_messages_that_are_put_back_together_are_claimed_again(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "b", "c"])
+        while (claim := q.take()) is not None:
+            claim.done()
+        q.mark_many(list(q.messages({MessageStatus.cleared})), MessageStatus.queued)
+        found = [q.take() for _ in range(3)]
+        assert [claim and claim.message.value for claim in found] == ["a", "b", "c"]
+
+
+def test_what_is_given_back_while_the_ledger_is_cut_is_claimed_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("textqueue.source.MARKS_KEPT", 20)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many([f"m{n}" for n in range(100)])
+        for _ in range(12):
+            claim = q.take()
+            assert claim is not None
+            claim.give_back()
+        held = q.take()
+        below = other.take()
+        assert held is not None
+        assert below is not None
+        assert below.done()
+        for m in list(q.messages())[20:]:
+            m.mark_as_cleared()
+        held.give_back()
+        again = other.take()
+        assert again is not None
+        assert again.message.value == held.message.value == "m0"
+
+
+@pytest.mark.parametrize("owner", ["1@h/" + "9" * 60, "1@h/" + "9" * 20, "1@h\n-b/3", "\ud800@h/3"])
+def test_an_owners_name_never_leaves_its_room(path: Path, owner: str) -> None:
+    with TextQueue(path) as q:
+        q.append("a", variables=[MUTEX])
+        q.append("b" * 80)
+        before = path.read_bytes()
+        claim = q.take(owner)
+        assert claim is not None
+        now = path.read_bytes()
+        at = before.index(b"=") + 1
+        assert (now[:at], now[at + 24 :]) == (before[:at], before[at + 24 :])
+        assert b"\n" not in now[at : at + 24]
+        assert claim.done()
+    assert path.read_bytes() == before.replace(b"-a", b"=a")
+
+
+@pytest.mark.parametrize("variable", ["retries=" + "9" * 5000, f"mutex={'9' * 5000}@{host_name()}/1"])
+def test_a_number_without_end_is_none(path: Path, variable: str) -> None:
+    with TextQueue(path) as q:
+        q.append("a", variables=[variable])
+        q.append("b")
+        before = path.read_bytes()
+        assert q.get_next() is not None
+        claim = q.take()
+        assert claim is not None
+        claim.give_back()
+    assert path.read_bytes() == before
+    assert all(problem.line == 2 for problem in check(path))
+
+
+def test_a_reason_may_hold_bytes_that_are_no_text(path: Path) -> None:
+    path.write_bytes(b"-caf\xe9\n\\reason=                \n")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        claim = q.take()
+        assert claim is not None
+        assert claim.failed(claim.message.value)
+        assert b"=caf? " in path.read_bytes()
+        assert other.take() is not None

@@ -148,6 +148,34 @@ def test_also_the_first_behind_a_byte_order_mark(path: Path, save: Save) -> None
 
 
 @SAVES
+def test_also_where_variables_were_set_before(path: Path, save: Save) -> None:
+    path.unlink()
+    q = TextQueue(path)
+    m = q.append("a", variables=["processed=     "])
+    buffer = path.read_bytes()
+    m["processed"] = "now"
+    m["processed"] = "today"
+    save(path, b"-some\n" + path.read_bytes())
+    q.append("b")
+    m.mark_as_cleared()
+    save(path, b"-more\n" + buffer)
+    assert [m.value for m in q.messages()] == ["more"]
+    assert path.read_bytes() == b"-more\n=a\n\\processed=     \n"
+    assert [(c.text, c.kind, c.action) for c in q.conflicts] == [("a", "reverted", "marked again as cleared")]
+
+
+def test_a_done_message_that_is_tidied_away_takes_no_new_one_with_it(path: Path) -> None:
+    path.unlink()
+    q = TextQueue(path)
+    m = q.append("a", variables=["processed=     "])
+    m["processed"] = "today"
+    m.mark_as_cleared()
+    q.append("a", variables=["processed=     "])
+    by_rename(path, b"# tidy\n-a\n\\processed=     \n")
+    assert [m.value for m in q.messages()] == ["a"]
+
+
+@SAVES
 def test_or_delivered_again_when_that_is_wished(path: Path, save: Save) -> None:
     buffer = path.read_bytes()
     q = TextQueue(path, on_revert="deliver")
