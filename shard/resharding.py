@@ -21,8 +21,9 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+from sej.directory import check_name
 from sej.disk import OS, Disk
-from sej.errors import JournalNotFoundError, SejError
+from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError
 from sej.locks import Lock
 from sej.offset import Offset
 from shard.copying import Progress, copy
@@ -80,7 +81,9 @@ def reshard(
 
     Raises:
         LockedError: a writer holds a shard of the source, or another reshard into this target is under way.
-        JournalNotFoundError: there is no such source.
+        JournalNotFoundError: there is no such source; or the target was made before, and shards of it are gone.
+        InvalidNameError: a reader of the source has a name that a reader of ours cannot have.
+        OffsetTooSmallError: messages of the source were deleted while they were copied.
         CorruptionError: a source shard is damaged.
         SejError: the target is there already; a work queue of the source has items that are not done; or the source
             grew behind the last round, and these messages are not in the new tree.
@@ -102,7 +105,17 @@ def reshard(
         if plan.state != "done":
             with Hold(source, disk) as hold:
                 refuse_queues(source, disk)
-                _finish(plan, source, target, route, progress or _silent, disk, hold, **writer_options)
+                try:
+                    _finish(plan, source, target, route, progress or _silent, disk, hold, **writer_options)
+                except OffsetTooSmallError as error:
+                    raise OffsetTooSmallError(
+                        f"messages of the source were deleted before they were copied ({error.reason}): stop what"
+                        f" cleans the old tree, remove {workshop} and start again",
+                        first_available=error.first_available,
+                        path=error.path,
+                        offset=error.offset,
+                    ) from error
+        _refuse_absence(plan, target, disk, workshop)
         _refuse_growth(plan, source, disk, workshop)
         return Resharded(sum(plan.ends.values()), len(plan.ends), sorted(plan.readers))
 
@@ -131,6 +144,17 @@ def _finish(
     save_plan(plan, target, disk)
 
 
+def _refuse_absence(plan: Plan, target: Path, disk: Disk, workshop: str) -> None:
+    """Say what was built once and is gone: whoever is told that all is done may remove the old tree."""
+    gone = [target.dir(index) for index in sorted(plan.ends) if not look(disk, target.dir(index))]
+    if gone:
+        raise JournalNotFoundError(
+            f"this reshard was done, but {len(gone)} of the {len(plan.ends)} shards that it made are gone: bring them"
+            f" back; or, to copy the old tree again, move away what is left of the new one and remove {workshop}",
+            path=gone[0],
+        )
+
+
 def _refuse_growth(plan: Plan, source: Path, disk: Disk, workshop: str) -> None:
     """Say what came into the source behind the last round."""
     ends = {step.index: step.end for step in plan.steps}
@@ -156,6 +180,8 @@ def _begin(source: Path, target: Path, disk: Disk) -> Plan:
     plan = make_plan(source, disk)
     if not plan.steps:
         raise JournalNotFoundError(f"there is no shard of {source.name} here", path=source.root)
+    for reader in plan.readers:
+        check_name(reader, "a reader's name in the source (rename or remove its .ofs):")
     save_plan(plan, target, disk)
     return plan
 

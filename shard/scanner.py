@@ -214,9 +214,9 @@ class Scanner:
         start = time.monotonic()
         judged = False
         while not self._closed:
-            if self._since_look >= _LOOK_EVERY and self._sources.watched:
+            if self._since_look >= _LOOK_EVERY and (self._sources.watched or timeout != 0):
                 self._since_look = 0
-                self._take_in(*self._sources.wait(0.0))
+                self._look_around()
             batch = self._oldest() if self._by_time else self._turn()
             if batch:
                 self._since_look += len(batch)
@@ -231,12 +231,18 @@ class Scanner:
                 if left is not None and left <= 0:
                     return False
             if not self._sources.watched:
-                # Whatever comes from now on wakes the wait; what came before is found by one more look.
-                self._sources.watch()
-                self._take_in(list(self._sources.there), True)
+                self._look_around()
                 continue
             self._take_in(*self._sources.wait(left))
         return False
+
+    def _look_around(self) -> None:
+        """Put what came into idle shards meanwhile, and new shards, back into the row, without waiting."""
+        if self._sources.watched:
+            self._take_in(*self._sources.wait(0.0))
+        else:  # whatever comes from now on wakes the wait; what came before is found by one more look
+            self._sources.watch()
+            self._take_in(list(self._sources.there), True)
 
     def _take_in(self, fresh: list[int], look_for_new: bool) -> None:
         """Put shards that changed, and new ones, back into the row."""
@@ -279,7 +285,7 @@ class Scanner:
         if messages:
             heapq.heappush(self._heads, (messages[0].timestamp, index, messages))
         else:
-            self._hold(index)
+            self._row.append(index)  # not read before these are delivered: what is wrong behind them must not lose them
         return run
 
     def _hold(self, index: int) -> None:

@@ -157,7 +157,10 @@ class Sources:
                     growing.close()
                 continue
             absent.append(index)
-            if self._root is not None and index not in self._growing and self._disk.status(path) is not None:
+            if self._root is not None and self._disk.status(path) is None:
+                if index in self._growing:
+                    self._growing.pop(index).close()
+            elif self._root is not None and index not in self._growing:
                 self._growing[index] = Watch(path)
                 if look(self._disk, path):  # it came between the two looks
                     absent.pop()

@@ -122,6 +122,8 @@ class TreeWatch:
         found: list[Found] = []
         names = self._disk.list(self.tree.root)
         self._known.intersection_update(names)  # what is removed and made anew is new
+        for name in self._growing.keys() - names:
+            self._growing.pop(name).close()
         for name in names:
             if name in self._known or name.startswith("."):
                 continue

@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
@@ -79,7 +80,8 @@ class Worker:
             name: the reader's name in every shard: workers of one name share the shards.
             max_attempts: how often a message is tried.
             dead_letter: the journal that takes what failed so often; None: the worker stops instead.
-            default: where a shard starts that nobody of this name ever read.
+            default: where a shard starts that nobody of this name ever read; one that is made while the worker runs
+                starts at its first message.
             timeout: seconds without a message after which :meth:`run` returns; None: only when stopped.
             backoff_s: the wait before the second attempt, in seconds; doubled for each further one, with jitter. The
                 other shards go on meanwhile.
@@ -111,6 +113,8 @@ class Worker:
         self._claims: dict[int, Claim] = {}
         self._row: deque[int] = deque()
         self._absent: set[int] = set()
+        self._late: set[int] = set()
+        """Shards that were not there when this run looked: none of their messages is older than the worker."""
         self._most = path.count
         self._look_at = 0.0
 
@@ -144,9 +148,10 @@ class Worker:
         max_open = min(self._max_open, max(room // 4, 1))
         self._most = max((room - max_open) // _FILES_A_CLAIM, 1)
         wait = self._timeout if isinstance(timeout, Start) else timeout
-        previous = self._catch_sigterm()
         slot = Slot(self.path.root, self.name, self._disk)
         sources = Sources(self.path, max_open=max_open, disk=self._disk)
+        self._late.clear()
+        previous = self._catch_sigterm()
         try:
             return self._run(handler, wait, slot, sources)
         finally:
@@ -230,6 +235,7 @@ class Worker:
         """Let go of what is more than our share; claim what is free until we have it."""
         if time.monotonic() >= self._look_at:
             self._absent = set(sources.missing(range(self.path.count)))
+            self._late |= self._absent
             self._look_at = time.monotonic() + _LOOK_S
         there = [index for index in range(self.path.count) if index not in self._absent]
         standing = slot.standing()
@@ -254,7 +260,8 @@ class Worker:
 
     def _claim(self, index: int, sources: Sources) -> None:
         try:
-            claim = Claim(index, self.path.dir(index), self.name, self._terms)
+            terms = replace(self._terms, default=FIRST) if index in self._late else self._terms
+            claim = Claim(index, self.path.dir(index), self.name, terms)
         except LockedError:
             return
         except JournalNotFoundError:  # removed since we looked

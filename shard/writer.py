@@ -16,7 +16,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self
 
 from sej.errors import ClosedError
@@ -28,10 +27,10 @@ from shard.names import Path
 from shard.part_writer import PartWriter
 from shard.records import Records
 from shard.routing import BytesLike, Parts, Route, index_of, routed
+from shard.together import BackgroundSync, check_options, each
 
 __all__ = ["Writer"]
 
-_THREADS: Final = 8
 _FILES_A_SHARD: Final = 3
 _NOT_GIVEN: Final = -1
 
@@ -62,11 +61,12 @@ class Writer:
                 The message's offset is -1, its timestamp the one that was given or NO_TIMESTAMP.
             max_open: so many shards hold their files and locks at a time; fewer where the process may not open so many
                 files, three for each.
-            writer_options: for every shard's :class:`sej.Writer`.
+            writer_options: for every shard's :class:`sej.Writer`; under ``"interval"`` one thread syncs them all.
 
         Raises:
             NotAJournalError: the root is a file.
             TypeError: path is no shard.Path, or a writer option has another name.
+            ValueError: durability or sync_interval_s is none.
         """
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
@@ -79,7 +79,7 @@ class Writer:
         room = make_room(_FILES_A_SHARD * min(max_open, path.count))
         self._max_open = max(min(max_open, room // _FILES_A_SHARD), 1)
         self._crowded = path.count > self._max_open
-        self._options = writer_options
+        self._options, interval_s = check_options(writer_options)
         self._records = Records(path, **({"disk": writer_options["disk"]} if "disk" in writer_options else {}))
         self._open: OrderedDict[int, PartWriter] = OrderedDict()
         self._resting: dict[int, PartWriter] = {}
@@ -88,6 +88,7 @@ class Writer:
         self._closed = False
         self._pid = os.getpid()
         self._records.prepare()
+        self._background = None if interval_s is None else BackgroundSync(self._used, interval_s)
 
     # --- appending
 
@@ -201,6 +202,7 @@ class Writer:
 
     def _append_parts(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
         """Give each shard its part: first those that are open, so that none is opened twice for one batch."""
+        self._require_process()
         with self._guard:
             self._require_open()
             there = {index: self._open[index] for index in parts.indexes if index in self._open}
@@ -238,7 +240,7 @@ class Writer:
         if self._options.get("durability") != "disk":
             return
         fresh = {index: writers[index] for index in writers if index in appended}
-        failed = _each(fresh, lambda index, writer: writer.commit(appended[index].stop))
+        failed = each(fresh, lambda index, writer: writer.commit(appended[index].stop))
         for index, error in failed.items():
             del appended[index]
             errors[index] = error
@@ -264,8 +266,7 @@ class Writer:
     @property
     def offsets(self) -> dict[int, int]:
         """What the next message gets, in the shards that this writer has used."""
-        with self._guard:
-            used = {**self._resting, **self._open}
+        used = self._used()
         return {index: used[index].offset for index in sorted(used)}
 
     @property
@@ -284,13 +285,17 @@ class Writer:
         Raises:
             ShardsFailedError: some shards failed; the others are durable, and all locks are released.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        try:
-            self._all("closing", PartWriter.close)
-        finally:
+        with self._guard:  # no shard is opened any more from here on: what is used now is all there is to close
+            if self._closed:
+                return
             self._closed = True
-            self._records.close()
+            used = {**self._resting, **self._open}
+        failed = {} if self._background is None else self._background.stop()
+        failed |= each(used, lambda _, writer: writer.close())
+        self._records.close()
+        self._raise("closing", failed)
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -309,6 +314,7 @@ class Writer:
 
     def _pin(self, index: int) -> PartWriter:
         """A shard's writer, which stays open until it is unpinned."""
+        self._require_process()
         with self._guard:
             self._require_open()
             writer = self._open.get(index)
@@ -359,34 +365,25 @@ class Writer:
         self._resting[index] = writer
 
     def _all(self, what: str, do: Callable[[PartWriter], None]) -> None:
+        used = self._used()
+        self._require_open()
+        self._raise(what, each(used, lambda _, writer: do(writer)))
+
+    def _used(self) -> dict[int, PartWriter]:
+        """The shards that were ever opened, those at rest too."""
+        self._require_process()
         with self._guard:
-            self._require_open()
-            used = {**self._resting, **self._open}
-        errors = _each(used, lambda _, writer: do(writer))
+            return {**self._resting, **self._open}
+
+    def _raise(self, what: str, errors: Mapping[int, BaseException]) -> None:
         if errors:
             raise shards_failed(what, self.path.root, errors)
 
-    def _require_open(self) -> None:
+    def _require_process(self) -> None:
+        """Before the guard is asked for: in a child, nobody may ever give back what another thread held at the fork."""
         if os.getpid() != self._pid:
             raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path.root)
+
+    def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the writer is closed", path=self.path.root)
-
-
-def _each(writers: Mapping[int, PartWriter], do: Callable[[int, PartWriter], None]) -> dict[int, BaseException]:
-    """Do something to many shards, several at a time; what went wrong, by shard."""
-    errors: dict[int, BaseException] = {}
-
-    def one(index: int) -> None:
-        try:
-            do(index, writers[index])
-        except Exception as error:
-            errors[index] = error
-
-    if len(writers) < 2:
-        for index in writers:
-            one(index)
-    else:
-        with ThreadPoolExecutor(min(_THREADS, len(writers)), "sej-shard") as pool:
-            list(pool.map(one, writers))
-    return errors

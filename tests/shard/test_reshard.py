@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -354,3 +355,46 @@ def test_a_source_that_may_only_be_read(source: shard.Path, tmp_path: FilePath) 
         shard.reshard(source, target, disk=ReadOnlyDisk())
     shard.reshard(source, target, disk=ReadOnlyDisk())
     assert by_key(target) == by_key(source)
+
+
+def test_a_target_that_is_gone_is_not_called_done(source: shard.Path, tmp_path: FilePath) -> None:
+    target = shard.Path(tmp_path / "t", "orders", 1)
+    done = shard.reshard(source, target)
+    shutil.move(target.dir(1), tmp_path / "elsewhere")
+    with pytest.raises(sej.JournalNotFoundError, match=r"was done, but 1 of the 2 shards.*are gone") as caught:
+        shard.reshard(source, target)
+    assert str(caught.value.path) == target.dir(1)
+    shutil.move(tmp_path / "elsewhere", target.dir(1))
+    assert shard.reshard(source, target) == done
+
+
+def test_a_readers_name_that_is_none_is_refused_before_anything_is_copied(
+    source: shard.Path, tmp_path: FilePath
+) -> None:
+    odd = next(FilePath(path) for path in source.dirs() if os.path.exists(path)) / "ofs" / "my reader.ofs"
+    odd.write_bytes(bytes(8))
+    target = shard.Path(tmp_path / "t", "orders", 1)
+    with pytest.raises(sej.InvalidNameError, match="'my reader'"):
+        shard.reshard(source, target, progress=lambda done, total: pytest.fail("something was copied"))
+    odd.unlink()
+    assert shard.reshard(source, target).messages == 1000
+
+
+def test_what_retention_takes_meanwhile_is_named(
+    source: shard.Path, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_BATCH", 8)
+    first, last = (path for path in (source.dirs()[0], source.dirs()[-1]) if os.path.exists(path))
+    with sej.Writer(last, segment_bytes=500) as writer:
+        writer.append_many([b"x" * 50] * 100)
+    target = shard.Path(tmp_path / "t", "orders", 1)
+
+    def take(done: int, total: int) -> None:
+        sej.Journal(last).clean(max_bytes=0)
+
+    for _ in range(2):
+        with pytest.raises(sej.OffsetTooSmallError, match=r"deleted before they were copied.*\.reshard/orders\.1 and"):
+            shard.reshard(source, target, progress=take)
+    assert os.path.exists(first)
+    shutil.rmtree(tmp_path / "t" / ".reshard")
+    assert shard.reshard(source, target).messages == sum(1 for _ in shard.Scanner(source))

@@ -178,3 +178,44 @@ def test_damage_names_the_shard_or_is_skipped(path: shard.Path) -> None:
         assert len(list(scanner)) == 199
         assert list(scanner.gaps) == [2]
         assert scanner.gaps[2][0].missing == 1
+
+
+def count_into(found: list[int], scanner: shard.Scanner) -> None:
+    for index, _ in scanner:
+        found[index] += 1
+
+
+@pytest.mark.parametrize("by", ["turn", "time"])
+def test_what_stands_before_damage_is_given_out(path: shard.Path, by: str) -> None:
+    for index in range(4):
+        fill(path, index, [b"value"] * 50, list(range(index, 200 + index, 4)))
+    segment = min(FilePath(path.dir(2), "jnl").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[30 * (len(data) // 50) + 17] = 0xFF
+    segment.write_bytes(data)
+    found = [0] * 4
+    with shard.Scanner(path, by=by) as scanner:  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(sej.CorruptionError, match=r"orders\.2\.002"):
+                count_into(found, scanner)
+    assert found == [50, 50, 30, 50]
+
+
+@pytest.mark.parametrize("by", ["turn", "time"])
+def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path, by: str) -> None:
+    """What comes into another shard, or a new one, is seen though there was never anything to wait for."""
+    with (
+        shard.Writer(path, route=lambda message: message.type) as writer,
+        shard.Scanner(path, timeout=None, by=by) as scanner,  # type: ignore[arg-type]
+    ):
+        writer.append_many([b"x"] * 4, type=[0, 1, 0, 1])
+        waiting = {1, 3}
+        for number, (index, message) in enumerate(scanner):
+            writer.append_many([b"x"] * 2)
+            if number == 100:
+                writer.append_many([b"late"] * 2, type=[1, 3], timestamp=0)
+            if message.value == b"late":
+                waiting.discard(index)
+            if not waiting or number > 60_000:
+                break
+    assert not waiting

@@ -179,6 +179,37 @@ def test_bad_arguments_are_named(path: shard.Path) -> None:
         shard.Worker(path, "w").run(lambda index, message: None)
 
 
+def test_a_shard_that_is_made_meanwhile_starts_at_its_first_message(path: shard.Path) -> None:
+    """Where others start at the end: no message of it is older than the worker."""
+    with sej.Writer(path.dir(0)) as writer, sej.Offset(path.dir(0), "w") as kept:
+        writer.append_many([b"old", b"first"])
+        kept.commit(1)
+    with sej.Writer(path.dir(1)) as writer:
+        writer.append(b"old")
+    seen: list[tuple[int, bytes]] = []
+    worker = shard.Worker(path, "w", default=sej.LAST)
+
+    def handle(index: int, message: sej.Message) -> None:
+        seen.append((index, message.value))
+        if index == 0:
+            with sej.Writer(path.dir(2)) as new:
+                new.append_many([b"a", b"b", b"c"])
+        if len(seen) == 4:
+            worker.stop()
+
+    worker.run(handle, timeout=30.0)
+    assert seen == [(0, b"first"), (2, b"a"), (2, b"b"), (2, b"c")]
+
+
+def test_a_worker_that_cannot_begin_leaves_signals_alone(path: shard.Path) -> None:
+    fill(path, 1)
+    (FilePath(path.root) / ".workers").write_text("in the way")
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(OSError):
+        shard.Worker(path, "w").run(lambda index, message: None)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 # --- who is alive
 
 

@@ -2,7 +2,10 @@
 
 import errno
 import os
+import queue
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path as FilePath
 from typing import Any
@@ -280,3 +283,162 @@ def test_a_forked_child_holds_no_shard(path: shard.Path) -> None:
     for fd in (hold, answer, tell):
         os.close(fd)
     assert sum(map(len, contents(path).values())) == 2 * len(KEYS)
+
+
+class PausingDisk(OsDisk):
+    """Stops one call, once it is told so, until it may go on."""
+
+    __slots__ = ("at", "go_on", "here")
+
+    def __init__(self) -> None:
+        self.at = ""
+        self.here, self.go_on = threading.Event(), threading.Event()
+
+    def pause(self, call: str) -> None:
+        if self.at == call:
+            self.here.set()
+            assert self.go_on.wait(60)
+
+    def mkdir(self, path: Any) -> None:
+        self.pause("mkdir")
+        super().mkdir(path)
+
+    def open(self, path: Any, mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        return PausingFile(os.dup(file.fileno()), file.path, self) if file.path.endswith(".jnl") else file
+
+
+class PausingFile(OsFile):
+    __slots__ = ("disk",)
+
+    def __init__(self, fd: int, path: str, disk: PausingDisk) -> None:
+        super().__init__(fd, path)
+        self.disk = disk
+
+    def sync(self) -> None:
+        self.disk.pause("sync")
+        super().sync()
+
+
+def test_a_child_is_refused_whatever_another_thread_was_doing_at_the_fork(path: shard.Path) -> None:
+    disk = PausingDisk()
+    elsewhere = next(key for key in KEYS if path.index(key) != path.index(KEYS[0]))
+    with shard.Writer(path, disk=disk) as writer:
+        writer.append(b"v", KEYS[0])
+        disk.at = "mkdir"
+        opening = threading.Thread(target=writer.append, args=(b"v", elsewhere))
+        opening.start()
+        assert disk.here.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(30)
+            refused = 0
+            for call in (
+                lambda: writer.append(b"v", KEYS[0]),
+                lambda: writer.append_many([b"v"]),
+                lambda: writer.append_to(0, []),
+                writer.flush,
+                writer.sync,
+                lambda: writer.offsets,
+            ):
+                try:
+                    call()
+                except sej.ClosedError:
+                    refused += 1
+            writer.close()
+            os._exit(refused)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 6
+        disk.go_on.set()
+        opening.join(60)
+
+
+def test_what_comes_while_closing_is_refused_and_no_lock_is_left(path: shard.Path) -> None:
+    disk = PausingDisk()
+    elsewhere = next(key for key in KEYS if path.index(key) != path.index(KEYS[0]))
+    writer = shard.Writer(path, disk=disk)
+    writer.append(b"v", KEYS[0])
+    disk.at = "sync"
+    closing = threading.Thread(target=writer.close)
+    closing.start()
+    assert disk.here.wait(60)
+    with pytest.raises(sej.ClosedError):
+        writer.append(b"v", elsewhere)
+    disk.go_on.set()
+    closing.join(60)
+    with shard.Writer(path) as another:
+        another.append_many([b"v"] * len(KEYS), KEYS)
+
+
+def test_many_shards_close_at_the_interpreters_end(path: shard.Path) -> None:
+    """Where no thread can be started any more."""
+    program = (
+        "import atexit, shard, sys\n"
+        "writer = shard.Writer(shard.Path(sys.argv[1], 'orders', 3), durability='buffer')\n"
+        "atexit.register(lambda: print('closed', writer.close()))\n"
+        "writer.append_many([b'v'] * 40, [b'key-%d' % number for number in range(40)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, path.root], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("closed None\n", "")
+    assert sum(map(len, contents(path).values())) == 40
+
+
+class ToldDisk(FailingDisk):
+    """Tells of each segment that is synced, or cannot be."""
+
+    __slots__ = ("told",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def open(self, path: Any, mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        return ToldFile(os.dup(file.fileno()), file.path, self) if file.path.endswith(".jnl") else file
+
+
+class ToldFile(FailingFile):
+    __slots__ = ()
+    disk: ToldDisk
+
+    def sync(self) -> None:
+        try:
+            super().sync()
+        except OSError:
+            self.disk.told.put("failed")
+            raise
+        self.disk.told.put(self.path)
+
+
+@pytest.mark.parametrize("max_open", [2, 100])
+def test_one_thread_syncs_all_shards_in_the_background(path: shard.Path, max_open: int) -> None:
+    disk = ToldDisk()
+    used = {path.index(key) for key in KEYS}
+    broken = path.index(KEYS[0])
+    before = threading.active_count()
+    writer = shard.Writer(path, max_open=max_open, durability="interval", sync_interval_s=0.01, disk=disk)
+    writer.append_many([b"v"] * len(KEYS), KEYS)
+    due = {path.dir(index) for index in used}
+    while due:
+        due -= {os.path.dirname(os.path.dirname(disk.told.get(timeout=60)))}
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("sej-s")]
+    assert [name for name in names if not name.startswith("sej-shard_")] == ["sej-shard-sync"]
+    disk.broken = path.dir(broken)
+    writer.append(b"v", KEYS[0])
+    while disk.told.get(timeout=60) != "failed":
+        pass
+    with pytest.raises(shard.ShardsBrokenError, match=f"closing failed in shard {broken:03x};"):
+        writer.close()
+    assert threading.active_count() == before
+
+
+def test_options_are_looked_at_before_anything_is_made(path: shard.Path) -> None:
+    with pytest.raises(TypeError, match=r"a writer has no option 'durabilty'; it has segment_bytes"):
+        shard.Writer(path, durabilty="disk")
+    with pytest.raises(ValueError, match="durability 'dsik'"):
+        shard.Writer(path, durability="dsik")
+    with pytest.raises(ValueError, match="sync_interval_s 0"):
+        shard.Writer(path, durability="interval", sync_interval_s=0)
+    assert not os.path.exists(path.root)

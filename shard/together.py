@@ -1,0 +1,105 @@
+"""What a sharded writer does with many shards at once: several of them at a time, and syncing in the background.
+
+A thread for each of a thousand shards is too many. So under ``"interval"`` the shards are opened as under ``"os"``, and
+one thread of the writer's own syncs them all.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, get_args
+
+from sej.appending import Durability
+from shard.part_writer import PartWriter
+
+__all__ = ["BackgroundSync", "check_options", "each"]
+
+_THREADS: Final = 8
+_KNOWN: Final = {
+    name: option
+    for name, option in inspect.signature(PartWriter).parameters.items()
+    if option.kind is inspect.Parameter.KEYWORD_ONLY
+}
+
+
+def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
+    """The options for each shard's writer, and how often all shards are synced in the background, in seconds.
+
+    A thread for each of a thousand shards is too many: under ``"interval"`` they are opened as under ``"os"``, and one
+    thread syncs them all.
+
+    Raises:
+        TypeError: a writer has no such option.
+        ValueError: durability or sync_interval_s is none.
+    """
+    for name in given:
+        if name not in _KNOWN:
+            raise TypeError(f"a writer has no option {name!r}; it has {', '.join(_KNOWN)}")
+    options = dict(given)
+    if options.get("durability", "os") not in get_args(Durability):
+        raise ValueError(f"durability {options['durability']!r}: expected one of {', '.join(get_args(Durability))}")
+    if options.get("durability") != "interval":
+        return options, None
+    interval_s = float(options.pop("sync_interval_s", _KNOWN["sync_interval_s"].default))
+    if not interval_s > 0:
+        raise ValueError(f"sync_interval_s {interval_s}: more than 0 is due")
+    return {**options, "durability": "os"}, interval_s
+
+
+class BackgroundSync:
+    """One thread that syncs all shards of a writer; one that cannot be synced says so when it is used."""
+
+    def __init__(self, used: Callable[[], Mapping[int, PartWriter]], interval_s: float) -> None:
+        """Begin.
+
+        Args:
+            used: the shards to sync; those that are durable cost nothing.
+            interval_s: from the beginning of one round to that of the next, in seconds.
+        """
+        self._used = used
+        self._interval_s = interval_s
+        self._stopped = threading.Event()
+        self._failed: dict[int, BaseException] = {}
+        self._thread = threading.Thread(target=self._run, name="sej-shard-sync", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> dict[int, BaseException]:
+        """End, after the round that is under way; which shards could not be synced, and why."""
+        self._stopped.set()
+        self._thread.join()
+        return self._failed
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._stopped.wait(max(began + self._interval_s - time.monotonic(), 0.0)):
+            began = time.monotonic()
+            due = {index: writer for index, writer in self._used().items() if writer.durable_offset < writer.offset}
+            failed = each(due, lambda _, writer: writer.commit(writer.offset))
+            self._failed = {**failed, **self._failed}
+
+
+def each(writers: Mapping[int, PartWriter], do: Callable[[int, PartWriter], None]) -> dict[int, BaseException]:
+    """Do something to many shards, several at a time; what went wrong, by shard."""
+    errors: dict[int, BaseException] = {}
+    begun: set[int] = set()
+
+    def one(index: int) -> None:
+        begun.add(index)
+        try:
+            do(index, writers[index])
+        except Exception as error:
+            errors[index] = error
+
+    if len(writers) > 1:
+        # At the interpreter's end, or at the user's limit, no thread can be had.
+        with suppress(RuntimeError), ThreadPoolExecutor(min(_THREADS, len(writers)), "sej-shard") as pool:
+            list(pool.map(one, writers))
+    for index in writers:
+        if index not in begun:
+            one(index)
+    return errors
