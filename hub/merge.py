@@ -8,8 +8,8 @@ its clocks say; across directories the order of time among what is there. When i
 holds the others up for ``lateness_s`` and no longer; what it brings after that comes late, and is given out all the
 same. A directory that cannot be read is named (:class:`~hub.SourceError`) and can be left out; the others go on.
 
-Memory is bounded by ``memory_bytes`` and one message a directory, descriptors by ``max_open``: cursors beyond that are
-parked and opened again where they stood.
+Memory is bounded by ``memory_bytes`` and one message a directory, once decoded and, where the segment is open, once as
+read; descriptors by ``max_open``: cursors beyond that are parked and opened again where they stood.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import ClosedError, SejError
 from sej.message import Message
+from sej.segment import CHUNK_BYTES
 from sej.watch import Watch, wait_any
 
 __all__ = ["Merge"]
@@ -41,17 +42,22 @@ _MAX_BATCH: Final = 512
 _SAMPLES: Final = 16
 _OBJECT_BYTES: Final = 250
 """What a message costs in memory beyond its bytes, about."""
+_LEAST_CHUNK_BYTES: Final = 4096
+_CHUNKS: Final = 4
+"""So many chunks a directory may be in memory: the one that was read, and up to two decoded, with room to spare."""
 
 
 class _Slot:
     """One directory of the merge."""
 
-    __slots__ = ("committed", "cursor", "error", "limit", "reads", "source", "watch")
+    __slots__ = ("chunk_bytes", "committed", "cursor", "error", "left_at", "limit", "reads", "source", "watch")
 
-    def __init__(self, source: Source, cursor: Cursor) -> None:
+    def __init__(self, source: Source, cursor: Cursor, chunk_bytes: int) -> None:
         self.source = source
         self.cursor = cursor
+        self.chunk_bytes = chunk_bytes
         self.committed: int | None = None
+        self.left_at: int | None = None  # behind what was given out, where it was left out
         self.limit = _FIRST_BATCH
         self.reads = 0
         self.watch: Watch | None = None
@@ -183,7 +189,7 @@ class Merge:
         return sorted(self._slots[number].source for number in self._silent)
 
     def skip(self, source: Source) -> None:
-        """Leave a directory out from now on; what was committed of it stays.
+        """Leave a directory out from now on; a commit keeps the place behind what was given out of it.
 
         Raises:
             KeyError: it is none of the merge's.
@@ -197,24 +203,42 @@ class Merge:
     # --- remembering
 
     def commit(self) -> None:
-        """Keep the place behind everything that was given out so far, durably."""
+        """Keep the place behind everything that was given out so far, durably.
+
+        Where a directory that was left out does not even let that be kept, its messages come again.
+        """
         self._require_open()
-        offsets = self.offsets()
-        changed = [slot for slot in self._slots if offsets.get(slot.source, slot.committed) != slot.committed]
-        self._vector.commit({slot.source: offsets[slot.source] for slot in changed})
-        for slot in changed:
-            slot.committed = offsets[slot.source]
+        places = self._places()
+        changed = [slot for slot in self._slots if places[slot.source] != slot.committed]
+        for group in (
+            [slot for slot in changed if slot.left_at is None],
+            *([s] for s in changed if s.left_at is not None),
+        ):
+            try:
+                self._vector.commit({slot.source: places[slot.source] for slot in group})
+            except (SejError, OSError):
+                if any(slot.left_at is None for slot in group):
+                    raise
+            for slot in group:
+                slot.committed = places[slot.source]
 
     def offsets(self) -> dict[Source, int]:
         """The next offset of every directory, behind everything that was given out so far."""
-        found = {}
-        for slot_number, slot in enumerate(self._slots):
-            head = self._merger.head(slot_number)
-            found[slot.source] = slot.cursor.due if head is None else head.offset
+        return {source: offset for source, offset in self._places().items() if source not in self.skipped}
+
+    def _places(self) -> dict[Source, int]:
+        found = {slot.source: self._place(number) for number, slot in enumerate(self._slots)}
         left = self._ready.__length_hint__() if hasattr(self._ready, "__length_hint__") else 0
         for source, message in reversed(self._taken[len(self._taken) - left :]):
             found[source] = message.offset  # taken from the merger, but not yet given out
-        return {source: offset for source, offset in found.items() if source not in self.skipped}
+        return found
+
+    def _place(self, number: int) -> int:
+        """The offset of a slot's message that the merger gives out next."""
+        slot, head = self._slots[number], self._merger.head(number)
+        if slot.left_at is not None:
+            return slot.left_at
+        return slot.cursor.due if head is None else head.offset
 
     def close(self) -> None:
         """Close everything and let go of the reader's lock; what was not committed comes again next time."""
@@ -264,8 +288,16 @@ class Merge:
         if self._broken:
             self._raise_broken()
         out = self._merger.take(_TAKE)
-        while self._merger.emptied >= 0 and self._read(self._merger.emptied) and len(out) < _TAKE:
-            out += self._merger.take(_TAKE - len(out))
+        size = _weigh([message for _, message in out[-_SAMPLES:]], len(out))
+        while (
+            self._merger.emptied >= 0
+            and self._read(self._merger.emptied)
+            and len(out) < _TAKE
+            and size < self._memory_bytes // _CHUNKS
+        ):
+            more = self._merger.take(_TAKE - len(out))
+            size += _weigh([message for _, message in more[-_SAMPLES:]], len(more))
+            out += more
         return out
 
     def _follow(self, timeout: float | None) -> list[tuple[Source, Message]]:
@@ -326,10 +358,15 @@ class Merge:
         fresh = [s for s in find_sources(self.root, disk=self._disk) if s not in self._by_source]
         if not fresh:
             return
+        share = self._memory_bytes // (_CHUNKS * (len(self._slots) + len(fresh)))
+        chunk_bytes = max(min(share, CHUNK_BYTES), _LEAST_CHUNK_BYTES)
+        for slot in self._slots:
+            if slot.chunk_bytes > 2 * chunk_bytes and slot.reads and slot.left_at is None:
+                slot.cursor.close()
+                slot.cursor, slot.chunk_bytes = self._cursor(slot.source, slot.cursor.due, chunk_bytes), chunk_bytes
         for source in fresh:
             self._by_source[source] = self._merger.add(source)
-            cursor = Cursor(Directory(source_path(self.root, source), self._disk), self._vector[source])
-            self._slots.append(_Slot(source, cursor))
+            self._slots.append(_Slot(source, self._cursor(source, self._vector[source], chunk_bytes), chunk_bytes))
         clients = {client: rank for rank, client in enumerate(sorted({source.client for source in self._by_source}))}
         for rank, source in enumerate(sorted(self._by_source)):
             self._merger.rank(self._by_source[source], clients[source.client], rank)
@@ -337,12 +374,14 @@ class Merge:
             number = self._by_source[source]
             try:
                 self._vector.register(source)
-            except SejError as error:
+            except (SejError, OSError) as error:
                 self._fail(number, error)
             else:
                 self._read(number)
-                head = self._merger.head(number)
-                self._slots[number].committed = self._slots[number].cursor.due if head is None else head.offset
+            self._slots[number].committed = self._place(number)
+
+    def _cursor(self, source: Source, offset: int | None, chunk_bytes: int) -> Cursor:
+        return Cursor(Directory(source_path(self.root, source), self._disk), offset, chunk_bytes=chunk_bytes)
 
     def _read(self, number: int, *, judge: bool = False) -> bool:
         """Read a slot's next batch; whether there was one."""
@@ -352,16 +391,14 @@ class Merge:
             if not batch and judge and slot.cursor.judge():
                 batch = slot.cursor.read(slot.limit)
         except (SejError, OSError) as error:
-            self._fail(number, error if isinstance(error, SejError) else SejError(str(error), path=error.filename))
+            self._fail(number, error)
             return False
-        if len(self._slots) > self._max_open:
-            self._keep_open(number)
+        self._keep_open(number)
         if batch:
             self._merger.feed(number, batch)
             slot.reads += 1
             if slot.limit < _MAX_BATCH or not slot.reads % _SAMPLES:
-                seen = batch[:: max(len(batch) // _SAMPLES, 1)]
-                each = _OBJECT_BYTES + sum([len(message.key) + len(message.value) for message in seen]) // len(seen)
+                each = _weigh(batch[:: max(len(batch) // _SAMPLES, 1)], 1)
                 slot.limit = min(max(self._memory_bytes // (len(self._slots) * each), 1), _MAX_BATCH, 4 * slot.limit)
             if number in self._silent:
                 del self._silent[number]
@@ -378,13 +415,14 @@ class Merge:
             oldest, _ = self._open.popitem(last=False)
             self._slots[oldest].cursor.park()
 
-    def _fail(self, number: int, error: SejError) -> None:
+    def _fail(self, number: int, error: SejError | OSError) -> None:
         slot = self._slots[number]
+        reason = error if isinstance(error, SejError) else SejError(str(error), path=error.filename)
         failure = SourceError(
-            f"{slot.source}: {error.reason}; skip(source) goes on without it",
+            f"{slot.source}: {reason.reason}; skip(source) goes on without it",
             source=slot.source,
-            path=error.path or source_path(self.root, slot.source),
-            offset=error.offset,
+            path=reason.path or source_path(self.root, slot.source),
+            offset=reason.offset,
         )
         failure.__cause__ = error
         slot.error = failure
@@ -396,6 +434,7 @@ class Merge:
 
     def _leave(self, number: int) -> None:
         slot = self._slots[number]
+        slot.left_at = self._place(number)
         slot.cursor.close()
         self._merger.remove(number)
         self._silent.pop(number, None)
@@ -413,3 +452,10 @@ class Merge:
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the merge is closed", path=self.root)
+
+
+def _weigh(seen: list[Message], count: int) -> int:
+    """Bytes that so many messages like these take in memory, about."""
+    if not seen:
+        return 0
+    return count * (_OBJECT_BYTES + sum([len(message.key) + len(message.value) for message in seen]) // len(seen))

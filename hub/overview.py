@@ -59,10 +59,10 @@ def stats(root: str | os.PathLike[str], *, disk: Disk = OS) -> list[JournalStats
 
 
 def _look(root: str, source: Source, disk: Disk) -> JournalStats:
-    journal = Journal(source_path(root, source), disk=disk)
     try:
+        journal = Journal(source_path(root, source), disk=disk)
         first, end, segments, kept = journal.first_offset, journal.end_offset, journal.segments, journal.offsets()
-    except SejError as error:
+    except (SejError, OSError) as error:
         return JournalStats(source, 0, 0, 0, 0, None, {}, str(error))
     filled = [segment.mtime_ns for segment in segments if segment.size]
     return JournalStats(

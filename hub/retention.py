@@ -40,4 +40,7 @@ def clean(root: str | os.PathLike[str], *, disk: Disk = OS, **limits: Any) -> di
             done[source] = Journal(source_path(path, source), disk=disk).clean(**limits)
         except SejError as error:
             done[source] = error
+        except OSError as error:
+            done[source] = SejError(str(error), path=error.filename or source_path(path, source))
+            done[source].__cause__ = error
     return done

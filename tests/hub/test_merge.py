@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import threading
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -215,6 +216,42 @@ def test_a_damaged_client_is_named_and_can_be_skipped(tmp_path: Path) -> None:
         assert list(merge.skipped) == [Source("b", "j")]
 
 
+def test_a_directory_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        for client in ("a", "b", "c"):
+            store.put(client, "j", [at(0, 1)])
+    shutil.rmtree(tmp_path / "a.j" / "ofs")
+    (tmp_path / "a.j" / "ofs").write_text("")
+    with hub.Merge(tmp_path, "r") as merge:
+        with pytest.raises(hub.SourceError, match=r"a\.j"):
+            merge.read()
+        merge.skip(Source("a", "j"))
+        assert [source.client for source, _ in merge] == ["b", "c"]
+        merge.commit()
+    with hub.Merge(tmp_path, "r", on_error="skip") as merge:
+        assert list(merge) == []
+        assert [source.client for source in merge.skipped] == ["a"]
+
+
+def test_a_commit_keeps_what_was_given_out_of_a_client_that_was_left_out(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(n, n) for n in range(20)])
+        store.put("b", "j", [at(0, 50)])
+    for count, due in ((5, 5), (3, 8)):
+        with hub.Merge(tmp_path, "r") as merge:
+            assert len(merge.read(count)) == count
+            merge.skip(Source("a", "j"))
+            merge.commit()
+        assert sej.read_offset(tmp_path / "a.j", "r") == due
+    with hub.Merge(tmp_path, "r") as merge:
+        merge.read(2)
+        merge.skip(Source("a", "j"))
+        shutil.rmtree(tmp_path / "a.j")  # its place cannot be kept any more: the others' is
+        assert [source.client for source, _ in merge][-1] == "b"
+        merge.commit()
+    assert sej.read_offset(tmp_path / "b.j", "r") == 1
+
+
 def test_a_directory_that_lost_messages_is_named(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(offset, offset) for offset in range(5)])
@@ -318,6 +355,40 @@ def test_many_directories_in_few_descriptors(tmp_path: Path) -> None:
                 most = max(most, len(os.listdir("/proc/self/fd")) - before)
         assert most <= 5 + 6  # the segments, the lock, and what listing itself takes
     assert [message.timestamp for _, message in found] == list(range(100 * count))
+
+
+def test_large_messages_of_many_directories_in_little_memory(tmp_path: Path) -> None:
+    size, count = 50_000, 100
+    for number in range(count):
+        small = [at(offset, offset, b"x") for offset in range(30)]
+        large = [at(offset, offset, bytes(size)) for offset in range(30, 38)]
+        fill(tmp_path / f"c{number:03d}.j", [*small, *large])
+    tracemalloc.start()
+    try:
+        with hub.Merge(tmp_path, "r", memory_bytes=1 << 21) as merge:
+            assert sum(1 for _ in merge) == 38 * count
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < (1 << 21) + count * size * 3
+
+
+def test_clients_that_come_later_share_the_descriptors(tmp_path: Path) -> None:
+    def add(client: str, count: int) -> None:
+        for number in range(count):
+            fill(tmp_path / f"{client}{number}.j", [at(offset, offset) for offset in range(1000)])
+
+    add("a", 10)
+    before = len(os.listdir("/proc/self/fd"))
+    with hub.Merge(tmp_path, "r", max_open=10, memory_bytes=1 << 22) as merge:
+        found = merge.read(5)
+        add("b", 10)
+        for pair in merge:
+            found.append(pair)
+            if len(found) % 1000 == 0:
+                assert len(os.listdir("/proc/self/fd")) - before <= 10 + 6
+        assert len(found) == 20_000
+        assert len({(source, message.offset) for source, message in found}) == 20_000
 
 
 # --- the original's hub

@@ -1,6 +1,7 @@
 """The store: idempotent, durable, refusing what does not belong, one lock a directory."""
 
 import importlib.util
+import shutil
 import threading
 import types
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import hub
 import sej
 from sej.disk import OS, File
 from tests.crash.disk import CrashDisk
-from tests.hub.support import at
+from tests.hub.support import at, fill
 from tests.sej.hooks import HookedDisk
 from tests.sej.support import packed, sample, segments
 
@@ -407,6 +408,17 @@ def test_retention_waits_for_the_readers_of_each_directory(tmp_path: Path) -> No
         assert 0 < sej.Journal(tmp_path / source.name).first_offset <= read[source]
     with hub.Merge(tmp_path, "report") as merge:
         assert len(list(merge)) == 60
+
+
+def test_a_directory_that_the_disk_refuses_keeps_no_other(tmp_path: Path) -> None:
+    for client in ("a", "b"):
+        fill(tmp_path / f"{client}.j", sample(100), segment_bytes=200)
+    shutil.rmtree(tmp_path / "a.j" / "ofs")
+    (tmp_path / "a.j" / "ofs").write_text("")
+    assert [journal.error is None for journal in hub.stats(tmp_path)] == [False, True]
+    done = hub.clean(tmp_path, max_bytes=0)
+    assert isinstance(done[hub.Source("a", "j")], sej.SejError)
+    assert len(done[hub.Source("b", "j")]) > 5
 
 
 def test_single_messages_by_time(tmp_path: Path) -> None:
