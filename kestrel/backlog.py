@@ -15,16 +15,19 @@ from typing import Final
 
 from kestrel.codec import Operation
 from kestrel.errors import DamageError
-from kestrel.format import ADD_XID
+from kestrel.format import ADD_XID, ADDX_HEAD
 from kestrel.journal import Dialect, open_file, read_operations
 from kestrel.replay import Entry, Item
 from kestrel.storage import Piece, Storage
 from sej.disk import OS, Disk, File
 
-__all__ = ["ENTRY_BYTES", "Backlog", "Row", "row_of"]
+__all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog", "Row", "row_of"]
 
 ENTRY_BYTES: Final = 240
 """What an entry takes beside its data: a tuple, two integers, the bytes object and its place in the deque."""
+
+MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
+"""At most so many bytes of memory for each byte that an item takes in a file."""
 
 Row = tuple[int, bytes, int | None, int, int]
 """number, data, add_time, expiry, xid. A plain tuple of plain values leaves the sight of the garbage collector."""
@@ -35,18 +38,18 @@ class Backlog:
 
     Attributes:
         memory: the entries that are in memory, head first.
-        data_bytes: the data of all waiting entries.
         memory_bytes: the data of those in memory.
         behind: how many entries stand in the journal alone.
+        behind_bytes: the data of these.
         expiring: whether any entry had an expiry of its own.
         place: where the operation stands whose entry is appended next; set by who appends.
     """
 
     def __init__(self, storage: Storage, limit_bytes: int, *, dialect: Dialect = "auto", disk: Disk = OS) -> None:
         self.memory: deque[Row] = deque()
-        self.data_bytes = 0
         self.memory_bytes = 0
         self.behind = 0
+        self.behind_bytes = 0
         self.expiring = False
         self.place: tuple[Piece, int] | None = None
         self._storage = storage
@@ -69,6 +72,16 @@ class Backlog:
         """The number of the first entry that is not in memory; only where there is one."""
         return self._next_number
 
+    @property
+    def data_bytes(self) -> int:
+        """The data of all waiting entries."""
+        return self.memory_bytes + self.behind_bytes
+
+    @property
+    def room(self) -> int:
+        """The bytes that are left of the limit."""
+        return self._limit - self.memory_bytes - ENTRY_BYTES * len(self.memory)
+
     def append(self, entry: Entry) -> None:
         """Add at the end: in memory, or counted as behind when that is full."""
         item = entry.item
@@ -78,15 +91,15 @@ class Backlog:
     def add(self, number: int, data: bytes, add_time: int | None, expiry: int, xid: int = 0) -> None:
         """As :meth:`append`, without an entry."""
         size = len(data)
-        self.data_bytes += size
         if expiry:
             self.expiring = True
-        if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self._limit:
+        if self.behind or self.room <= 0:
             if not self.behind:
                 assert self.place is not None
                 self._next_number = number
                 self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect, disk=self._disk)
             self.behind += 1
+            self.behind_bytes += size
         else:
             self.memory.append((number, data, add_time, expiry, xid))
             self.memory_bytes += size
@@ -95,7 +108,6 @@ class Backlog:
         """Put back at the head."""
         row = row_of(entry)
         self.memory.appendleft(row)
-        self.data_bytes += len(row[1])
         self.memory_bytes += len(row[1])
 
     def popleft(self) -> Entry:
@@ -103,9 +115,7 @@ class Backlog:
         if not self.memory:
             self.fill()
         row = self.memory.popleft()
-        size = len(row[1])
-        self.data_bytes -= size
-        self.memory_bytes -= size
+        self.memory_bytes -= len(row[1])
         return _entry(row)
 
     def head(self) -> Entry | None:
@@ -116,16 +126,23 @@ class Backlog:
 
     def fill(self) -> None:
         """Read entries into memory while there is room, at least one if there are any."""
-        memory = self.memory
-        while self.behind and (not memory or self.memory_bytes + ENTRY_BYTES * len(memory) < self._limit):
-            assert self._cursor is not None
-            row = _row(self._cursor.next_add(), self._next_number)
-            self._next_number += 1
-            self.behind -= 1
-            memory.append(row)
-            self.memory_bytes += len(row[1])
+        memory, fuse = self.memory, self._storage.fuse
+        live, fuse.live = fuse.live, False
+        try:
+            while self.behind and (not memory or self.memory_bytes + ENTRY_BYTES * len(memory) < self._limit):
+                assert self._cursor is not None
+                row = _row(self._cursor.next_add(), self._next_number)
+                self._next_number += 1
+                self.behind -= 1
+                memory.append(row)
+                self.memory_bytes += len(row[1])
+                self.behind_bytes -= len(row[1])
+        except Exception:  # reading failed, and nothing was taken by it
+            fuse.live = live
+            raise
         if not self.behind:
             self._drop_cursor()
+        fuse.live = live
 
     def entries(self) -> Iterator[Entry]:
         """All waiting entries, head first; those behind are read without being kept."""
@@ -142,7 +159,7 @@ class Backlog:
     def clear(self) -> None:
         """Forget all of them."""
         self.memory.clear()
-        self.data_bytes = self.memory_bytes = self.behind = 0
+        self.memory_bytes = self.behind = self.behind_bytes = 0
         self._drop_cursor()
 
     def _drop_cursor(self) -> None:
@@ -220,6 +237,6 @@ class _Cursor:
 
     def close(self) -> None:
         self._operations = iter(())
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

@@ -1,7 +1,9 @@
-"""What a failed write does to a queue: every later call is refused, until it is opened anew."""
+"""What refuses writing: a failed write, an interrupted operation, the end of the queue, a forked child."""
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -11,42 +13,68 @@ from sej.errors import ClosedError
 
 __all__ = ["Fuse", "opening"]
 
+_fuses: weakref.WeakSet[Fuse] = weakref.WeakSet()
+
 
 class Fuse:
     """Blows at the first failed write, sync or lock and stays so: a failed fsync is never tried again.
 
     Attributes:
-        blown: the first failure, or None.
+        live: whether the next operation may begin. It is False while one is under way: where that never came to its
+            end, because a signal's handler raised in the midst of it, files and memory may differ, and no other begins.
+        shut: whether the queue was closed.
+        blown: the first failure, or that this is a forked child; else None.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.blown: FailedError | None = None
+        self.live = False
+        self.shut = False
+        self.blown: FailedError | ShutError | None = None
+        _fuses.add(self)
 
     def refuse(self) -> NoReturn:
         """Say why there is no writing here.
 
         Raises:
-            FailedError: something failed before.
-            ShutError: nothing failed, so it was closed.
+            FailedError: something failed or was interrupted before.
+            ShutError: it was closed, or opened by the parent process.
         """
         if self.blown is not None:
-            raise FailedError(self.blown.reason, path=self.path) from self.blown
-        raise ShutError("the queue is closed; open it anew", path=self.path)
+            raise type(self.blown)(self.blown.reason, path=self.path) from self.blown
+        if self.shut:
+            raise ShutError("the queue is closed; open it anew", path=self.path)
+        raise FailedError(
+            "an operation was interrupted in its midst, so that files and memory may differ: close the queue and open"
+            " it anew, which finds what is there",
+            path=self.path,
+        )
 
     def blow(self, cause: Exception) -> NoReturn:
         """After a failure. Raises as :meth:`refuse`."""
+        self.live = False
         if isinstance(cause, ClosedError):
-            raise ShutError(
-                "the queue was opened by the parent process; a forked child opens its own after the parent closed it",
-                path=self.path,
-            ) from cause
+            raise ShutError("the lock of the queue is not held any more; open it anew", path=self.path) from cause
         self.blown = FailedError(
             f"writing failed ({cause}); what reached the disk is unknown: close the queue and open it anew, which finds"
             " what is there",
             path=self.path,
         )
         raise self.blown from cause
+
+
+def _in_child() -> None:
+    """A forked child writes nothing: the lock, and what memory says of the files, are the parent's."""
+    for fuse in _fuses:
+        fuse.live = False
+        fuse.blown = ShutError(
+            "the queue was opened by the parent process; a forked child opens its own after the parent closed it",
+            path=fuse.path,
+        )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from kestrel.backlog import Backlog
+from kestrel.backlog import MEMORY_PER_BYTE, Backlog
 from kestrel.codec import removes, xid_operation
 from kestrel.errors import Damage, FullError, ShutError, TooLargeError
 from kestrel.files import join
@@ -151,11 +151,12 @@ class Opened:
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)
         self._closed = False
+        self._plain_below = 0  # the size of the current file from which on a put must look for what is due
         self._limited = max_items is not None or max_bytes is not None
         self._eventful = self._limited or max_age_s is not None
         self._evictions = 0
         self._waiters = 0
-        self._total_items = 0
+        self._added_before = 0
         self._age_ms = 0
         self._reserved_at: dict[int, int] = {}
         self._counts = dict.fromkeys(("expired", "discarded", "opened", "canceled", "flushes"), 0)
@@ -175,6 +176,7 @@ class Opened:
         compact_delay_s: float,
     ) -> None:
         self._storage = Storage(self.directory, name, sync=sync, sync_soon=self.sync, disk=disk, now_ms=self._now_ms)
+        self._fuse = self._storage.fuse
         self._backlog = Backlog(self._storage, max_memory_bytes, dialect=dialect, disk=disk)
         self._growth = Growth(
             self._storage,
@@ -188,6 +190,7 @@ class Opened:
             self._machine, damage = load(
                 self._storage, self._backlog, dialect=dialect, disk=disk, at_end=self._growth.remember
             )
+            self._added_before = self._machine.added
             self._storage.ready(damage)
             self.damage: list[Damage] = damage
             with self._guard:
@@ -222,7 +225,7 @@ class Opened:
             return Counters(
                 items=len(self._backlog),
                 bytes=self._backlog.data_bytes,
-                total_items=self._total_items,
+                total_items=self._machine.added - self._added_before,
                 logsize=self._storage.total_size,
                 expired_items=counts["expired"],
                 mem_items=len(self._backlog.memory),
@@ -326,6 +329,7 @@ class Opened:
             self._storage.append(removes(1))
             backlog.popleft()
             self._counts["discarded"] += 1
+            self._fuse.live = True
 
     def _wait(self, timeout: float | None) -> Entry | None:
         """The head, once there is one that has not expired."""
@@ -365,10 +369,19 @@ class Opened:
             self._growth.tend(self._machine, now)
         return now
 
+    def _look_ahead(self) -> None:
+        """How far the current file may grow by plain items before anything but adding is to be thought of."""
+        backlog = self._backlog
+        if self._eventful or backlog.expiring or backlog.behind:
+            self._plain_below = 0
+        else:
+            self._plain_below = min(self._growth.quiet_below, self._storage.size + backlog.room // MEMORY_PER_BYTE)
+
     def _removed(self, now: int) -> None:
         """After an item was taken: keep the journal small."""
         if self._storage.size >= self._growth.quiet_below:
             self._growth.tend(self._machine, now)
+            self._look_ahead()
 
     def _expire(self, now: int) -> None:
         """Remove what has expired at the head."""
@@ -384,6 +397,7 @@ class Opened:
             self._storage.append(removes(1))
             self._backlog.popleft()
             self._counts["expired"] += 1
+            self._fuse.live = True
 
     def _time_out(self, now: int) -> None:
         if self._open_timeout_ms is not None and self._reserved_at:
@@ -399,8 +413,6 @@ class Opened:
             self._backlog.appendleft(self._machine.open.pop(xid))
             if self._reserved_at.pop(xid, None) is not None:
                 self._counts["canceled"] += 1
+        self._fuse.live = True
+        self._look_ahead()
         self._changed.notify(len(xids))
-
-    def _close_transaction(self, xid: int) -> None:
-        del self._machine.open[xid]
-        self._reserved_at.pop(xid, None)

@@ -8,16 +8,17 @@ Relies on the disk seam: ``rename``, ``unlink`` and a new file's name are durabl
   current file stand beside the pack that replaces it, and then has every item twice; here it is rotated first, so that
   the pack's own name kills it. The original makes an empty pack first; here there is never one.
 - Bytes that cannot be read are copied to ``kept/`` before the file that held them is cut, and no other file is.
-- After a failed write or sync every call raises :class:`FailedError`.
+- After a failed write or sync every call raises :class:`FailedError`; so does every call after an operation that a
+  signal's handler cut short, because files and memory may differ then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from time import monotonic as _monotonic
+from time import time_ns as _time_ns
 from typing import Final
 
 from kestrel.errors import BusyError, Damage
@@ -30,7 +31,8 @@ from sej.locks import Lock
 
 __all__ = ["Piece", "Storage", "keep_tail", "take_lock"]
 
-_CHECK_S: Final = 0.1
+_CHECK_NS: Final = 100_000_000
+"""So often the lock is looked after. A clock that jumps, in whichever way, only makes that sooner."""
 _COPY_SIZE: Final = 1 << 20
 
 
@@ -86,6 +88,8 @@ class Storage:
         pieces: the files in the order of replay; the last one is the current file.
         current: that one; only once it is ready.
         damage: what was cut away when the queue was opened.
+        fuse: refuses what must not be written. ``append`` leaves it not live; who called it says ``fuse.live = True``
+            when memory is as the file is.
     """
 
     def __init__(
@@ -104,11 +108,13 @@ class Storage:
         self.current: Piece
         self._disk = disk
         self._now_ms = now_ms
-        self._fuse = Fuse(join(directory, name))
+        self.fuse = Fuse(join(directory, name))
         self._file: File | None = None
-        self._checked = 0.0
-        self._unsynced = False
+        self._write: Callable[[bytes], int]
+        self._checked = 0
+        self._synced_size = 0
         self._syncer = Syncer(sync, sync_soon)
+        self._active = self._syncer.active
         disk.mkdir(directory)
         self._lock = take_lock(directory, name, disk)
         try:
@@ -152,6 +158,7 @@ class Storage:
                 # It ends with a state dump, behind which a replay reads nothing.
                 self._rename_current()
         self._open_current()
+        self.fuse.live = True
 
     @property
     def size(self) -> int:
@@ -166,61 +173,88 @@ class Storage:
 
     @property
     def failed(self) -> bool:
-        """Whether a write or sync failed."""
-        return self._fuse.blown is not None
+        """Whether nothing can be written any more."""
+        return not self.fuse.live
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes, tick: int | None = None, *, midway: bool = False) -> None:
         """Write operations at the end of the current file.
 
+        Args:
+            data: the operations.
+            tick: ``time.time_ns()``, from who has just asked for it.
+            midway: this goes on with what the last append began.
+
         Raises:
-            FailedError: a write, a sync or the lock failed, now or before.
+            FailedError: a write, a sync or the lock failed, now or before, or an operation was interrupted.
             ShutError: the storage was closed, or belongs to the parent process.
         """
-        file = self._file
-        if file is None or self._fuse.blown is not None:
-            self._fuse.refuse()
+        fuse = self.fuse
+        if not fuse.live and not midway:
+            fuse.refuse()
+        fuse.live = False
         try:
-            now = _monotonic()
-            if now - self._checked > _CHECK_S:
+            tick = tick or _time_ns()
+            if not 0 <= tick - self._checked < _CHECK_NS:
                 self._lock.check()
-                self._checked = now
-            elif not self._lock.held:  # a forked child: its copy of the lock was closed
-                raise ClosedError("the lock is not held by this process")
-            file.write(data)
-            self.current.size += len(data)
-            self._unsynced = True
-            if self._syncer.active:
-                self._syncer.wrote()
+                self._checked = tick
+            size = len(data)
+            done = self._write(data)
+            if done != size:
+                self._write_on(data, done)
+            self.current.size += size
+            if self._active:
+                self._by_policy()
         except (OSError, LockLostError, ClosedError) as error:
-            self._fuse.blow(error)
+            fuse.blow(error)
+
+    def _write_on(self, data: bytes, done: int) -> None:
+        assert self._file is not None
+        self._file.write(data[done:])
+
+    def _by_policy(self) -> None:
+        if self._syncer.always:
+            self._force()
+        else:
+            self._syncer.wrote()
 
     def sync(self) -> None:
         """Force what was written to the medium. Raises as :meth:`append`."""
-        if self._file is None or self._fuse.blown is not None:
-            self._fuse.refuse()
-        if self._unsynced:
-            try:
-                self._lock.check()
-                self._file.sync()
-                self._unsynced = False
-            except (OSError, LockLostError, ClosedError) as error:
-                self._fuse.blow(error)
+        if not self.fuse.live:
+            self.fuse.refuse()
+        try:
+            self._force()
+        except (OSError, LockLostError, ClosedError) as error:
+            self.fuse.blow(error)
+
+    def _force(self) -> None:
+        if self._file is not None and self._synced_size != self.current.size:
+            self._lock.check()
+            self._file.sync()
+            self._synced_size = self.current.size
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """While files are replaced: everything is synced before, and what fails blows the fuse."""
+        self.sync()
+        self.fuse.live = False
+        try:
+            self._lock.check()
+            yield
+        except (OSError, LockLostError, ClosedError) as error:
+            self.fuse.blow(error)
+        self.fuse.live = True
 
     def rotate(self) -> Piece:
         """Give the current file its number and begin a new one; returns the rotated piece. Raises as :meth:`append`."""
-        self.sync()
-        try:
+        with self._changing():
             self._close_current()
             self._rename_current()
             self._open_current()
-        except (OSError, LockLostError, ClosedError) as error:
-            self._fuse.blow(error)
         return self.pieces[-2]
 
     def adopt(self, path: str) -> None:
         """Make a file of operations, whole and synced, the newest part of the journal. Raises as :meth:`append`."""
-        self.sync()
-        try:
+        with self._changing():
             self._close_current()
             self._rename_current()
             stamp = max(self._now_ms(), (self.pieces[-1].stamp or 0) + 1)
@@ -229,21 +263,16 @@ class Storage:
             status = self._disk.status(target)
             self.pieces.append(Piece(target, stamp, 0 if status is None else status.size))
             self._open_current()
-        except (OSError, LockLostError, ClosedError) as error:
-            self._fuse.blow(error)
 
     def replace(self, last: Piece, content: Iterable[bytes]) -> None:
         """Put content in the place of all pieces up to last, a rotated one. Raises as :meth:`append`."""
-        self.sync()
-        try:
-            self._replace(last, content)
-        except (OSError, LockLostError, ClosedError) as error:
-            self._fuse.blow(error)
+        with self._changing():
+            self._swap(self._write_temporary(content), last)
+            self._disk.rename(f"{last.path}.pack", last.path)
 
     def rewrite(self, content: Iterable[bytes]) -> None:
         """Put content in the place of everything. Raises as :meth:`append`."""
-        self.sync()
-        try:
+        with self._changing():
             temporary = self._write_temporary(content)
             self._close_current()
             self._rename_current()
@@ -254,12 +283,6 @@ class Storage:
             self._disk.rename(f"{last.path}.pack", path)
             self.pieces[0].path, self.pieces[0].stamp = path, None
             self._open_current()
-        except (OSError, LockLostError, ClosedError) as error:
-            self._fuse.blow(error)
-
-    def _replace(self, last: Piece, content: Iterable[bytes]) -> None:
-        self._swap(self._write_temporary(content), last)
-        self._disk.rename(f"{last.path}.pack", last.path)
 
     def _write_temporary(self, content: Iterable[bytes]) -> str:
         path = join(self.directory, f"{self.name}~~{self._now_ms()}")
@@ -294,10 +317,11 @@ class Storage:
     def _open_current(self) -> None:
         path = join(self.directory, self.name)
         self._file = self._disk.open(path, "append")
+        self._write = self._file.writer()
         if not self.pieces or self.pieces[-1].stamp is not None:
             self.pieces.append(Piece(path, None, 0))
         self.current = self.pieces[-1]
-        self._unsynced = False
+        self._synced_size = self.current.size
 
     def _close_current(self) -> None:
         file, self._file = self._file, None
@@ -319,10 +343,15 @@ class Storage:
 
     def close(self) -> None:
         """Sync, close and let go of the lock; a second time does nothing."""
+        fuse = self.fuse
+        fuse.live, due = False, fuse.blown is None and not fuse.shut
         try:
-            if self._file is not None and self._fuse.blown is None and self._lock.held:
-                self.sync()
+            if due:
+                self._force()
+        except (OSError, LockLostError, ClosedError) as error:
+            fuse.blow(error)
         finally:
+            fuse.shut = True
             with contextlib.suppress(OSError):
                 self._close_current()
             self._lock.release()

@@ -66,7 +66,7 @@ class BookmarkFile:
         self._append(encode_done((number,)))
 
     def _append(self, record: bytes) -> None:
-        if self._file is None or self._fuse.blown is not None:
+        if self._file is None or not self._fuse.live:
             self._fuse.refuse()
         try:
             self._file.write(record)
@@ -87,6 +87,9 @@ class BookmarkFile:
     def replace(self, head: int, done: list[int]) -> None:
         """Write the file anew, durably. Always both records, as the original does."""
         data = READER_MAGIC + encode_head(head) + encode_done(done)
+        if not self._fuse.live:
+            self._fuse.refuse()
+        self._fuse.live = False
         try:
             replace_file(self._disk, f"{self.path}~~{self._now_ms()}", self.path, data)
             self.close()
@@ -96,6 +99,7 @@ class BookmarkFile:
         self._fresh = len(data)
         self._unsynced = False
         self._grown = 0
+        self._fuse.live = True
 
     def rename(self, reader: str) -> None:
         """Give the file to a reader of another name."""

@@ -290,7 +290,7 @@ class Queue:
             if self._closed:
                 return
             try:
-                if self._files.fuse.blown is None:
+                if self._files.fuse.live:
                     self.checkpoint()
             finally:
                 self._closed = True

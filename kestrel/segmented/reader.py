@@ -116,6 +116,7 @@ class Reader:
         self._seen = bookmark.head
         self._cursor = _Cursor(files, bookmark.head, disk)
         self._ahead: Item | None = None
+        self._reading = False
         self._items = 0
         self._bytes = 0
         self._counts = dict.fromkeys(("gets", "hits", "committed", "canceled", "expired", "discarded", "flushes"), 0)
@@ -151,8 +152,8 @@ class Reader:
         """The item, itself or by its id, is done with. False where it is not taken."""
         number = item.id if isinstance(item, Item) else item
         with self._queue.guard:
+            self._queue.check()
             if number not in self._taken:
-                self._queue.check()
                 return False
             self._finish(number)
             self._counts["committed"] += 1
@@ -291,7 +292,11 @@ class Reader:
                 item = self._outstanding[self._given_back[0]]
             else:
                 if self._ahead is None:
+                    if self._reading:  # an interrupt: what was read may not have come here
+                        self._cursor.skip_to(self._seen)
+                    self._reading = True
                     self._ahead = self._read()
+                    self._reading = False
                 if self._ahead is None:
                     return None
                 item = self._ahead
@@ -307,19 +312,21 @@ class Reader:
             number = item.id
             if number > self._head and number not in self._skip and number not in self._outstanding:
                 return item
-            self._skip.discard(number)
             self._seen = max(self._seen, number)
+            self._skip.discard(number)
         return None
 
     def _take(self, item: Item) -> None:
+        # In this order an interrupt anywhere in between only has the item taken again, and no head passes it.
         if self._given_back and self._given_back[0] == item.id:
+            self._taken.add(item.id)
             self._given_back.popleft()
         else:
-            self._ahead = None
-            self._seen = max(self._seen, item.id)
-            self._outstanding[item.id] = item
             heapq.heappush(self._lowest, item.id)
-        self._taken.add(item.id)
+            self._outstanding[item.id] = item
+            self._taken.add(item.id)
+            self._seen = max(self._seen, item.id)
+            self._ahead = None
 
     def _finish(self, number: int) -> None:
         # Written first: where that fails, nothing here has changed.
@@ -335,8 +342,8 @@ class Reader:
         if head > self._head:
             self._file.head(head)
             self._head = head
-        del self._outstanding[number]
         self._taken.discard(number)
+        del self._outstanding[number]
         self._items -= 1
         self._bytes -= len(item.data)
         self._queue.committed(self)
@@ -405,6 +412,6 @@ class _Cursor:
 
     def close(self) -> None:
         self._items = iter(())
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

@@ -102,6 +102,7 @@ class WriterFiles:
             self._file = self._disk.open(self.files[-1].path, "append")
         else:
             self._begin_file()
+        self.fuse.live = True
 
     def _read(self, found: WriterFile) -> WriterFile | None:
         """One file, read and cut; None where it is not to be used."""
@@ -144,30 +145,26 @@ class WriterFiles:
         """Write records at the end, in a new file where they have no room in the last one.
 
         Raises:
-            FailedError: a write, a sync or the lock failed, now or before.
+            FailedError: a write, a sync or the lock failed, now or before, or an operation was interrupted.
             ShutError: the queue was closed, or belongs to the parent process.
         """
-        if self._file is None or self.fuse.blown is not None:
-            self.fuse.refuse()
+        self.check()
+        assert self._file is not None
+        self.fuse.live = False
         try:
             current = self.files[-1]
             if current.first_id and current.size + len(records) > self._journal_bytes:
                 self._rotate()
                 current = self.files[-1]
-            now = time.monotonic()
-            if now - self._checked > _CHECK_S:
-                self._lock.check()
-                self._checked = now
-            elif not self._lock.held:
-                raise ClosedError("the lock is not held by this process")
             self._file.write(records)
             current.size += len(records)
             current.first_id = current.first_id or first_id
             current.last_id = self.tail_id = last_id
             self._unsynced = True
-            self.touched()
-        except (OSError, LockLostError, ClosedError) as error:
+        except OSError as error:
             self.fuse.blow(error)
+        self.fuse.live = True
+        self.touched()
 
     def touched(self) -> None:
         """Something was written, here or in a reader file: sync by the policy."""
@@ -176,9 +173,12 @@ class WriterFiles:
 
     def sync(self) -> None:
         """Force what was written to the medium. Raises as :meth:`append`."""
-        if self._file is None or self.fuse.blown is not None:
+        if not self.fuse.live:
             self.fuse.refuse()
-        if self._unsynced:
+        self._force()
+
+    def _force(self) -> None:
+        if self._unsynced and self._file is not None:
             try:
                 self._lock.check()
                 self._file.sync()
@@ -226,10 +226,13 @@ class WriterFiles:
 
     def close(self) -> None:
         """Sync, close and let go of the lock; a second time does nothing."""
+        fuse = self.fuse
+        fuse.live, due = False, fuse.blown is None and not fuse.shut
         try:
-            if self._file is not None and self.fuse.blown is None and self._lock.held:
-                self.sync()
+            if due:
+                self._force()
         finally:
+            fuse.shut = True
             file, self._file = self._file, None
             if file is not None:
                 file.close()
@@ -244,9 +247,16 @@ class WriterFiles:
             self.fuse.blow(error)
 
     def check(self) -> None:
-        """Make sure that there is still writing here. Raises as :meth:`append`."""
-        if self._file is None or self.fuse.blown is not None:
+        """Make sure that there is still writing here, for items and commits. Raises as :meth:`append`."""
+        if not self.fuse.live:
             self.fuse.refuse()
+        now = time.monotonic()
+        if now - self._checked > _CHECK_S:
+            try:
+                self._lock.check()
+            except (OSError, LockLostError, ClosedError) as error:
+                self.fuse.blow(error)
+            self._checked = now
 
     @property
     def size(self) -> int:

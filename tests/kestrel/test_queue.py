@@ -272,7 +272,7 @@ def test_a_lost_lock_stops_the_queue(opened: Callable[..., kestrel.Queue], tmp_p
     """The original deletes name~~* when it starts; two writers must not follow."""
     with opened() as queue:
         (tmp_path / "cars~~lock").unlink()
-        queue._storage._checked = 0.0  # as if the last look was 100 ms ago
+        queue._storage._checked = 0  # as if the last look was 100 ms ago
         with pytest.raises(FailedError, match="removed or replaced"):
             queue.put(b"a")
 
@@ -403,3 +403,19 @@ def test_a_forked_child_cannot_write(opened: Callable[..., kestrel.Queue], tmp_p
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"parent"]
+
+
+def test_a_forked_child_that_closes_the_queue_leaves_its_files_alone(tmp_path: Path) -> None:
+    """A block that a child leaves by an exception closes the parent's queue there."""
+    with kestrel.Queue(tmp_path, "cars", sync="always") as queue:
+        queue.put(b"parent")
+        queue.get()
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        child = os.fork()
+        if not child:
+            queue.close()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+        queue.put(b"more")
+        assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"more"]

@@ -1,5 +1,6 @@
 """What a libkestrel queue does, verb by verb, on real files."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from kestrel import segmented
-from kestrel.errors import BadNameError, BusyError, FullError, ShutError, TooLargeError
+from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
 
 START = 1_500_000_000_000
 
@@ -259,3 +260,43 @@ def test_sync_is_named(sync: Any, opened: Callable[..., segmented.Queue]) -> Non
         item = queue.reader().get()
         assert item is not None
         assert queue.reader().commit(item.id)
+
+
+def test_a_forked_child_commits_nothing(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    """Its heads would stand behind the parent's in the file, or its checkpoint take the file away from the parent."""
+    with opened() as queue:
+        reader = queue.reader()
+        queue.put_many([b"x"] * 9)
+        for _ in range(9):
+            reader.get()
+        queue.sync()
+        child = os.fork()
+        if not child:
+            refused = 0
+            for call in (lambda: reader.commit(9), lambda: reader.get(), queue.checkpoint, lambda: queue.put(b"child")):
+                try:
+                    call()
+                except ShutError:
+                    refused += 1
+            queue.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+        for number in range(1, 9):
+            assert reader.commit(number)
+        assert segmented.load(tmp_path, "jobs").pending("") == [9]
+
+
+def test_a_lost_lock_stops_commits(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    """Whoever has the queue by now may have replaced the reader file, which is not written behind its back."""
+    queue = opened()
+    queue.put(b"x")
+    reader = queue.reader()
+    reader.get()
+    (tmp_path / "jobs~~lock").unlink()
+    queue._files._checked = 0.0  # as if the last look was 100 ms ago
+    with pytest.raises(FailedError, match="removed or replaced"):
+        reader.commit(1)
+    with pytest.raises(FailedError):
+        queue.checkpoint()
+    queue.close()
+    assert segmented.load(tmp_path, "jobs").pending("") == [1]

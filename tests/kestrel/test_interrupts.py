@@ -1,0 +1,168 @@
+"""An exception out of a signal's handler, between any two lines: files and memory agree, or the queue says so.
+
+Every line of this package at which a step can be interrupted is tried. The step may have happened or not; nothing else
+may have changed, in the files and for who goes on with the same queue.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import kestrel
+from kestrel import segmented
+from kestrel.errors import FailedError, ShutError
+
+PACKAGE = os.path.dirname(kestrel.__file__) + os.sep
+Waiting = list[bytes]
+
+
+class Interrupt(BaseException):
+    """What a handler raises."""
+
+
+def interrupted(step: Callable[[], object], line: int) -> bool:
+    """Run a step, with an exception at its line-th line; whether it got so far."""
+    left = [line]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if not left[0]:
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        step()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def reserved(queue: kestrel.Queue) -> int:
+    return next(iter(queue.open_transactions))
+
+
+STEPS: dict[str, Callable[[kestrel.Queue], object]] = {
+    "put": lambda queue: queue.put(b"new"),
+    "put_many": lambda queue: queue.put_many([b"new", b"newer"]),
+    "get": lambda queue: queue.get(),
+    "reserve": lambda queue: queue.reserve(),
+    "confirm": lambda queue: queue.confirm(reserved(queue)),
+    "unreserve": lambda queue: queue.unreserve(reserved(queue)),
+    "continue": lambda queue: queue.continue_(reserved(queue), b"next"),
+    "flush": lambda queue: queue.flush(),
+}
+
+
+def taken(queue: kestrel.Queue) -> Waiting:
+    found = []
+    while (item := queue.get()) is not None:
+        found.append(item.data)
+    return found
+
+
+def in_files(directory: Path) -> Waiting:
+    return [item.data for item in kestrel.replay(directory, "cars").recovered]
+
+
+def prepared(directory: Path, options: dict[str, Any]) -> kestrel.Queue:
+    queue = kestrel.Queue(directory, "cars", **options)
+    for number in range(6):
+        queue.put(b"%d" % number)
+    queue.reserve()
+    return queue
+
+
+@pytest.mark.parametrize("options", [{}, {"max_memory_bytes": 400}, {"journal_bytes": 1, "max_journal_bytes": 1}])
+@pytest.mark.parametrize("name", STEPS)
+def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    with prepared(tmp_path / "whole", options) as queue:
+        allowed = [in_files(tmp_path / "whole")]
+        STEPS[name](queue)
+        allowed.append(in_files(tmp_path / "whole"))
+    refused = 0
+    for line in count(1):
+        directory = tmp_path / str(line)
+        queue = prepared(directory, options)
+        reached = interrupted(lambda queue=queue: STEPS[name](queue), line)  # type: ignore[misc]
+        due, found, refusal = allowed, None, None
+        try:
+            queue.put(b"end")  # who catches it may go on, if the queue lets him
+        except FailedError as error:
+            refusal = error
+        if refusal is None:
+            due = [[*one, b"end"] for one in allowed]
+            for xid in list(queue.open_transactions)[::-1]:
+                queue.unreserve(xid)
+            found = in_files(directory)
+            assert taken(queue) == found, line
+        else:
+            assert "interrupted" in refusal.reason
+            refused += 1
+        queue.close()
+        if found is None:
+            with kestrel.Queue(directory, "cars", **options) as queue:
+                found = taken(queue)
+        assert found in due, (line, found, due)
+        if not reached:
+            break
+    assert line > 5
+    assert refused
+
+
+READER_STEPS: dict[str, Callable[[segmented.Queue], object]] = {
+    "put": lambda queue: queue.put(b"new"),
+    "get": lambda queue: queue.reader().get(),
+    "commit": lambda queue: queue.reader().commit(1),
+    "unget": lambda queue: queue.reader().unget(1),
+    "flush": lambda queue: queue.reader().flush(),
+    "checkpoint": lambda queue: queue.checkpoint(),
+}
+KEPT = {"commit": {1}, "flush": {2, 3, 4, 5, 6}}
+"""What need not come again after these."""
+
+
+@pytest.mark.parametrize("journal_bytes", [1 << 20, 120])
+@pytest.mark.parametrize("name", READER_STEPS)
+def test_an_interrupt_at_any_line_of_a_segmented_queue(name: str, journal_bytes: int, tmp_path: Path) -> None:
+    for line in count(1):
+        directory = tmp_path / str(line)
+        queue = segmented.Queue(directory, "jobs", journal_bytes=journal_bytes)
+        for number in range(6):
+            queue.put(b"%d" % number)
+        first = queue.reader().get()
+        assert first is not None
+        reached = interrupted(lambda queue=queue: READER_STEPS[name](queue), line)  # type: ignore[misc]
+        seen = {first.id: first.data}
+        try:
+            queue.put(b"end")
+            reader = queue.reader()
+            while (item := reader.get()) is not None:
+                assert seen.setdefault(item.id, item.data) == item.data
+                if item.id != first.id:
+                    assert reader.commit(item)
+        except (FailedError, ShutError):
+            pass
+        queue.close()
+        with segmented.Queue(directory, "jobs", journal_bytes=journal_bytes) as again:
+            reader = again.reader()
+            while (item := reader.get()) is not None:
+                assert seen.setdefault(item.id, item.data) == item.data
+        missing = {*range(1, 7)} - set(seen)
+        assert missing <= KEPT.get(name, set()), (line, missing)
+        assert len(set(seen.values())) == len(seen), (line, seen)
+        if not reached:
+            break
+    assert line > 5
