@@ -3,26 +3,39 @@
 A comment belongs to the messages right below it, up to a blank line or the next comment: it goes when all of them go.
 Lines that are no part of an entry stay.
 
-Order: what goes is appended to the archive and synced; then what stays replaces the queue file, by a synced temporary
-file and a rename. After a crash between the two, the next run finds the messages at the archive's end and does not
-append them again. It is refused while an editor shows that it has the file open, since it would save over it later.
+Order: what stays is written to a temporary file; a note beside the queue says where in the archive what goes will
+stand; that is appended and synced; then the temporary file takes the queue's name. While it has a name of its own,
+what the note tells of has not been done: after a crash the next run takes that back from the archive's end, if nothing
+else was written there, and begins anew. So nothing is lost or repeated, and equal messages are not taken for one.
+
+It is refused while an editor shows that it has the file open, since it would save over it later.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import hashlib
+import itertools
+import json
 import os
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final
+import time
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
 
-from sej.disk import Disk, File
-from textqueue.errors import FileInUseError, InvalidTextError
+from sej.disk import Disk, File, Status
+from sej.locks import ask_for_file
+from textqueue.beside import home, open_beside, replace_beside
+from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.grammar import CONTROL_OF, MessageStatus
+from textqueue.guard import Guard
+from textqueue.ledger import Ledger, Record
 from textqueue.parser import chunks
-from textqueue.reader import scan
-from textqueue.source import Source
+from textqueue.reader import scan, token_of
+from textqueue.source import Session, Source
 
-__all__ = ["archive", "editor_files"]
+__all__ = ["archive", "editor_files", "refuse"]
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
@@ -40,6 +53,21 @@ def editor_files(path: str, disk: Disk) -> list[str]:
     return [found for found in disk.list(directory or ".") if found in known]
 
 
+def refuse(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
+    """See that a queue file can be archived there, before anything is done.
+
+    Raises:
+        InvalidTextError: the target is the queue itself, or a status that is not done.
+    """
+    if not set(statuses) <= {MessageStatus.cleared, MessageStatus.critical}:
+        raise InvalidTextError("only cleared and critical messages can be archived", path=source.path)
+    here, there = source.disk.status(source.path), source.disk.status(target)
+    if os.path.abspath(target) == os.path.abspath(source.path) or (
+        here is not None and there is not None and here.identity == there.identity
+    ):
+        raise InvalidTextError("the archive must be another file than the queue", path=target)
+
+
 def archive(source: Source, target: str, statuses: Collection[MessageStatus]) -> int:
     """Move the done messages of a queue file to the end of another file.
 
@@ -48,20 +76,16 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
 
     Raises:
         FileInUseError: an editor has the file open.
-        InvalidTextError: the target is the queue itself, or a status that is not done.
+        InvalidTextError: as :func:`refuse`.
+        TextQueueError: the note of a run that was cut short cannot be read.
     """
+    refuse(source, target, statuses)
     disk = source.disk
-    if not set(statuses) <= {MessageStatus.cleared, MessageStatus.critical}:
-        raise InvalidTextError("only cleared and critical messages can be archived", path=source.path)
-    here, there = disk.status(source.path), disk.status(target)
-    if os.path.abspath(target) == os.path.abspath(source.path) or (
-        here is not None and there is not None and here.identity == there.identity
-    ):
-        raise InvalidTextError("the archive must be another file than the queue", path=target)
     controls = {CONTROL_OF[status][0] for status in statuses}
+    temporary, note = source.home + ".tmp", source.home + ".archive"
     with source.session() as session:
         # Under the lock: an editor that is started now waits for the lease, or finds the new file.
-        shown = editor_files(source.path, disk)
+        shown = [name for path in dict.fromkeys((source.home, source.path)) for name in editor_files(path, disk)]
         if shown:
             raise FileInUseError(
                 f"an editor has this file open ({', '.join(shown)} stands beside it): close it there, or remove what it"
@@ -69,25 +93,54 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
                 path=source.path,
             )
         moved, count = _positions(session.file, controls)
+        data = b"".join(_ended(session.file.read(size, position)) for position, size in moved)
+        _take_back(disk, note, temporary, data)
         if not count:
             return 0
-        _append(disk, session.file, target, moved)
-        temporary = source.path + ".tmp"
-        rest = disk.open(temporary, "temp")
-        try:
-            _copy_owner(session.file, rest)
-            position = 0
-            for start, size in moved:
-                _copy(session.file, rest, position, start)
-                position = start + size
-            _copy(session.file, rest, position, session.status.size)
-            rest.sync()
-        finally:
-            rest.close()
-        disk.rename(temporary, source.path)
+        rest = _rest(source, session, temporary, moved)
+        with _locked(disk, target):
+            _append(source, target, data, note, rest.inode)
+        disk.rename(temporary, source.home)
+        if session.still() and source.ledger.epoch:  # what stays is known to have moved, and what went to be gone
+            source.mine = None
+            known = _shifted(source.ledger, moved)
+            source.ledger.rewrite(known, token=token_of(rest), epoch=time.time_ns())
+        disk.unlink(note)
     with source.session():
-        pass  # lines have moved: the ledger is brought in line
+        pass  # where somebody else was there as well: the ledger is brought in line
     return count
+
+
+def _rest(source: Source, session: Session, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
+    """Write what stays."""
+    source.disk.unlink(temporary)  # a crash inside a rename may have left both names to one file
+    rest = source.disk.open(temporary, "temp")
+    try:
+        _copy_owner(session.file, rest)
+        position = 0
+        for start, size in moved:
+            _copy(session.file, rest, position, start)
+            position = start + size
+        _copy(session.file, rest, position, session.status.size)
+        rest.sync()
+        return rest.status()
+    finally:
+        rest.close()
+
+
+def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
+    """What the ledger knows of what stays, where it stands now."""
+    starts = [start for start, _ in moved]
+    gone = [0, *itertools.accumulate(size for _, size in moved)]
+    marks, sets = ledger.edits()
+    known = []
+    for record in [*sets, *marks, *ledger.claims.values()]:
+        before = bisect.bisect_left(starts, record.position)
+        if record.position < 0:
+            known.append(record)
+        elif before == len(starts) or starts[before] != record.position:
+            known.append(record._replace(position=record.position - gone[before]))
+    return known
 
 
 def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, int]], int]:
@@ -124,24 +177,84 @@ def _runs(file: File) -> Iterator[list[tuple[int, int, int]]]:
         yield run
 
 
-def _append(disk: Disk, file: File, target: str, moved: Iterable[tuple[int, int]]) -> None:
-    data = b"".join(_ended(file.read(size, position)) for position, size in moved)
-    archive = disk.open(target, "append")
+@contextlib.contextmanager
+def _locked(disk: Disk, target: str) -> Iterator[None]:
+    """Where the archive is a queue of other programs, they wait."""
+    path = home(target) + ".lck"
+    if disk.status(path) is None:
+        yield
+        return
+    guard = Guard(path, disk=disk, ask=partial(ask_for_file, target))
+    try:
+        with guard:
+            yield
+    finally:
+        guard.close()
+
+
+def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> None:
+    archive = open_beside(source.disk, target, source.path)
     try:
         size = archive.status().size
-        tail = archive.read(len(data) + 1, max(size - len(data) - 1, 0))
-        already = tail == data or tail.endswith(b"\n" + data)
-        if not already:
-            try:
-                archive.write((b"" if not size or tail.endswith(b"\n") else b"\n") + data)
-                archive.sync()
-            except OSError:
-                archive.truncate(size)
-                raise
-        else:
+        text = _end_of(archive, size) + data
+        fields: dict[str, Any] = {"target": os.path.abspath(target), "size": size, "length": len(text), "inode": inode}
+        fields["digest"] = _digest(text)
+        replace_beside(source.disk, note, json.dumps(fields).encode("ascii") + b"\n", source.path)
+        try:
+            archive.write(text)
             archive.sync()
+        except OSError:
+            if text.startswith(archive.read(len(text) + 1, size)):  # and nobody else wrote behind it
+                archive.truncate(size)
+            raise
     finally:
         archive.close()
+
+
+def _take_back(disk: Disk, note: str, temporary: str, data: bytes) -> None:
+    """Undo what a run that was cut short has brought into an archive."""
+    try:
+        file = disk.open(note, "read")
+    except FileNotFoundError:
+        return
+    try:
+        fields = json.loads(file.read(file.status().size, 0))
+        target, size, length = str(fields["target"]), int(fields["size"]), int(fields["length"])
+        inode, digest = int(fields["inode"]), str(fields["digest"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise TextQueueError(
+            f"this file says what was on its way into an archive, and cannot be read ({error}); compare the archive's"
+            " end with the queue, then remove this file",
+            path=note,
+        ) from error
+    finally:
+        file.close()
+    there = disk.status(temporary)
+    if there is not None and there.inode == inode and disk.status(target) is not None:
+        with _locked(disk, target):
+            archive = disk.open(target, "edit")
+            try:
+                tail = archive.read(length + 1, size)
+                if tail and (_digest(tail) == digest or _is_torn(tail, _end_of(archive, size) + data)):
+                    archive.truncate(size)
+                    archive.sync()
+            finally:
+                archive.close()
+    disk.unlink(note)
+
+
+def _is_torn(tail: bytes, text: bytes) -> bool:
+    """Whether this is what a power loss left of a text: a part of it, zeros where nothing came to the medium."""
+    return len(tail) <= len(text) and all(byte in (0, meant) for byte, meant in zip(tail, text, strict=False))
+
+
+def _end_of(archive: File, size: int) -> bytes:
+    """What ends the archive's last line, if it has no end."""
+    return b"" if not size or archive.read(1, size - 1) == b"\n" else b"\n"
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _ended(raw: bytes) -> bytes:

@@ -19,6 +19,7 @@ from typing import Final
 from sej.disk import File, Status
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.hot import ready
+from textqueue.ledger import MAY_NOT
 from textqueue.message import Message
 from textqueue.mutex import HELD, holder_of, is_alive
 from textqueue.parser import chunks
@@ -69,13 +70,26 @@ class _Reader:
                     file.close()
                 # A stale buffer may have taken marks of ours back: they are put right before anything is given out, and
                 # nobody else gets at the file between the two.
-                with source.session() as session:
-                    found = self._read(session.file, session.status, source.epoch_of(session.status))
-                    if self.moved or session.still():
-                        return found
+                try:
+                    with source.session() as session:
+                        found = self._read(session.file, session.status, source.epoch_of(session.status))
+                        if self.moved or session.still():
+                            return found
+                except OSError as error:
+                    if error.errno not in MAY_NOT:
+                        raise
+                    return self._unproven()
         except FileNotFoundError:
             return None
         return found
+
+    def _unproven(self) -> Window | None:
+        """For those who may only read: the file as it stands there."""
+        file = self.source.reading()
+        try:
+            return self._read(file, file.status(), -1)
+        finally:
+            file.close()
 
     def _read(self, file: File, status: Status, epoch: int) -> Window | None:
         token = token_of(status)

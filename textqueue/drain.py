@@ -58,7 +58,7 @@ def drain(
         LockedError: somebody else drains this file.
         TextQueueError: ``jobs.tq.drain`` cannot be read.
     """
-    path = source.path + ".drain"
+    path = source.home + ".drain"
     count = 0
     with _alone(source):
         intent = read_intent(source.disk, path)
@@ -77,7 +77,7 @@ def drain(
                 raws = [message._raw for message in messages]
                 owners = [claim.owner.encode() for claim in claims]
                 intent = Intent(intent.producer, before + 1, raws, owners, keys)
-                write_intent(source.disk, path, intent)
+                write_intent(source.disk, path, intent, source.path)
             except BaseException:
                 if read_intent(source.disk, path).number == before:  # the next run knows nothing of this batch
                     for claim in claims:
@@ -105,7 +105,7 @@ def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, known
         file.sync()
     finally:
         file.close()
-    write_intent(source.disk, path, intent._replace(raws=[], owners=[], keys=None))
+    write_intent(source.disk, path, intent._replace(raws=[], owners=[], keys=None), source.path)
     return len(intent.raws)
 
 
@@ -132,5 +132,5 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
 
 @contextmanager
 def _alone(source: Source) -> Iterator[None]:
-    with Lock(source.path + ".drain.lck", what="the drain of this queue file", disk=source.disk):
+    with Lock(source.home + ".drain.lck", what="the drain of this queue file", disk=source.disk):
         yield

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from sej.disk import Disk
@@ -17,6 +18,8 @@ __all__ = ["SUFFIX", "Files", "files_of"]
 
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
+_BESIDE: Final = frozenset({".lck", ".log", ".drain", ".archive", ".tmp"})
+"""Ends of what stands beside a queue file; a pattern may fit that as well."""
 
 
 class Files(NamedTuple):
@@ -33,11 +36,27 @@ class Files(NamedTuple):
         status = disk.status(self.directory)
         if status is None or not status.is_dir:
             return []
-        names = disk.list(self.directory)
-        # A hidden file is an editor's: `.jobs.tq.swp`, `.#jobs.tq`.
-        kept = [name for name in names if fnmatch.fnmatchcase(name, self.pattern) and not name.startswith(".")]
-        paths = [os.path.join(self.directory, name) for name in kept]
+        names = set(disk.list(self.directory))
+        paths = [os.path.join(self.directory, name) for name in sorted(names) if self._is_one(name, names)]
         return [path for path in paths if (at := disk.status(path)) is not None and not at.is_dir]
+
+    def holds(self, path: str) -> bool:
+        """Whether a file there would be found."""
+        if self.single is not None:
+            return False
+        directory, name = os.path.split(os.path.abspath(path))
+        return directory == os.path.abspath(self.directory) and self._is_one(name, ())
+
+    def _is_one(self, name: str, names: Container[str]) -> bool:
+        # A hidden file is an editor's, `.jobs.tq.swp`, `.#jobs.tq`, and so are a backup and what is saved by itself.
+        if name.startswith(".") or name.endswith("~") or (name[:1] == name[-1:] == "#"):
+            return False
+        whose = name
+        while (parts := os.path.splitext(whose))[1] in _BESIDE:
+            whose = parts[0]
+            if whose in names or fnmatch.fnmatchcase(whose, self.pattern):  # it stands beside that file
+                return False
+        return fnmatch.fnmatchcase(name, self.pattern)
 
     def own(self, writer: str | None, disk: Disk) -> str:
         """The file that a writer appends to; its directory is made when it is missing.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from sej.disk import Disk, File
+from textqueue.beside import open_beside
 from textqueue.errors import FileInUseError
 
 __all__ = ["Guard"]
@@ -30,7 +31,9 @@ _ASK_AFTER_S: Final = 0.0004
 class Guard:
     """A brief lock on a file of its own; a context manager, and re-entrant within its thread."""
 
-    def __init__(self, path: str, *, disk: Disk, ask: Callable[[], None], timeout: float = 60.0) -> None:
+    def __init__(
+        self, path: str, *, disk: Disk, ask: Callable[[], None], timeout: float = 60.0, queue: str | None = None
+    ) -> None:
         """Name the lock; its file is made when it is first taken.
 
         Args:
@@ -38,11 +41,13 @@ class Guard:
             disk: the seam.
             ask: tells somebody who keeps the lock between two operations that it is waited for.
             timeout: seconds to wait for somebody else's operation before that is called an error.
+            queue: the file that it protects: who may edit that may take the lock.
         """
         self.path = path
         self._disk = disk
         self._ask = ask
         self._timeout = timeout
+        self._queue = queue
         self.threads = threading.RLock()
         self._depth = 0
         self._file: File | None = None
@@ -117,7 +122,7 @@ class Guard:
     def _opened(self) -> File:
         pid = os.getpid()
         if self._file is None or self._pid != pid:
-            self._file = self._disk.open(self.path, "append")
+            self._file = open_beside(self._disk, self.path, self._queue)
             self._pid = pid
             self._looked = 0.0
         return self._file

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sej.disk import Disk
 from textqueue.claims import Claimer
 from textqueue.cursor import Cursor
-from textqueue.errors import TextQueueError
+from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.files import Files
 from textqueue.reconcile import Conflict, OnRevert
 from textqueue.source import Source
@@ -72,6 +72,15 @@ class Inputs:
                     self.add(path)
             if self._files.single is None:  # in the order of their names, whenever they were found
                 self.found.sort(key=lambda one: one.source.path)
+
+    def refuse(self, target: str) -> None:
+        """See that a file is no part of this queue.
+
+        Raises:
+            InvalidTextError: it is one, or would be.
+        """
+        if self._files is not None and self._files.holds(target):
+            raise InvalidTextError("this file would be a part of the queue: name one outside of it", path=target)
 
     def there(self) -> list[Input]:
         """Those whose files exist now."""

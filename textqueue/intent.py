@@ -11,7 +11,8 @@ import json
 import uuid
 from typing import Any, NamedTuple
 
-from sej.disk import Disk, replace_file
+from sej.disk import Disk
+from textqueue.beside import replace_beside
 from textqueue.errors import TextQueueError
 from textqueue.parser import decode, encode, essence
 
@@ -32,13 +33,13 @@ class Intent(NamedTuple):
         return bool(self.raws) and essence(raw) in {essence(one) for one in self.raws}
 
 
-def write_intent(disk: Disk, path: str, intent: Intent) -> None:
-    """Make the file say so, or leave it as it is."""
+def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
+    """Make the file say so, or leave it as it is; it is as open as the queue file."""
     fields: dict[str, Any] = {"producer": intent.producer, "number": intent.number}
     fields["messages"] = [decode(raw) for raw in intent.raws]
     fields["owners"] = [decode(owner) for owner in intent.owners]
     fields["keys"] = None if intent.keys is None else [decode(key) for key in intent.keys]
-    replace_file(disk, path + ".tmp", path, json.dumps(fields, indent=1).encode("ascii") + b"\n")
+    replace_beside(disk, path, json.dumps(fields, indent=1).encode("ascii") + b"\n", queue)
 
 
 def read_intent(disk: Disk, path: str) -> Intent:

@@ -21,19 +21,22 @@ stays small: the last ``MARKS_KEPT`` marks and the claims that are alive.
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sej.disk import Disk, File, replace_file
+from sej.disk import Disk, File
+from textqueue.beside import as_open_as, open_beside, replace_beside
 from textqueue.hot import status_lines
 from textqueue.parser import digest, essence
 from textqueue.reader import Token
 
 __all__ = [
-    "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "SET", "Ledger", "Record",
+    "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT", "SET",
+    "Ledger", "Record",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -47,6 +50,8 @@ BESIDE: Final = ord("c")
 IN_MUTEX: Final = ord("m")
 _STATE: Final = ord("r")
 EMPTY: Final = b"-"
+MAY_NOT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""What the system says to those who may only read."""
 _READ_BYTES: Final = 1 << 16
 _COPY_BYTES: Final = 1 << 20
 _TELLING: Final = re.compile(rb"(?:^|\n)[cmr-] ")
@@ -71,9 +76,11 @@ class Record(NamedTuple):
 class Ledger:
     """What is known of our own edits. Not safe between threads: the source that owns it holds its lock."""
 
-    def __init__(self, path: str, *, disk: Disk) -> None:
-        """Name the file; it is made by the first edit."""
+    def __init__(self, path: str, *, disk: Disk, queue: str | None = None) -> None:
+        """Name the file, and the queue file whose mode it gets; it is made by the first edit."""
         self.path = path
+        self._queue = queue
+        self._read_only = False
         self._disk = disk
         self._file: File | None = None
         self._inode = 0
@@ -142,6 +149,8 @@ class Ledger:
         if self._file is None:
             self._open()
         assert self._file is not None
+        if self._read_only:
+            self._disk.open(self.path, "append").close()  # which is refused
         if not self.epoch:
             records = [Record(_STATE, time.time_ns(), EMPTY, records[0].token, EMPTY), *records]
         data = before + b"".join([record.line() for record in records])
@@ -213,6 +222,8 @@ class Ledger:
         self._disk.unlink(temporary)
         file = self._disk.open(temporary, "temp")
         try:
+            if self._queue is not None:
+                as_open_as(self._queue, file)
             file.write(head)
             lines = len(known)
             size = len(head)
@@ -244,7 +255,7 @@ class Ledger:
         kept.insert(0, Record(_STATE, epoch or self.epoch or time.time_ns(), EMPTY, token, EMPTY))
         if self._file is not None:
             self._file.write(b"\n>\n")
-        replace_file(self._disk, self.path + ".tmp", self.path, b"".join(record.line() for record in kept))
+        replace_beside(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
         self.refresh(look=True)
 
     def close(self) -> None:
@@ -256,7 +267,14 @@ class Ledger:
 
     def _open(self) -> None:
         self._forget()
-        self._file = self._disk.open(self.path, "append")
+        self._read_only = False
+        try:
+            self._file = open_beside(self._disk, self.path, self._queue)
+        except OSError as error:
+            if error.errno not in MAY_NOT:
+                raise
+            self._file = self._disk.open(self.path, "read")  # it says what happened to those as well who only read
+            self._read_only = True
         self._inode = self._file.status().inode
 
     def _apply(self, record: Record) -> None:

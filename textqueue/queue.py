@@ -16,7 +16,7 @@ from typing import Final, Self
 from sej.disk import OS, Disk
 from sej.errors import ClosedError
 from textqueue.appending import New, append
-from textqueue.archive import archive
+from textqueue.archive import archive, refuse
 from textqueue.claims import Claim, Claiming
 from textqueue.cursor import Cursor, walk
 from textqueue.drain import OnceWriter, drain
@@ -332,9 +332,15 @@ class TextQueue:
 
         Raises:
             FileInUseError: an editor shows a file of the queue open.
+            InvalidTextError: the target would be a part of the queue, or a status is not one of those.
         """
         self._check_open()
-        return sum(archive(one.source, os.fspath(target), statuses) for one in self._inputs.there())
+        name = os.fspath(target)
+        self._inputs.refuse(name)
+        there = self._inputs.there()
+        for one in there:
+            refuse(one.source, name, statuses)
+        return sum(archive(one.source, name, statuses) for one in there)
 
     def drain_to(self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000) -> int:
         """Move every free message into a journal, each once, whatever dies in between.

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from sej.disk import Disk, File, Status
 from sej.locks import ask_for_file, leased
+from textqueue.beside import home
 from textqueue.chain import Chain
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.exclusive import Exclusive
@@ -84,7 +85,12 @@ class Session(NamedTuple):
 
 
 class Source:
-    """One ``.tq`` file."""
+    """One ``.tq`` file.
+
+    Attributes:
+        path: as it was named.
+        home: the file itself, where path was a link when it was named; what stands beside it is named after this.
+    """
 
     def __init__(
         self,
@@ -102,9 +108,10 @@ class Source:
         self.settle_s = settle_s
         self.on_revert: OnRevert = on_revert
         self.conflicts = conflicts
-        self.guard = Guard(path + ".lck", disk=disk, ask=partial(ask_for_file, path))
+        self.home = home(path)
+        self.guard = Guard(self.home + ".lck", disk=disk, ask=partial(ask_for_file, path), queue=path)
         self.threads = self.guard.threads  # what is kept here belongs to one thread at a time
-        self.ledger = Ledger(path + ".log", disk=disk)
+        self.ledger = Ledger(self.home + ".log", disk=disk, queue=path)
         self.given = Given()
         self._clock_ns = clock_ns
         self.exclusive = Exclusive()
@@ -142,7 +149,7 @@ class Source:
 
     def in_transit(self, raw: bytes) -> bool:
         """Whether the owner of its claim, who is dead, may have brought it into a journal: the next drain ends it."""
-        return read_intent(self.disk, self.path + ".drain").holds(raw)
+        return read_intent(self.disk, self.home + ".drain").holds(raw)
 
     @property
     def has_ledger(self) -> bool:

@@ -110,4 +110,8 @@ def test_an_archive_survives_a_power_loss_at_every_step() -> None:
         assert data in (before, b"-b\n"), data
         if data == b"-b\n":
             assert done == b"=a\n=c\n"
+        with TextQueue("/q/jobs.tq", disk=crash.disk, settle_s=0) as q:
+            q.archive("/q/done.tq")
+        done = crash.disk.open("/q/done.tq", "read").read(100, 0)
+        assert done == b"=a\n=c\n", "the next run takes up what this one left"
     assert states > 5

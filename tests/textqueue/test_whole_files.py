@@ -1,6 +1,10 @@
 """What works on whole files: several as one queue, following, archiving, checking."""
 
+import os
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -8,6 +12,8 @@ import pytest
 
 import textqueue
 from textqueue import FileInUseError, InvalidTextError, MessageStatus, TextQueue, TextQueueError, check
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def drain(q: TextQueue) -> list[str]:
@@ -131,13 +137,177 @@ def test_archive_moves_what_is_done_with_the_comments_above_it(tmp_path: Path) -
     assert target.read_bytes().endswith(b"=h\n# about d and e\n=e\n!g\n")
 
 
+DIES = """
+import os, sys, textqueue
+from sej.disk import OsDisk
+
+class Dies(OsDisk):
+    def rename(self, source, target):
+        if str(target).endswith("jobs.tq"):
+            os._exit(9)
+        super().rename(source, target)
+
+textqueue.TextQueue(sys.argv[1], disk=Dies()).archive(sys.argv[2])
+"""
+
+
+def archive_and_die(path: Path, target: Path) -> None:
+    """Another process archives, and dies before the queue file is replaced."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", DIES, str(path), str(target)], env=env, check=False).returncode == 9
+
+
 def test_archive_is_not_done_twice_when_it_was_cut_short(tmp_path: Path) -> None:
     path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
     path.write_bytes(b"=a\n-b\n=c\n")
-    target.write_bytes(b"=older\n=a\n=c\n")  # the crash came before the rename
+    target.write_bytes(b"=older")
+    archive_and_die(path, target)
+    assert target.read_bytes() == b"=older\n=a\n=c\n"
     with TextQueue(path) as q:
-        assert q.archive(target) == 2
-    assert (path.read_bytes(), target.read_bytes()) == (b"-b\n", b"=older\n=a\n=c\n")
+        m = q.get_next()
+        assert m is not None
+        m.mark_as_cleared()
+        assert q.archive(target) == 3
+    assert (path.read_bytes(), target.read_bytes()) == (b"", b"=older\n=a\n=b\n=c\n")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["done.tq", "jobs.tq", "jobs.tq.lck", "jobs.tq.log"]
+
+
+def test_what_others_wrote_behind_a_run_that_was_cut_short_stays(tmp_path: Path) -> None:
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
+    path.write_bytes(b"=a\n")
+    archive_and_die(path, target)
+    with target.open("ab") as file:
+        file.write(b"# mine\n")
+    with TextQueue(path) as q:
+        assert q.archive(target) == 1
+    assert target.read_bytes() == b"=a\n# mine\n=a\n"
+
+
+def test_equal_messages_are_all_archived(tmp_path: Path) -> None:
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.txt"
+    with TextQueue(path) as q:
+        for _ in range(3):
+            q.append("run backup").mark_as_cleared()
+            assert q.archive(target) == 1
+    assert target.read_bytes() == 3 * b"=run backup\n"
+
+
+def test_a_text_that_is_written_anew_after_an_archive_is_a_new_message(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b", "c"])
+        for m in q.messages():
+            if m.value != "b":
+                m.mark_as_cleared()
+        stale = b"-a\n-b\n"
+        assert q.archive(tmp_path / "done.txt", {MessageStatus.cleared}) == 2
+        q.append("a")
+        path.write_bytes(b"# a person\n" + path.read_bytes())
+        assert [m.value for m in other.messages()] == ["b", "a"]
+        next(other.messages()).mark_as_cleared()
+        path.write_bytes(stale)
+        assert [m.value for m in other.messages()] == ["a"], "what stayed is known as before"
+
+
+def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    path, link = tmp_path / "there" / "jobs.tq", tmp_path / "jobs.tq"
+    path.write_bytes(b"=x\n-a\n")
+    link.symlink_to(path)
+    with TextQueue(path) as q, TextQueue(link) as other:
+        claim = q.take()
+        assert claim is not None
+        assert other.take() is None
+        assert other.archive(tmp_path / "done.txt") == 1
+        assert link.is_symlink()
+        assert claim.done()
+        assert other.input_files == [str(link)]
+    assert path.read_bytes() == b"=a\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["done.txt", "jobs.tq", "there"]
+
+
+def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_path: Path) -> None:
+    for name in ("a", "z"):
+        (tmp_path / f"{name}.tq").write_bytes(b"=x\n")
+    with TextQueue(tmp_path) as q:
+        for name in ("done.tq", "z.tq"):
+            with pytest.raises(InvalidTextError, match="outside"):
+                q.archive(tmp_path / name)
+    q = TextQueue()
+    q.add_input(tmp_path / "a.tq")
+    q.add_input(tmp_path / "z.tq")
+    with pytest.raises(InvalidTextError, match="another file"):
+        q.archive(tmp_path / "z.tq")
+    assert (tmp_path / "a.tq").read_bytes() == (tmp_path / "z.tq").read_bytes() == b"=x\n"
+
+
+def test_a_pattern_leaves_out_what_stands_beside_a_queue(tmp_path: Path) -> None:
+    with TextQueue(tmp_path / "jobs.tq") as q:
+        q.append_many(["a", "b"])
+        claim = q.take()
+        assert claim is not None
+        claim.give_back()
+    (tmp_path / "jobs.tq~").write_bytes(b"-old\n")
+    for name in ("jobs.tq.drain", "jobs.tq.drain.lck", "jobs.tq.log.tmp", "#jobs.tq#"):
+        (tmp_path / name).write_bytes(b"-no\n")
+    with TextQueue(tmp_path / "jobs*") as q, TextQueue(tmp_path / "*") as every:
+        assert [m.value for m in q.messages()] == [m.value for m in every.messages()] == ["a", "b"]
+    (tmp_path / "c.log").write_bytes(b"-c\n")
+    with TextQueue(tmp_path / "*.log") as q:
+        assert [m.value for m in q.messages()] == ["c"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_what_stands_beside_a_queue_is_as_open_as_the_queue(tmp_path: Path, mode: int) -> None:
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
+    path.write_bytes(b"=a\n-b\n-c\n")
+    path.chmod(mode)
+    seen: list[int] = []
+
+    class Writer:
+        def append_once(self, name: str, number: int, values: object, keys: object = None) -> None:
+            seen.append((tmp_path / "jobs.tq.drain").stat().st_mode & 0o777)
+
+        def sync(self) -> None:
+            pass
+
+    with TextQueue(path) as q:
+        assert q.archive(target) == 1
+        path.write_bytes(path.read_bytes() + b"# a person\n")
+        assert q.drain_to(Writer()) == 2
+    assert seen == [mode]
+    for name in ("jobs.tq", "done.tq", "jobs.tq.log", "jobs.tq.lck"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode, name
+
+
+READS = """
+import encodings.idna, os, sys, textqueue
+if not os.geteuid():
+    os.setuid(65534)  # whom everything is allowed, nothing is refused
+q = textqueue.TextQueue(sys.argv[1])
+print([m.value for m in q.messages()], q.get_next().value)
+"""
+
+
+def test_who_may_only_read_reads() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "jobs.tq")
+        with TextQueue(path) as q:
+            q.append_many(["a", "b"])
+            next(q.messages()).mark_as_cleared()
+        for above in ("", "# a person was here\n"):
+            path.write_text(above + path.read_text())
+            for file in Path(folder).iterdir():
+                file.chmod(0o444)
+            Path(folder).chmod(0o555)
+            done = subprocess.run(
+                [sys.executable, "-c", READS, str(path)], env=env, capture_output=True, text=True, check=False
+            )
+            Path(folder).chmod(0o755)
+            for file in Path(folder).iterdir():
+                file.chmod(0o644)
+            assert (done.stdout, done.stderr) == ("['b'] b\n", "")
 
 
 @pytest.mark.parametrize("shown", [".jobs.tq.swp", ".#jobs.tq", "#jobs.tq#", ".~lock.jobs.tq#"])
