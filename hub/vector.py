@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import operator
 import os
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from hub.errors import HubError
@@ -25,6 +27,9 @@ __all__ = ["Vector", "read_vector"]
 
 _FOLDER: Final = ".merge"
 _FORMAT: Final = 1
+_ALONE: Final = 16
+"""So many directories are committed one after the other; more of them together, as nearly all of it is waiting."""
+_THREADS: Final = 16
 
 
 def read_vector(root: str, reader: str, disk: Disk) -> dict[str, int]:
@@ -111,16 +116,28 @@ class Vector:
         if not changed:
             return
         self._lock.check()
-        for source, offset in changed.items():
-            sync_up_to(Directory(source_path(self._root, source), self._disk), offset)
+        _for_each(changed, lambda source: self._sync(source, changed[source]))
         merged = self._offsets | {source.name: offset for source, offset in changed.items()}
         data = json.dumps({"format": _FORMAT, "offsets": merged}, indent=1, sort_keys=True).encode() + b"\n"
         path = os.path.join(self._folder, f"{self._reader}.json")
         replace_file(self._disk, path + ".tmp", path, data)
         self._offsets = merged
-        for source in changed:
-            self.register(source)
+        _for_each(changed, self.register)
 
     def close(self) -> None:
         """Let go of the lock."""
         self._lock.release()
+
+    def _sync(self, source: Source, offset: int) -> None:
+        sync_up_to(Directory(source_path(self._root, source), self._disk), offset)
+
+
+def _for_each(sources: Collection[Source], act: Callable[[Source], None]) -> None:
+    """Do it for each; many at a time where there are many, so that the disk has their syncs together."""
+    if len(sources) <= _ALONE:
+        for source in sources:
+            act(source)
+        return
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub-commit") as pool:
+        for _ in pool.map(act, sources):
+            pass

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import tracemalloc
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -161,6 +161,24 @@ def test_a_mirror_that_fell_behind_catches_up(tmp_path: Path) -> None:
     with hub.Merge(tmp_path, "r") as merge:
         assert list(merge) == []
     assert sej.read_offset(tmp_path / "a.j", "r") == 5
+
+
+def test_a_commit_of_many_directories_keeps_each_place(tmp_path: Path) -> None:
+    for number in range(40):
+        fill(tmp_path / f"c{number}.j", [at(offset, offset * 40 + number) for offset in range(3)])
+    with hub.Merge(tmp_path, "r") as merge:
+        assert len(list(islice(merge, 100))) == 100
+        merge.commit()
+        due = {source.name: offset for source, offset in merge.offsets().items()}
+    assert sum(due.values()) == 100
+    assert {f"c{number}.j": sej.read_offset(tmp_path / f"c{number}.j", "r") for number in range(40)} == due
+    with hub.Merge(tmp_path, "r") as merge:
+        assert len(list(merge)) == 20
+        with sej.Offset(tmp_path / "c7.j", "r"), pytest.raises(sej.LockedError):
+            merge.commit()  # the file is the truth; this mirror follows at the next opening
+    with hub.Merge(tmp_path, "r") as merge:
+        assert list(merge) == []
+    assert sej.read_offset(tmp_path / "c7.j", "r") == 3
 
 
 def test_one_merge_a_name(tmp_path: Path) -> None:
