@@ -92,13 +92,16 @@ class Litequeue(Peer):
         return self._queue.put(VALUE.decode())
 
     def end(self) -> object:
-        return self._queue.done(self._queue.pop().message_id)
+        message = self._queue.pop()
+        if hasattr(message, "claim_id"):  # from 0.10 on
+            return self._queue.done(message.message_id, claim_id=message.claim_id)
+        return self._queue.done(message.message_id)
 
     def ready(self) -> int:
         return int(self._queue.qsize())
 
     def close(self) -> None:
-        self._queue.conn.close()
+        getattr(self._queue, "close", self._queue.conn.close)()
 
     def _put_many(self, count: int) -> None:
         with self._queue.transaction():

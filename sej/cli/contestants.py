@@ -163,7 +163,7 @@ def _litequeue(path: Path, value: bytes) -> Iterator[Work]:
     from litequeue import LiteQueue
 
     queue, text = LiteQueue(str(path / "queue.db")), value.decode()
-    with closing(queue.conn):
+    with closing(queue if hasattr(queue, "close") else queue.conn):
         yield _nothing, lambda count: _each(count, lambda: queue.put(text))
 
 
@@ -177,8 +177,13 @@ def _litequeue_taking(path: Path, value: bytes) -> Iterator[Work]:
         with queue.transaction():
             _each(count, lambda: queue.put(text))
 
-    with closing(queue.conn):
-        yield prepare, lambda count: _each(count, lambda: queue.done(queue.pop().message_id))
+    def end() -> None:
+        message = queue.pop()
+        claim = {"claim_id": message.claim_id} if hasattr(message, "claim_id") else {}  # from 0.10 on
+        queue.done(message.message_id, **claim)
+
+    with closing(queue if hasattr(queue, "close") else queue.conn):
+        yield prepare, lambda count: _each(count, end)
 
 
 @contextmanager
