@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from kestrel.errors import DamageError
 from kestrel.format import (
     ADD,
+    ADD_XID,
     ADDX,
     ADDX_BLOCK,
     ADDX_HEAD,
@@ -124,15 +125,18 @@ def decode(data: bytes, at: int = 0, position: int = 0, *, dump: bool = False) -
 
 _PLAIN: Final = frozenset({UNREMOVE, CONFIRM_REMOVE, REMOVE_TENTATIVE_XID})
 _ADDX_SIZE: Final = ADDX_HEAD.size
+_DUMP_SIZE: Final = 1 + STATE_DUMP.head.size
 
 
-def decode_many(data: bytes, base: int = 0, *, dialect: str = "2.4") -> tuple[list[Operation], int]:
-    """All whole operations at the start of data.
+def decode_many(data: bytes, base: int = 0, at: int = 0, *, dialect: str = "2.4") -> tuple[list[Operation], int]:
+    """All whole operations from ``at`` on.
 
     Args:
-        data: bytes of a journal that begin at an operation.
+        data: bytes of a journal.
         base: where in the file they begin.
-        dialect: ``"2.4"``: 8 is CONTINUE; ``"classic"``: 8 is STATE_DUMP; ``"auto"``: stop before an 8.
+        at: where in them the first operation begins.
+        dialect: ``"2.4"``: 8 is CONTINUE; ``"classic"``: 8 is STATE_DUMP; ``"auto"``: stop before an 8
+            that may be a STATE_DUMP.
 
     Returns:
         The operations, and where in data the next one begins: it is not all there, is damage (what stands before it
@@ -140,7 +144,7 @@ def decode_many(data: bytes, base: int = 0, *, dialect: str = "2.4") -> tuple[li
     """
     found: list[Operation] = []
     append, new, unpack, size_of = found.append, tuple.__new__, ADDX_HEAD.unpack_from, _ADDX_SIZE
-    at, end = 0, len(data)
+    end = len(data)
     dump = dialect == "classic"
     while at < end:
         opcode = data[at]
@@ -161,7 +165,7 @@ def decode_many(data: bytes, base: int = 0, *, dialect: str = "2.4") -> tuple[li
                 break
             append(new(Operation, (base + at, opcode, XID_OP.unpack_from(data, at)[1], None, None, None, None)))
             at += 5
-        elif opcode == CONTINUE and dialect == "auto":
+        elif opcode == CONTINUE and dialect == "auto" and (at + _DUMP_SIZE >= end or data[at + _DUMP_SIZE] == ADD_XID):
             break
         else:
             try:

@@ -23,7 +23,8 @@ Dialect = Literal["auto", "classic", "2.4"]
 
 _BLOCK: Final = 1 << 18
 _DUMP_HEAD: Final = 1 + STATE_DUMP.head.size
-_ADD_XID_HEAD: Final = 1 + LAYOUTS[ADD_XID].head.size
+_HEAD: Final = 1 + max(layout.head.size for layout in LAYOUTS.values())
+"""All of an operation but its data."""
 
 
 def read_journal(
@@ -77,59 +78,67 @@ def read_operations(
 ) -> Iterator[Operation]:
     """As :func:`read_journal`, from an open file that stays open."""
     end = file.status().size if end is None else end
-    position, data = start, b""
-    while position < end or data:
-        data += file.read(min(_BLOCK, end - position - len(data)), position + len(data))
-        found, used = decode_many(data, position, dialect=dialect)
+    base, block, at = start, b"", 0  # the block stands at base in the file; at: where in it the next operation begins
+    while (position := base + at) < end:
+        if len(block) - at < min(_HEAD, end - position):
+            base, block, at = position, _read(file, max(_BLOCK, _HEAD), position, end), 0
+        found, at = decode_many(block, base, at, dialect=dialect)
         yield from found
-        position, data = position + used, data[used:]
-        if found or position == end:
+        position = base + at
+        if found and (position == end or len(block) - at < _HEAD):
             continue
         try:
             dump = dialect == "classic" or (
-                dialect == "auto" and data[0] == CONTINUE and _is_dump(file, data, position, end)
+                dialect == "auto" and block[at] == CONTINUE and _is_dump(file, position, end)
             )
-            data = _fill(file, data, position, end, dump)
-            operation = decode(data, 0, position, dump=dump)
+            operation = decode(block, at, position, dump=dump)
+            if operation is None:
+                size = _size(block[at : at + _HEAD], position, end, dump)
+                base, block, at = position, _read(file, max(size, _BLOCK), position, end), 0
+                operation = decode(block, 0, position, dump=dump)
         except DamageError as error:
             raise DamageError(error.reason, path=file.path, position=position) from None
         assert operation is not None
         yield operation
-        position, data = position + operation.size, data[operation.size :]
+        at += operation.size
 
 
-def _fill(file: File, data: bytes, position: int, end: int, dump: bool) -> bytes:
-    """As many bytes as the operation at position takes, its size held against what the file has."""
+def _read(file: File, size: int, position: int, end: int) -> bytes:
+    """So many bytes from position on, or as many as there are up to the end."""
+    due = min(size, end - position)
+    data = file.read(due, position)
+    if len(data) < due:
+        raise DamageError(
+            f"the file became shorter than {end} bytes while it was read; read it anew",
+            path=file.path,
+            position=position,
+        )
+    return data
+
+
+def _size(head: bytes, position: int, end: int, dump: bool) -> int:
+    """How many bytes the operation at position takes, its size held against what the file has."""
+    size = whole_size(head, 0, position, dump=dump)
     left = end - position
-    if len(data) < min(left, _ADD_XID_HEAD):
-        data = file.read(min(left, _BLOCK), position)
-    size = whole_size(data, 0, position, dump=dump)
     if size is None or size > left:
-        name = (STATE_DUMP if dump else LAYOUTS[data[0]]).name
+        name = (STATE_DUMP if dump else LAYOUTS[head[0]]).name
         due = "more bytes" if size is None else f"{size} bytes"
         raise DamageError(
             f"{name} is cut short: {due} are due, {left} are left in the file. A process died while writing it, or the"
             " size is wrong; open the queue, which keeps the rest aside and goes on before it",
             position=position,
         )
-    if len(data) < size:
-        data += file.read(size - len(data), position + len(data))
-    if len(data) < size:
-        raise DamageError(
-            f"the file became shorter than {end} bytes while it was read; read it anew", position=position
-        )
-    return data
+    return size
 
 
-def _is_dump(file: File, data: bytes, position: int, end: int) -> bool:
+def _is_dump(file: File, position: int, end: int) -> bool:
     """Whether the opcode 8 at position begins a STATE_DUMP, of which every byte to the end of the file is part."""
-    head = file.read(_DUMP_HEAD, position) if len(data) < _DUMP_HEAD else data
-    dump = decode(head, 0, position, dump=True)
+    dump = decode(file.read(_DUMP_HEAD, position), 0, position, dump=True)
     if dump is None or dump.count is None:
         return False
     at = position + _DUMP_HEAD
     for _ in range(max(dump.count, 0)):
-        head = file.read(_ADD_XID_HEAD, at)
+        head = file.read(_HEAD, at)
         if not head or head[0] != ADD_XID:
             return False
         try:

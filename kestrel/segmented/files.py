@@ -80,15 +80,16 @@ class Reading:
         # position runs ahead of what a consumer has taken, by the items of one block.
         while (data := self._block()) and not self.ended:
             found, used = decode_items(data)
-            if not found:
-                record = self._one()
-                if record is not None and record.command == PUT:
-                    yield self._checked(record)
-                if record is not None:
-                    self.position += record.size
+            if found:
+                self.position += used
+                yield from found
                 continue
-            self.position += used
-            yield from found
+            stop = self.position + len(data)
+            while self.position < stop and (record := self._one()) is not None:
+                item = self._checked(record) if record.command == PUT else None
+                self.position += record.size
+                if item is not None:
+                    yield item
 
     def records(self) -> Iterator[Record]:
         """All records. Raises as :meth:`items`."""

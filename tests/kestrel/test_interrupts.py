@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,6 +16,8 @@ import pytest
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError, ShutError
+from sej.disk import Disk
+from tests.crash.disk import CrashDisk
 
 PACKAGE = os.path.dirname(kestrel.__file__) + os.sep
 Waiting = list[bytes]
@@ -73,12 +74,12 @@ def taken(queue: kestrel.Queue) -> Waiting:
     return found
 
 
-def in_files(directory: Path) -> Waiting:
-    return [item.data for item in kestrel.replay(directory, "cars").recovered]
+def in_files(disk: Disk) -> Waiting:
+    return [item.data for item in kestrel.replay("/q", "cars", disk=disk).recovered]
 
 
-def prepared(directory: Path, options: dict[str, Any]) -> kestrel.Queue:
-    queue = kestrel.Queue(directory, "cars", **options)
+def prepared(disk: Disk, options: dict[str, Any]) -> kestrel.Queue:
+    queue = kestrel.Queue("/q", "cars", disk=disk, **options)
     for number in range(6):
         queue.put(b"%d" % number)
     queue.reserve()
@@ -87,15 +88,16 @@ def prepared(directory: Path, options: dict[str, Any]) -> kestrel.Queue:
 
 @pytest.mark.parametrize("options", [{}, {"max_memory_bytes": 400}, {"journal_bytes": 1, "max_journal_bytes": 1}])
 @pytest.mark.parametrize("name", STEPS)
-def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    with prepared(tmp_path / "whole", options) as queue:
-        allowed = [in_files(tmp_path / "whole")]
+def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any]) -> None:
+    disk = CrashDisk()
+    with prepared(disk, options) as queue:
+        allowed = [in_files(disk)]
         STEPS[name](queue)
-        allowed.append(in_files(tmp_path / "whole"))
+        allowed.append(in_files(disk))
     refused = 0
     for line in count(1):
-        directory = tmp_path / str(line)
-        queue = prepared(directory, options)
+        disk = CrashDisk()
+        queue = prepared(disk, options)
         reached = interrupted(lambda queue=queue: STEPS[name](queue), line)  # type: ignore[misc]
         due, found, refusal = allowed, None, None
         try:
@@ -106,14 +108,14 @@ def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any],
             due = [[*one, b"end"] for one in allowed]
             for xid in list(queue.open_transactions)[::-1]:
                 queue.unreserve(xid)
-            found = in_files(directory)
+            found = in_files(disk)
             assert taken(queue) == found, line
         else:
             assert "interrupted" in refusal.reason
             refused += 1
         queue.close()
         if found is None:
-            with kestrel.Queue(directory, "cars", **options) as queue:
+            with kestrel.Queue("/q", "cars", disk=disk, **options) as queue:
                 found = taken(queue)
         assert found in due, (line, found, due)
         if not reached:
@@ -136,10 +138,10 @@ KEPT = {"commit": {1}, "flush": {2, 3, 4, 5, 6}}
 
 @pytest.mark.parametrize("journal_bytes", [1 << 20, 120])
 @pytest.mark.parametrize("name", READER_STEPS)
-def test_an_interrupt_at_any_line_of_a_segmented_queue(name: str, journal_bytes: int, tmp_path: Path) -> None:
+def test_an_interrupt_at_any_line_of_a_segmented_queue(name: str, journal_bytes: int) -> None:
     for line in count(1):
-        directory = tmp_path / str(line)
-        queue = segmented.Queue(directory, "jobs", journal_bytes=journal_bytes)
+        disk = CrashDisk()
+        queue = segmented.Queue("/q", "jobs", journal_bytes=journal_bytes, disk=disk)
         for number in range(6):
             queue.put(b"%d" % number)
         first = queue.reader().get()
@@ -156,7 +158,7 @@ def test_an_interrupt_at_any_line_of_a_segmented_queue(name: str, journal_bytes:
         except (FailedError, ShutError):
             pass
         queue.close()
-        with segmented.Queue(directory, "jobs", journal_bytes=journal_bytes) as again:
+        with segmented.Queue("/q", "jobs", journal_bytes=journal_bytes, disk=disk) as again:
             reader = again.reader()
             while (item := reader.get()) is not None:
                 assert seen.setdefault(item.id, item.data) == item.data

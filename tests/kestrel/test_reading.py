@@ -132,3 +132,16 @@ def test_a_long_journal_is_read_in_bounded_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("add_time", [1475195912693 & ~0xFF | 7, 1475195912693 & ~0xFF | 8])
+def test_many_continues_are_read_in_bounded_memory(add_time: int, tmp_path: Path) -> None:
+    """Those of the first kind look like a state dump at first, and are looked at one by one."""
+    path = tmp_path / "j"
+    path.write_bytes(codec.continue_(7, b"v" * 1000, add_time) * 10_000)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in kestrel.read_journal(path)) == 10_000
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
