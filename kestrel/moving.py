@@ -63,6 +63,7 @@ def export(
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
         BusyError: somebody has the queue open.
+        DamageError: the files are those of a Kestrel 3 queue.
     """
     with opening(join(directory, name)):
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
@@ -111,6 +112,7 @@ def import_(
         MoveError: a message has a key or type, the messages are not those of a call that was cut short, or what was
             written reads as something else.
         BusyError: somebody has the queue open.
+        DamageError: the files are those of a Kestrel 3 queue.
     """
     with opening(join(directory, name)):
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)

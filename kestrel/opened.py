@@ -135,6 +135,7 @@ class Opened:
         Raises:
             BusyError: somebody else has the queue open.
             BadNameError: no queue can have this name.
+            DamageError: the files are those of a Kestrel 3 queue.
             FailedError: the lock or a write failed.
         """
         self.name = name

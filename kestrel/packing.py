@@ -211,6 +211,7 @@ def pack(
 
     Raises:
         BusyError: somebody has the queue open.
+        DamageError: the files are those of a Kestrel 3 queue, which packs nothing.
         FailedError: a write failed; the journal holds the same as before.
     """
     with opening(join(directory, name)):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from time import time_ns as _time_ns
 from typing import Final
 
-from kestrel.errors import BusyError, Damage
+from kestrel.errors import BusyError, Damage, DamageError
 from kestrel.files import KEPT, Listing, check_name, join, list_parts, lock_path
 from kestrel.fuse import Fuse
 from kestrel.syncing import Sync, Syncer
@@ -118,10 +118,30 @@ class Storage:
         disk.mkdir(directory)
         self._lock = take_lock(directory, name, disk)
         try:
-            self.pieces = self._settle(list_parts(directory, name, disk))
+            listing = list_parts(directory, name, disk)
+            self._refuse_kestrel_3(listing)
+            self.pieces = self._settle(listing)
         except BaseException:
             self._lock.release()
             raise
+
+    def _refuse_kestrel_3(self, listing: Listing) -> None:
+        """Its writer files are named as rotated files are, and would be damage that is cut from the first byte on."""
+        from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
+
+        for part in listing.parts:
+            file = self._disk.open(part.path, "read")
+            try:
+                magic = file.read(MAGIC_SIZE, 0)
+            finally:
+                file.close()
+            if magic in (READER_MAGIC, WRITER_MAGIC):
+                raise DamageError(
+                    "this is a file of Kestrel 3: open the queue by kestrel.segmented, or as libkestrel's; nothing was"
+                    " changed",
+                    path=part.path,
+                    position=0,
+                )
 
     def _settle(self, listing: Listing) -> list[Piece]:
         """Finish what a dead process began: remove what a pack replaced, give the pack its name."""

@@ -59,6 +59,7 @@ def export(
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
         BusyError: somebody has the queue open.
+        DamageError: the files are those of a Kestrel 2 queue.
     """
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         bookmark = queue.reader(reader).bookmark
@@ -100,6 +101,7 @@ def import_(
         MoveError: a message has a key or type, the messages are not those of a call that was cut short, or what was
             written reads as something else.
         BusyError: somebody has the queue open.
+        DamageError: the files are those of a Kestrel 2 queue.
     """
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         disk.mkdir(join(directory, KEPT))

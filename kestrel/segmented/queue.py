@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Literal, Self
 
-from kestrel.errors import BadNameError, Damage, FullError, ShutError, TooLargeError
+from kestrel.errors import BadNameError, Damage, DamageError, FullError, ShutError, TooLargeError
 from kestrel.files import check_name, join
 from kestrel.fuse import opening
 from kestrel.journal import open_file
@@ -95,6 +95,7 @@ class Queue:
         Raises:
             BusyError: somebody else has the queue open.
             BadNameError: no queue can have this name.
+            DamageError: the files are those of a Kestrel 2 queue.
             FailedError: the lock or a write failed.
         """
         self.name = check_name(name)
@@ -133,6 +134,14 @@ class Queue:
                 raise
 
     def _open(self) -> None:
+        journal = self._disk.status(join(self.directory, self.name))
+        if journal is not None and journal.size and not journal.is_dir:
+            raise DamageError(
+                "a file of just the queue's name is a journal of Kestrel 2, whose rotated files are named as writer"
+                " files are: open it as that, or take another name; nothing was changed",
+                path=join(self.directory, self.name),
+                position=0,
+            )
         listing = list_files(self.directory, self.name, self._disk)
         bookmarks: dict[str, Bookmark] = {}
         damage = []

@@ -1,5 +1,6 @@
 """Each known defect of the originals: ours keeps the item."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,39 @@ def test_a_duplicate_id_is_delivered(tmp_path: Path) -> None:
             reader.commit(item.id)
     assert got[:3] == [b"1.1", b"1.2", b"1.3"]
     assert got[-1] == b"2.4"
+
+
+def journals(path: Path) -> dict[str, bytes]:
+    """What stands in a folder without the lock, into which its holder writes his name."""
+    return {name: data for name, data in tree(path).items() if not name.endswith("~~lock")}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: kestrel.Queue(path, "jobs"),
+        lambda path: kestrel.pack(path, "jobs"),
+        lambda path: kestrel.import_(path, "jobs", []),
+        lambda path: kestrel.export(path, "jobs", None),  # type: ignore[arg-type]
+    ],
+)
+def test_files_of_kestrel_3_are_no_damaged_kestrel_2(use: Callable[[Path], object], tmp_path: Path) -> None:
+    """Both name a file ``jobs.<ms>``; taken for a journal of operations it would be cut to nothing."""
+    with segmented.Queue(tmp_path, "jobs") as queue:
+        queue.put(b"item")
+    before = journals(tmp_path)
+    with pytest.raises(kestrel.DamageError, match="Kestrel 3"):
+        use(tmp_path)
+    assert journals(tmp_path) == before
+    assert [item.data for item in segmented.load(tmp_path, "jobs").items] == [b"item"]
+    segmented.Queue(tmp_path, "jobs").close()
+
+
+def test_a_kestrel_2_journal_is_no_place_for_a_kestrel_3_queue(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path, "cars") as queue:
+        queue.put(b"item")
+    before = journals(tmp_path)
+    with pytest.raises(kestrel.DamageError, match="Kestrel 2"):
+        segmented.Queue(tmp_path, "cars")
+    assert journals(tmp_path) == before
+    kestrel.Queue(tmp_path, "cars").close()
