@@ -11,7 +11,7 @@ import json as jsonlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hub.merge import Merge
+from hub.naming import find_sources, is_root, require_root
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
@@ -42,7 +43,7 @@ _PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Beyond this 
 
 def _host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
     host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdigit() and int(port) < 1 << 16):
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise click.BadParameter(f"{address!r} is no address: host:port is due, as in 127.0.0.1:7890")
     return address
 
@@ -75,7 +76,7 @@ def app() -> None:
 @click.option("--max-open", default=256, show_default=True, help="Writers that are open at a time.")
 @click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="What stays free on the disk, as in 1G.")
 @click.option("--client-bytes", type=SIZE, help="What each client may have, as in 50G.")
-@click.option("--metrics", type=int, help="Serve Prometheus on this port of the loopback.")
+@click.option("--metrics", type=click.IntRange(0, (1 << 16) - 1), help="Serve Prometheus on this port of the loopback.")
 def serve(
     root: Path,
     address: str,
@@ -147,6 +148,8 @@ def push(
     """
     from hub.wire import Client, ClientTLS, Copier
 
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--certificate and --key go together")
     tls: ClientTLS | None = None if ca is None and certificate is None else ClientTLS(ca, certificate, key)
     shown = token_file.read_text().strip() if token_file else None
     terminal = sys.stderr.isatty() and not quiet
@@ -173,8 +176,7 @@ def list_(root: Path, json: bool) -> None:
     Example: sej hub ls /srv/hub
     """
     held = stats_of(root)
-    if not held and not (root / ".hub").exists():
-        raise NotAJournalError("no client has a journal here: it is no hub's root", path=root)
+    _require_some(root, held)
     for journal in held:
         row: dict[str, Any] = journal._asdict() | {"lag": dict(journal.lag), "messages": journal.messages}
         row |= dict(zip(("client", "journal"), row.pop("source"), strict=True))
@@ -226,14 +228,21 @@ def token(client_id: str | None, patterns: str | None, until: str | None) -> Non
 
     Example: sej hub token --write EWR
     """
-    from hub.wire.access import hash_token, make_token
+    from hub.wire.access import hash_token, make_token, parse_line
 
     if (client_id is None) == (patterns is None):
         raise click.UsageError("one of --write and --read is due")
     fresh = make_token()
-    click.echo(fresh)
     role, clients = ("write", client_id) if client_id is not None else ("read", patterns)
-    click.echo(f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else ""))
+    line = f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else "")
+    try:
+        parse_line(line)
+    except ValueError:
+        raise click.UsageError(
+            "a server would not take this line: one client id (--write) or patterns without blanks (--read), and for"
+            " --until a time with its zone are due"
+        ) from None
+    click.echo(f"{fresh}\n{line}")
 
 
 @app.command()
@@ -249,6 +258,8 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
 
     Example: sej hub merge --reader report /srv/hub
     """
+    require_root(str(root))
+    _require_some(root, find_sources(str(root)))
     out = sys.stdout.buffer
     with Merge(root, reader, None if follow else timeout) as merged, until_reader_leaves():
         for count, (source, message) in enumerate(merged, 1):
@@ -262,6 +273,12 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
                 merged.commit()
         out.flush()
         merged.commit()
+
+
+def _require_some(root: Path, held: Sequence[object]) -> None:
+    """Make sure that an unmarked directory is a hub's root."""
+    if not held and not is_root(root):
+        raise NotAJournalError("no client has a journal here: it is no hub's root", path=root)
 
 
 def _hidden(command: click.Command) -> click.Command:

@@ -33,7 +33,7 @@ from hub.errors import AccessError, UnavailableError
 from hub.naming import check_client
 from sej.errors import SejError
 
-__all__ = ["Grant", "Guard", "Role", "Tokens", "hash_token", "make_token"]
+__all__ = ["Grant", "Guard", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
 
 Role = Literal["read", "write"]
 _log = logging.getLogger(__name__)
@@ -141,29 +141,40 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int]:
 def _parse(path: Path) -> list[Grant]:
     grants = []
     for number, line in enumerate(path.read_text(errors="backslashreplace").splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
         try:
-            digest, role, clients, *rest = words
-            digest = bytes.fromhex(digest).hex()  # as hash_token() writes it
-            patterns = tuple(clients.split(","))
-            until = datetime.fromisoformat(rest[0]) if rest else None
-            if len(digest) != 64 or len(rest) > 1 or (until is not None and until.tzinfo is None):
-                raise ValueError(line)
-            if role == "write":
-                check_client(clients)
-                grants.append(Grant(digest, "write", patterns, until.timestamp() if until else None))
-            elif role == "read":
-                grants.append(Grant(digest, "read", patterns, until.timestamp() if until else None))
-            else:
-                raise ValueError(role)
-        except (ValueError, SejError) as error:
+            grant = parse_line(line)
+        except ValueError as error:
             raise AccessError(
                 f"{path}, line {number}: a SHA-256 in hex, 'write' and a client id or 'read' and patterns, and perhaps"
                 " a time with its zone are due; nobody is served until it is mended"
             ) from error
+        if grant is not None:
+            grants.append(grant)
     return grants
+
+
+def parse_line(line: str) -> Grant | None:
+    """What a line of the file allows; None where it says nothing.
+
+    Raises:
+        ValueError: it is no such line.
+    """
+    words = line.partition("#")[0].split()
+    if not words:
+        return None
+    digest, role, clients, *rest = words
+    until = datetime.fromisoformat(rest[0]) if rest else None
+    if len(digest) != 64 or len(rest) > 1 or (until is not None and until.tzinfo is None):
+        raise ValueError(line)
+    digest = bytes.fromhex(digest).hex()  # as hash_token() writes it
+    if role == "write":
+        try:
+            check_client(clients)
+        except SejError as error:
+            raise ValueError(line) from error
+    elif role != "read":
+        raise ValueError(line)
+    return Grant(digest, cast("Role", role), tuple(clients.split(",")), until.timestamp() if until else None)
 
 
 class Guard:

@@ -99,9 +99,14 @@ class Client:
             max_message_bytes: what a reply may hold.
 
         Raises:
-            ValueError: a token would cross a network in the clear.
+            ValueError: a token would cross a network in the clear, or is no token, or the files of tls are none.
+            OSError: a file of tls cannot be read.
             InvalidNameError: the client id cannot stand in a directory's name.
         """
+        if token and not (token.isascii() and token.isprintable()):
+            raise ValueError("a token is printable ASCII, in one line")
+        if tls is not None:
+            tls.credentials()  # they are read again for each connection; what is wrong with them is said here
         if client_id:
             check_client(client_id)
         if token and tls is None and not allow_plaintext and not is_loopback(address):
@@ -362,7 +367,7 @@ class Client:
         except grpc.RpcError as error:
             if failure:
                 raise failure[0] from None
-            raise from_rpc_error(error, self.address) from error
+            raise from_rpc_error(error, self.address, tls=self._tls is not None) from error
         except ValueError as error:
             if self._closed:
                 raise ClosedError("the client was closed during the call") from error

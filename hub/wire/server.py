@@ -77,8 +77,8 @@ class Server:
             grace_s: how long the calls under way may take when the server stops.
 
         Raises:
-            ValueError: the address is not the loopback, and there is no TLS.
-            OSError: the address cannot be had.
+            ValueError: the address is not the loopback, and there is no TLS, or its files are none.
+            OSError: the address cannot be had, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
         """
         if tls is None and not allow_plaintext and not is_loopback(address):
@@ -88,6 +88,7 @@ class Server:
             )
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
+        credentials = None if tls is None else tls.credentials()
         self.store = store
         self._grace_s = grace_s
         self._stopped = False
@@ -118,10 +119,10 @@ class Server:
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         try:
-            if tls is None:
+            if credentials is None:
                 port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, tls.credentials())
+                port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             self._pool.shutdown()
             raise OSError(f"cannot listen on {address}: {error}") from error

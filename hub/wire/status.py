@@ -91,8 +91,8 @@ def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[s
     return grpc.StatusCode.INTERNAL, f"the hub failed: {type(error).__name__}", (("sej-error", "internal"),)
 
 
-def from_rpc_error(error: grpc.RpcError, address: str) -> SejError:
-    """The error that the hub meant, or what became of the connection."""
+def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> SejError:
+    """The error that the hub meant, or what became of the connection, which was to be made with TLS or without."""
     code: grpc.StatusCode = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else None) or "no details"
     trailing = (error.trailing_metadata() if hasattr(error, "trailing_metadata") else None) or ()
@@ -122,4 +122,17 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> SejError:
     where = f"hub at {address}: {code.name}: {details}"
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return TooLargeError(where) if "larger than max" in details.lower() else BusyError(where)
-    return (UnavailableError if code in _LATER else HubError)(where)
+    return (UnavailableError if code in _LATER else HubError)(where + _hint(details, tls))
+
+
+def _hint(details: str, tls: bool) -> str:
+    """What a connection that was never made may mean."""
+    if "WRONG_VERSION_NUMBER" in details and tls:
+        return "; the hub talks plain text on this address, and no TLS"
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "; the hub's certificate is not one that the given authority (ca) has signed, or is out of date"
+    if "failed to connect" in details and "Socket closed" in details:
+        if tls:
+            return "; the hub may want a certificate of this client's (mutual TLS)"
+        return "; the hub may want TLS: say which authority (ca) has signed its certificate"
+    return ""

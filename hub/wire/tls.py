@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import ssl
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,13 @@ class ServerTLS(NamedTuple):
     client_ca: _PathLike | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """As gRPC wants them."""
+        """As gRPC wants them.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: it holds something else, or the key is not the certificate's.
+        """
+        _check(self.client_ca, self.certificate, self.key)
         pair = (Path(self.key).read_bytes(), Path(self.certificate).read_bytes())
         if self.client_ca is None:
             return grpc.ssl_server_credentials([pair])
@@ -57,11 +64,39 @@ class ClientTLS(NamedTuple):
     server_name: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """As gRPC wants them."""
+        """As gRPC wants them.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: it holds something else, or the key is not the certificate's.
+        """
+        _check(self.ca, self.certificate, self.key)
         ca, key, certificate = (
             None if path is None else Path(path).read_bytes() for path in (self.ca, self.key, self.certificate)
         )
         return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+def _check(ca: _PathLike | None, certificate: _PathLike | None, key: _PathLike | None) -> None:
+    """Make sure of files that gRPC would stumble over later, in its own words, or fall over at once."""
+    if (certificate is None) != (key is None):
+        raise ValueError("a certificate and its private key go together")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca is not None:
+        try:
+            context.load_verify_locations(cadata=Path(ca).read_text("ascii", "ignore") or "nothing")
+        except ssl.SSLError as error:
+            raise ValueError(f"{os.fspath(ca)}: certificates in PEM are due ({error.reason or error})") from error
+    if certificate is not None and key is not None:
+        for path in (certificate, key):
+            Path(path).read_bytes()  # says which one is missing
+        try:
+            context.load_cert_chain(certificate, key, password="")
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"{os.fspath(certificate)} and {os.fspath(key)}: a certificate and its own private key are due, PEM,"
+                f" without a password ({error.reason or error})"
+            ) from error
 
 
 def is_loopback(address: str) -> bool:

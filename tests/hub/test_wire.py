@@ -626,6 +626,43 @@ def test_tls(tmp_path: Path) -> None:
                 client.put("j", sample(3))
 
 
+def test_who_talks_past_the_hub_is_told(tmp_path: Path) -> None:
+    ca = CERTIFICATES / "ca.pem"
+    pair = CERTIFICATES / "server.pem", CERTIFICATES / "server.key"
+    for tls, shown, words in (
+        (ServerTLS(*pair), None, "may want TLS"),
+        (None, ClientTLS(ca), "plain text"),
+        (ServerTLS(*pair), ClientTLS(CERTIFICATES / "foreign.pem"), "not one that the given authority"),
+        (ServerTLS(*pair, client_ca=ca), ClientTLS(ca), "mutual TLS"),
+    ):
+        with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tls=tls) as server:
+            client = Client(server.address, client_id="a", tls=shown, timeout_s=20.0)
+            with client, pytest.raises(hub.UnavailableError, match=words):
+                client.where("j")
+
+
+def test_files_that_are_no_certificates_are_named_at_once(tmp_path: Path) -> None:
+    none, missing, key = tmp_path / "none", tmp_path / "missing", CERTIFICATES / "client-a.key"
+    none.write_bytes(b"\xffgarbage")
+    good, other = CERTIFICATES / "client-a.pem", CERTIFICATES / "foreign.key"
+    wrong: list[Any] = [(None, good, None), (None, None, key), (None, none, key), (None, good, none), (none, good, key)]
+    for files in (*wrong, (None, good, other)):
+        with pytest.raises(ValueError, match=r"PEM|go together"):
+            Client("127.0.0.1:1", tls=ClientTLS(*files))
+    for files in ((missing, None, None), (None, missing, key), (None, good, missing)):
+        with pytest.raises(FileNotFoundError, match="missing"):
+            Client("127.0.0.1:1", tls=ClientTLS(*files))
+    with hub.Store(tmp_path / "hub") as store:
+        for served in (ServerTLS(good, other), ServerTLS(none, key), ServerTLS(good, key, none)):
+            with pytest.raises(ValueError, match="PEM"):
+                Server(store, "127.0.0.1:0", tls=served)
+        with pytest.raises(FileNotFoundError, match="missing"):
+            Server(store, "127.0.0.1:0", tls=ServerTLS(good, missing))
+    for token in ("tok\N{LATIN SMALL LETTER E WITH ACUTE}n", "two\nlines"):
+        with pytest.raises(ValueError, match="ASCII"):
+            Client("127.0.0.1:1", token=token)
+
+
 def test_mutual_tls_names_the_client(tmp_path: Path) -> None:
     tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key", client_ca=CERTIFICATES / "ca.pem")
     ca = CERTIFICATES / "ca.pem"
