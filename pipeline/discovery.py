@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from hub.naming import find_sources, is_root
+from pipeline.counted import local_path
 from pipeline.options import OptionError
 from pipeline.places import Origin
 from sej.disk import OS
@@ -37,7 +38,7 @@ def paths_of(options: Mapping[str, str], *, may_be_none: bool = False) -> list[s
     given = [options["path"]] if "path" in options else json.loads(options.get("paths", "[]"))
     if not all(given) or not (given or may_be_none):
         raise OptionError("no path: load(root) is due, with a SEJ directory, a tree of shards or a hub's root")
-    return [re.sub(r"\Afile:(//(?=/))?", "", path) for path in given]
+    return [local_path(path) for path in given]
 
 
 def discover(
@@ -46,6 +47,7 @@ def discover(
     layout: Layout | None = None,
     pattern: str | None = None,
     may_be_empty: bool = False,
+    may_be_gone: bool = False,
 ) -> list[Origin]:
     """The SEJ directories below paths, sorted by name in each.
 
@@ -54,6 +56,7 @@ def discover(
         layout: what each of them is; None: look.
         pattern: only names that match it; see :func:`matcher`.
         may_be_empty: whether a directory without journals may still become something.
+        may_be_gone: whether a path where nothing is, or no journal any more, is passed over.
 
     Raises:
         JournalNotFoundError: nothing is at a path.
@@ -65,6 +68,8 @@ def discover(
         raise OptionError(f"a path is given twice: {', '.join(roots)}")
     found = []
     for root in roots:
+        if may_be_gone and (OS.status(root) is None or (layout == "directory" and not _is_journal(root))):
+            continue
         origins = _below(root, layout or layout_of(root, may_be_empty=may_be_empty))
         found += [origin._replace(name=origin.path) for origin in origins] if len(roots) > 1 else origins
     if pattern is None:

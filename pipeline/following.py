@@ -16,6 +16,7 @@ from pipeline.extents import Extent
 from pipeline.places import Origin
 from sej.directory import Directory
 from sej.disk import OS, Status
+from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.journal import Tail
 from sej.opening import journal_id
 from sej.segment import Place
@@ -128,14 +129,24 @@ class Root:
     def __init__(
         self,
         paths: list[str],
-        discover: Callable[[], list[Origin]],
+        discover: Callable[[bool], list[Origin]],
         make: Callable[[Origin], Follower],
         *,
+        may_vanish: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is looked at yet."""
+        """Nothing is looked at yet.
+
+        Args:
+            paths: whose change means a new look at what is below.
+            discover: what is below; told whether a path may be gone.
+            make: follows what was found.
+            may_vanish: whether what was there once may be gone; else that is an error.
+            clock: in seconds.
+        """
         self.followers: dict[str, Follower] = {}
         self._paths = paths
+        self._may_vanish = may_vanish
         self._discover = discover
         self._make = make
         self._clock = clock
@@ -147,9 +158,16 @@ class Root:
         marks = [None if (there := OS.status(path)) is None else _mark(there) for path in self._paths]
         now = self._clock()
         if marks != self._marks or now - self._scanned_at >= _RESCAN_S:
-            found = {origin.name: origin for origin in self._discover()}
+            seen_before = self._scanned_at > float("-inf")
+            found = {origin.name: origin for origin in self._discover(self._may_vanish and seen_before)}
             self.followers = {name: self.followers.get(name) or self._make(origin) for name, origin in found.items()}
             self._marks, self._scanned_at = marks, now
-        for follower in self.followers.values():
-            follower.look()
+        for name, follower in list(self.followers.items()):
+            try:
+                follower.look()
+            except (JournalNotFoundError, NotAJournalError, FileNotFoundError):
+                if not self._may_vanish:
+                    raise
+                del self.followers[name]  # while it was looked at, or it is being removed
+                self._marks = []
         return self.followers

@@ -137,6 +137,13 @@ def _offsets(text: str) -> str | dict[str, int]:
     return found
 
 
+def _ends(text: str) -> str | dict[str, int]:
+    found = _offsets(text)
+    if found == "earliest" or (isinstance(found, dict) and -2 in found.values()):
+        raise ValueError("earliest, -2, is where reading may start: nothing would be read")
+    return found
+
+
 _MILLISECONDS_UP_TO: Final = 10**14
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -208,7 +215,7 @@ SEJ: Final = (
     ),
     Option(
         "endingOffsets",
-        _offsets,
+        _ends,
         "latest",
         'latest or JSON as {"orders.3.005": 23}',
         "endingOffsets",

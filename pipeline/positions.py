@@ -19,7 +19,7 @@ from pipeline.following import Follower
 from pipeline.remote import RemoteFollower
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError, OffsetTooSmallError, SejError
 
-__all__ = ["Offsets", "advance", "entry", "start_in"]
+__all__ = ["Offsets", "advance", "entry", "start_in", "still_there"]
 
 Offsets = dict[str, dict[str, Any]]
 _log = logging.getLogger("pipeline")
@@ -90,14 +90,39 @@ def advance(
     found = {name: entry(followers[name], end) for name, end in ends.items()}
     for name in sorted(start.keys() - found.keys()):
         if name not in followers:
-            _lost(
-                JournalNotFoundError(
-                    f"the stream reads directory {name!r}, which is gone; give failOnDataLoss=false to go on without it"
-                ),
-                fail=fail,
-            )
+            _lost(_gone(name), fail=fail)
         found[name] = start[name]
     return dict(sorted(found.items()))
+
+
+def still_there(follower: Follower | RemoteFollower | None, name: str, until: Mapping[str, Any], *, fail: bool) -> bool:
+    """Whether a planned batch can be read in a directory: Spark plans it again where it died in it, much later even.
+
+    Raises:
+        JournalNotFoundError: the directory vanished.
+        OffsetBeyondEndError: the journal was made anew.
+    """
+    if follower is None:
+        _lost(_gone(name), fail=fail)
+        return False
+    if until["id"] and follower.id != until["id"]:
+        _lost(
+            OffsetBeyondEndError(
+                f"this journal was made anew since a batch up to {until['offset']} of it was planned: its messages are"
+                " others; give failOnDataLoss=false to go on without those",
+                path=follower.origin.path,
+                offset=int(until["offset"]),
+            ),
+            fail=fail,
+        )
+        return False
+    return True
+
+
+def _gone(name: str) -> JournalNotFoundError:
+    return JournalNotFoundError(
+        f"the stream reads directory {name!r}, which is gone; give failOnDataLoss=false to go on without it"
+    )
 
 
 def _lost(error: SejError, *, fail: bool) -> None:

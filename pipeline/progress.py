@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from sej.errors import OffsetBeyondEndError, SejError
+from sej.errors import ClosedError, JournalNotFoundError, LockLostError, OffsetBeyondEndError, SejError
 from sej.offset import Offset
 
 __all__ = ["Progress"]
@@ -26,6 +26,7 @@ class Progress:
         """Name the reader; no lock is taken yet."""
         self._reader = reader
         self._kept: dict[str, Offset] = {}
+        self._ids: dict[str, str] = {}
         self._wanted: dict[str, int] = {}
         self._done: dict[str, int] = {}
         self._changed = threading.Condition()
@@ -33,15 +34,19 @@ class Progress:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def begin(self, path: str, offset: int) -> None:
+    def begin(self, path: str, offset: int, identity: str = "") -> None:
         """Become the reader of a journal that the stream starts at offset: from now on retention counts it.
+
+        Where a journal of another identity stands at the path by now, its reader begins anew.
 
         Raises:
             LockedError: another stream or process is this reader.
         """
+        if self._ids.get(path, identity) != identity:
+            self._forget(path, self._kept.get(path))
         if path not in self._kept:
             kept = Offset(path, self._reader, default=offset, beyond_end="rewind")
-            self._kept[path] = kept
+            self._kept[path], self._ids[path] = kept, identity
             if kept.value < offset:
                 self.keep({path: offset})
             elif kept.value > offset:
@@ -81,8 +86,14 @@ class Progress:
                 if not due and self._closed:
                     return
             for path, offset in due.items():
+                kept = self._kept.get(path)
                 try:
-                    self._kept[path].commit(offset)
+                    if kept is not None:
+                        kept.commit(offset)
+                except (ClosedError, FileNotFoundError, JournalNotFoundError, LockLostError) as error:
+                    _log.warning("%s: the journal is gone, and what was to be kept there: %s", path, error)
+                    self._forget(path, kept)
+                    continue
                 except OffsetBeyondEndError as error:  # truncated or made anew: the stream itself decides about it
                     _log.warning("%s", error)
                 except (SejError, OSError) as error:
@@ -91,8 +102,19 @@ class Progress:
                         self._changed.notify_all()
                     return
                 with self._changed:
-                    self._done[path] = offset
+                    if self._kept.get(path) is kept:  # and was not begun anew meanwhile
+                        self._done[path] = offset
                     self._changed.notify_all()
+
+    def _forget(self, path: str, kept: Offset | None) -> None:
+        """Be the reader of a journal no more; it may have been made anew, and then it is begun with again."""
+        with self._changed:
+            if kept is not None and self._kept.get(path) is kept:
+                del self._kept[path]
+                kept.close()
+            self._wanted.pop(path, None)
+            self._done.pop(path, None)
+            self._changed.notify_all()
 
     def _due(self) -> dict[str, int]:
         return {path: offset for path, offset in self._wanted.items() if self._done.get(path) != offset}

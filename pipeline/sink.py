@@ -7,7 +7,6 @@ other columns of the source are passed over, so that what was read can be writte
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pipeline.committing import ANONYMOUS, Job, check_readers, commit, is_decided
+from pipeline.counted import by_checkpoint
 from pipeline.options import OptionError, Options
 from pipeline.schema import COLUMNS
 from pipeline.staging import Owner, Rows, Stage, forget
@@ -147,7 +147,7 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
         if options["txnAppId"] is not None:
             self._name = check_name(options["txnAppId"], "txnAppId")
         elif checkpoint:
-            self._name = f"spark-{hashlib.sha256(checkpoint.rstrip('/').encode()).hexdigest()[:20]}"
+            self._name = by_checkpoint(checkpoint)
         else:
             raise OptionError(
                 "give the option checkpointLocation at the stream itself, or txnAppId: the name under which its batches"

@@ -31,11 +31,12 @@ from pipeline.limits import by_bytes, by_messages
 from pipeline.options import OptionError, Options
 from pipeline.places import Slice
 from pipeline.planning import PARTITION_BYTES_MIN, pack
-from pipeline.positions import Offsets, advance, entry, start_in
+from pipeline.positions import Offsets, advance, entry, start_in, still_there
 from pipeline.progress import Progress
 from pipeline.reading import how, read
 from pipeline.remote import Remote, RemoteExtent, RemoteFollower, RemoteRoot
 from pipeline.schema import arrow_schema, check_projection
+from sej.errors import JournalNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +65,15 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return RemoteRoot(remote, self._paths, options["pattern"])
         return Root(
             self._paths,
-            lambda: discover(self._paths, layout=options["layout"], pattern=options["pattern"], may_be_empty=True),
+            lambda gone: discover(
+                self._paths,
+                layout=options["layout"],
+                pattern=options["pattern"],
+                may_be_empty=True,
+                may_be_gone=gone,
+            ),
             lambda origin: Follower(origin, options["onCorruption"]),
+            may_vanish=not options["failOnDataLoss"],
         )
 
     @cached_property
@@ -138,8 +146,9 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         extents: dict[str, Extent | RemoteExtent] = {}
         for name, until in end.items():
             follower = followers.get(name)
-            if follower is None or _same(start.get(name), until):
+            if _same(start.get(name), until) or not still_there(follower, name, until, fail=fail):
                 continue
+            assert follower is not None
             first = start_in(follower, start, fail=fail)
             stop = int(until["offset"])
             if first >= stop:
@@ -185,7 +194,10 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, follower in followers.items():
             known = done.get(name)
             if known is not None and known["id"] in ("", follower.id):
-                progress.begin(follower.origin.path, int(known["offset"]))
+                try:
+                    progress.begin(follower.origin.path, int(known["offset"]), follower.id)
+                except JournalNotFoundError:
+                    continue  # removed a moment ago: the next look decides about it
                 kept[follower.origin.path] = int(known["offset"])
         progress.keep(kept, wait=self._target is not None)  # a run that ends soon is not asked again
 

@@ -8,7 +8,6 @@ and while an append is under way what it is about, so that the next job can tell
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 import uuid
@@ -28,6 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
+from pipeline.counted import by_checkpoint
 from pipeline.discovery import paths_of
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.rows import RowReader
@@ -84,7 +84,7 @@ class TextQueueSource(DataSource):
         name = options["txnAppId"]
         checkpoint = self.options.get("checkpointLocation")
         if name is None and checkpoint:
-            name = f"spark-{hashlib.sha256(checkpoint.rstrip('/').encode()).hexdigest()[:20]}"
+            name = by_checkpoint(checkpoint)
         if name is None:
             raise OptionError("give the option checkpointLocation at the stream itself, or txnAppId")
         return TextQueueStreamWriter(_one_file(self.options, overwrite), schema, name, None)

@@ -180,6 +180,15 @@ def test_stream_writes_every_row_once_though_spark_replays_a_batch(
     assert litter(root) == []
 
 
+def test_a_checkpoint_that_begins_anew_counts_anew(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    """Whoever removes it wants the rows again, and Spark counts its batches from 0."""
+    root, checkpoint = tmp_path / "tree", tmp_path / "checkpoint"
+    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
+    shutil.rmtree(checkpoint)
+    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
+    assert tree_values(root) == sorted(values(journal) * 2)
+
+
 def test_stream_needs_a_name_for_its_batches(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
     frame = spark.readStream.format("sej").load(str(journal))
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "everywhere"))

@@ -1,0 +1,135 @@
+"""What a stream does when journals vanish and come anew under it: in the next batch, and in one that is planned again.
+
+Without a session: the reader is asked as Spark asks it.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import sej
+from pipeline.counted import by_checkpoint
+from pipeline.options import READ, STREAM, OptionError, parse
+from pipeline.schema import SCHEMA
+from pipeline.stream import SejStreamReader
+from tests.pipeline.conftest import fill
+
+ALL = ReadAllAvailable()
+
+
+def reader(root: Path, **options: str) -> SejStreamReader:
+    return SejStreamReader([str(root)], parse(STREAM, options), SCHEMA)
+
+
+def planned(stream: SejStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int, int]]:
+    slices = [part for partition in stream.partitions(start, end) for part in partition.value]
+    return sorted((part.origin.name, part.start, part.stop) for part in slices)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for index in range(2):
+        fill(tmp_path / "tree" / f"orders.1.{index:03x}", 5)
+    return tmp_path / "tree"
+
+
+def test_a_batch_that_is_planned_again_needs_its_directories(tree: Path, tmp_path: Path) -> None:
+    """A disk that is not there for a moment would else be left out of a batch for ever."""
+    first = reader(tree)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    shutil.move(tree / "orders.1.001", tmp_path / "away")
+    with pytest.raises(sej.JournalNotFoundError, match=r"'orders\.1\.001', which is gone"):
+        reader(tree).partitions(start, end)
+    assert planned(reader(tree, failOnDataLoss="false"), start, end) == [("orders.1.000", 0, 5)]
+    shutil.move(tmp_path / "away", tree / "orders.1.001")
+    assert planned(reader(tree), start, end) == [("orders.1.000", 0, 5), ("orders.1.001", 0, 5)]
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_batch_that_is_planned_again_takes_no_other_journals_messages(tree: Path, new: bool) -> None:
+    first = reader(tree)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    if new:  # the directory appeared in this batch
+        del start["orders.1.001"]
+    shutil.rmtree(tree / "orders.1.001")
+    fill(tree / "orders.1.001", 9)
+    with pytest.raises(sej.OffsetBeyondEndError, match="made anew"):
+        reader(tree).partitions(start, end)
+    again = reader(tree, failOnDataLoss="false")
+    assert planned(again, start, end) == [("orders.1.000", 0, 5)]
+    assert planned(again, end, again.latestOffset(end, ALL)) == [("orders.1.001", 0, 9)]
+
+
+def test_progress_is_kept_in_a_journal_that_was_made_anew(tree: Path) -> None:
+    stream = reader(tree, failOnDataLoss="false", reader="me")
+    stream.prepareForTriggerAvailableNow()  # so that progress is kept before an answer is given
+    stream._target = {"orders.1.000": 100, "orders.1.001": 100}
+    try:
+        end = stream.latestOffset(stream.initialOffset(), ALL)
+        stream.latestOffset(end, ALL)
+        assert sej.read_offset(tree / "orders.1.000", "me") == 5
+        shutil.rmtree(tree / "orders.1.000")
+        for count in (3, 5, 20):  # fewer messages than were read of the old one, then more
+            fill(tree / "orders.1.000", count)
+            end = stream.latestOffset(end, ALL)
+            stream.latestOffset(end, ALL)
+            assert sej.read_offset(tree / "orders.1.000", "me") == end["orders.1.000"]["offset"]
+        assert sej.read_offset(tree / "orders.1.001", "me") == 5
+        assert end["orders.1.000"]["offset"] == 28
+    finally:
+        stream.stop()
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_stream_that_need_not_fail_goes_on_whatever_is_left_of_a_journal(tree: Path, single: bool) -> None:
+    one = tree / "orders.1.000"
+    stream = reader(one if single else tree, failOnDataLoss="false")
+    strict = reader(one if single else tree)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    assert strict.latestOffset(strict.initialOffset(), ALL) == end
+    for remove in (one / "jnl", one):
+        shutil.rmtree(remove)
+        assert stream.latestOffset(end, ALL) == end
+        with pytest.raises((sej.JournalNotFoundError, sej.NotAJournalError)):
+            strict.latestOffset(end, ALL)
+    fill(one, 2)
+    assert planned(stream, end, stream.latestOffset(end, ALL)) == [("orders.1.000", 0, 2)]
+
+
+def test_a_stream_never_begins_where_nothing_is(tmp_path: Path) -> None:
+    with pytest.raises(sej.JournalNotFoundError):
+        reader(tmp_path / "missing", failOnDataLoss="false").initialOffset()
+
+
+def test_batches_are_counted_by_the_query_and_not_by_a_folders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(folder: Path) -> set[str]:
+        monkeypatch.chdir(folder)
+        return {by_checkpoint(name) for name in ("checkpoint", "./checkpoint/", f"file:{folder}/checkpoint")}
+
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for number, folder in enumerate(folders):
+        (folder / "checkpoint").mkdir(parents=True)
+        assert len(names(folder)) == 1
+        (folder / "checkpoint" / "metadata").write_text(json.dumps({"id": f"query {number}"}))
+    first, second = (names(folder) for folder in folders)
+    assert len(first) == len(second) == 1
+    assert first != second
+    shutil.move(folders[0], tmp_path / "moved")
+    assert names(tmp_path / "moved") == first
+    (tmp_path / "moved" / "checkpoint" / "metadata").write_text(json.dumps({"id": "begun anew"}))
+    assert names(tmp_path / "moved") != first
+    assert by_checkpoint("hdfs://host/checkpoint") == by_checkpoint("hdfs://host/checkpoint/")
+
+
+@pytest.mark.parametrize("given", ["earliest", '{"orders.1.000": -2}'])
+def test_reading_does_not_end_at_the_earliest_message(given: str) -> None:
+    with pytest.raises(OptionError, match=r"endingOffsets=.*latest or JSON .* is due .*nothing would be read"):
+        parse(READ, {"endingOffsets": given})
