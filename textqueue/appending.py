@@ -8,7 +8,7 @@ from typing import Final
 
 from sej.disk import File, Status
 from textqueue.errors import TextQueueError
-from textqueue.grammar import MessageStatus
+from textqueue.grammar import BOM, MessageStatus
 from textqueue.ledger import APPENDED
 from textqueue.parser import render
 from textqueue.reader import token_of
@@ -22,14 +22,17 @@ New = tuple[str | bytes, Sequence[str | bytes]]
 _Build = Callable[[File, Status], tuple[bytes, list[bytes]]]
 """Given the file as it is: what ends its last line, and the entries in its own line ends."""
 _TRIES: Final = 100
+_TAIL_BYTES: Final = 1 << 16
 
 
 def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
-    """What ends the last line if it has no end, and the line ends that the file has."""
-    end = file.read(2, max(status.size - 2, 0))
-    only_bom = status.size == 3 and file.read(3, 0) == b"\xef\xbb\xbf"
-    newline = b"\r\n" if end == b"\r\n" else b"\n"
-    return b"" if not end or end.endswith(b"\n") or only_bom else b"\n", newline
+    """What ends the last line if it has no end, and the line ends that the last line with one has."""
+    start = max(status.size - _TAIL_BYTES, 0)
+    end = file.read(status.size - start, start)
+    last = end.rfind(b"\n")
+    newline = b"\r\n" if last > 0 and end[last - 1 : last] == b"\r" else b"\n"
+    only_bom = status.size == len(BOM) and end == BOM
+    return b"" if not end or end.endswith(b"\n") or only_bom else newline, newline
 
 
 def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:

@@ -71,7 +71,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
                 found.append(
                     Problem(name, 1, 1, "the file begins with a byte order mark", "save it as UTF-8 without BOM", 0)
                 )
-            for part in parse(window.data):
+            for part in parse(window.data, start=False):
                 if isinstance(part, NeedMore):
                     continue
                 odd = _entry(part) if isinstance(part, Entry) else _stray(part)

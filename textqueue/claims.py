@@ -11,13 +11,15 @@ message may fail for ever; others go first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple
 
 from sej.disk import File
 from sej.errors import ClosedError
-from textqueue.errors import MessageMovedError
+from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.grammar import CONTROL_OF, ENTRY, MessageStatus
 from textqueue.ledger import BESIDE, IN_MUTEX
 from textqueue.message import Message, marking
@@ -47,6 +49,7 @@ class Claim:
         self._claimer = claimer
         self._tries = tries
         self._open = True
+        self._pid = os.getpid()
 
     def done(self) -> bool:
         """Mark it as cleared; False when somebody changed or deleted it meanwhile (see ``TextQueue.conflicts``)."""
@@ -90,8 +93,13 @@ class Claim:
             source.conflicts.append(Conflict(source.path, message.position, message.value, "changed", action))
             return False
         finally:
-            self._open = False
+            self._let_go()
         return True
+
+    def _let_go(self) -> None:
+        """Say nothing about the message: it stays claimed for as long as its owner lives."""
+        self._open = False
+        self._claimer.open.discard(self)
 
 
 class Claiming:
@@ -139,6 +147,7 @@ class Claimer:
         self._low = 0  # no free message stands before this position, in this epoch
         self._held: set[int] = set()  # before it: messages whose mutex somebody holds of whom the ledger knows nothing
         self.later: set[int] = set()  # messages that failed here: others go first
+        self.open: set[Claim] = set()  # those that have not ended, of this process
 
     def take(self, owner: str | None, *, pull: bool = True) -> Claim | None:
         """Claim the next free message, or None.
@@ -163,6 +172,13 @@ class Claimer:
             if claim is not None:
                 return claim
         return None
+
+    def give_back(self) -> None:
+        """Put back what this process has claimed; a forked child leaves it to its parent."""
+        for claim in list(self.open):
+            if claim._pid == os.getpid():
+                with suppress(TextQueueError, OSError):
+                    claim.give_back()
 
     def _catch_up(self) -> None:
         ledger = self._source.ledger
@@ -266,7 +282,10 @@ class Claimer:
         if not current:
             return None
         tries = None if counted is None else counted.data
-        return Claim(self, Message(source, place.raw, place.position, place.epoch), name, tries)
+        made = Claim(self, Message(source, place.raw, place.position, place.epoch), name, tries)
+        if name.rpartition(b"/")[0].startswith(b"%d@" % os.getpid()) and is_alive(name):
+            self.open.add(made)
+        return made
 
 
 def _entry(file: File, position: int) -> bytes | None:

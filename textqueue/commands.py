@@ -74,7 +74,7 @@ def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment:
 
     Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
     """
-    lines = texts or [line.decode() for line in sys.stdin.buffer.read().splitlines()]
+    lines = texts or [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
     with TextQueue(path) as queue:
         status = MessageStatus.comment if comment else MessageStatus.queued
         for message in queue.append_many(lines, variables, status=status):

@@ -83,6 +83,8 @@ def drain(
                     for claim in claims:
                         claim.give_back()
                 raise
+            for claim in claims:  # from here on the intent says what becomes of them
+                claim._let_go()
             count += _finish(source, writer, path, intent, [message._place for message in messages])
             intent = intent._replace(raws=[], owners=[], keys=None)
 

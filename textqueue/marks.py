@@ -95,6 +95,7 @@ class Marks:
                 self.end()
             if raw[0] != _QUEUED:
                 return False
+            source.check_open()
             with source.guard:
                 if not self._first(message, control):
                     return False

@@ -92,15 +92,16 @@ class NeedMore(enum.Enum):
 NEED_MORE: Final = NeedMore.NEED_MORE
 
 
-def parse(data: bytes, *, final: bool = True) -> Iterator[Entry | Stray | NeedMore]:
-    """Take a file, or its beginning, apart.
+def parse(data: bytes, *, final: bool = True, start: bool = True) -> Iterator[Entry | Stray | NeedMore]:
+    """Take a file, or a part of it, apart.
 
     Args:
-        data: the bytes, from the start of the file.
+        data: the bytes, from the start of the file, or of a chunk.
         final: nothing follows. False: ends with ``NEED_MORE`` before the entry that may still grow.
+        start: it is the start of the file, where a byte order mark may stand.
     """
     position = 0
-    if data.startswith(BOM):
+    if start and data.startswith(BOM):
         yield Stray(0, "byte order mark", BOM)
         position = len(BOM)
     end = len(data) if final else whole(data)

@@ -185,9 +185,15 @@ class TextQueue:
         return None
 
     def close(self) -> None:
-        """Give the descriptors back; a second time does nothing."""
-        self._closed = True
+        """Put back what this object has claimed for this process, and give the descriptors back.
+
+        A second time does nothing.
+        """
         self._now = iter(())
+        if not self._closed:
+            for one in self._inputs.found:
+                one.claimer.give_back()
+        self._closed = True
         for source in self._inputs.sources:
             source.close()
 

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from sej.disk import Disk, File, Status
+from sej.errors import ClosedError
 from sej.locks import ask_for_file, leased
 from textqueue.beside import home
 from textqueue.chain import Chain
@@ -115,6 +116,7 @@ class Source:
         self.given = Given()
         self._clock_ns = clock_ns
         self.exclusive = Exclusive()
+        self._closed = False
         self._looked = 0.0
         self._pid = os.getpid()
         self.chain = Chain()
@@ -129,6 +131,7 @@ class Source:
         Raises:
             FileNotFoundError: there is none.
         """
+        self.check_open()
         self.marks.end()  # who opens a file that this process holds would wait for itself
         return self.disk.open(self.path, "read")
 
@@ -175,6 +178,7 @@ class Source:
         Raises:
             FileNotFoundError: there is no file.
         """
+        self.check_open()
         with self.guard:
             self.refresh()
             file = self.disk.open(self.path, "edit")
@@ -312,9 +316,19 @@ class Source:
         if self.ledger.lines > 2 * MARKS_KEPT:
             self.ledger.shorten()
 
+    def check_open(self) -> None:
+        """Refuse what comes after the end.
+
+        Raises:
+            ClosedError: its queue was closed.
+        """
+        if self._closed:
+            raise ClosedError("this queue was closed; open it anew", path=self.path)
+
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Give the descriptors back; for good."""
         with self.threads:
+            self._closed = True
             self.guard.close()
             self.ledger.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sej.disk import File
+from sej.errors import ClosedError
 from sej.locks import host_name, process_start
 from textqueue import MessageStatus, TextQueue, check
 from textqueue.mutex import is_alive, mutex_of, owner_text
@@ -432,3 +433,45 @@ def test_a_reason_may_hold_bytes_that_are_no_text(path: Path) -> None:
         assert claim.failed(claim.message.value)
         assert b"=caf? " in path.read_bytes()
         assert other.take() is not None
+
+
+@pytest.mark.parametrize("variables", [["retries=2"], ["retries=2", MUTEX]])
+def test_a_queue_that_is_closed_puts_back_what_it_held(path: Path, variables: list[str]) -> None:
+    q = TextQueue(path)
+    message = q.append("a", variables=variables)
+    before = path.read_bytes()
+    claim = q.take()
+    assert claim is not None
+    q.close()
+    q.close()
+    assert path.read_bytes() == before
+    with TextQueue(path) as other:
+        again = other.take()
+        assert again is not None
+        for end in (claim.done, claim.failed, claim.give_up, claim.give_back, message.mark_as_cleared):
+            with pytest.raises(ClosedError):
+                end()
+        assert again.done()
+
+
+def test_a_claim_for_another_process_outlasts_the_queue_object(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a")
+        parent = os.getppid()
+        assert q.take(f"{parent}@{host_name()}/{process_start(parent)}") is not None
+        q.close()
+        assert other.take() is None
+
+
+def test_a_forked_child_puts_back_nothing_of_its_parents(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a")
+        claim = q.take()
+        assert claim is not None
+        child = os.fork()
+        if not child:
+            q.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert other.take() is None
+        assert claim.done()

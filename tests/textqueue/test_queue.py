@@ -103,6 +103,8 @@ def test_a_variable_is_measured_in_bytes_not_characters(path: Path) -> None:
         (b"-old", b"-old\n-new\n"),
         (b"-old\n", b"-old\n-new\n"),
         (b"-old\r\n", b"-old\r\n-new\r\n"),
+        (b"-old\r\n-last", b"-old\r\n-last\r\n-new\r\n"),
+        (b"\n-last", b"\n-last\n-new\n"),
         (b"\xef\xbb\xbf", b"\xef\xbb\xbf-new\n"),
         (b"# only a comment\n\\v", b"# only a comment\n\\v\n-new\n"),
     ],
@@ -115,6 +117,19 @@ def test_append_mends_the_end_and_keeps_the_line_ends(path: Path, before: bytes,
         assert after[m.position :].startswith(b"-new")
         m.mark_as_cleared()
     assert path.read_bytes() == after.replace(b"-new", b"=new")
+
+
+def test_a_text_that_is_no_text_is_refused(path: Path) -> None:
+    with TextQueue(path) as q:
+        for text, variables in (("\ud800", ()), ("a", ("v=\ud800",))):
+            with pytest.raises(textqueue.InvalidTextError, match="surrogate"):
+                q.append(text, variables)
+        assert not path.exists()
+        m = q.append("a", variables=["v=    "])
+        with pytest.raises(textqueue.InvalidTextError, match="surrogate"):
+            m["v"] = "\ud800"
+        m["v"] = "\udce9"
+    assert path.read_bytes() == b"-a\n\\v=\xe9   \n"
 
 
 @pytest.mark.parametrize("text", ["a\r", "a\r\nb", "\r"])

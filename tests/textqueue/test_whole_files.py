@@ -9,9 +9,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import textqueue
 from textqueue import FileInUseError, InvalidTextError, MessageStatus, TextQueue, TextQueueError, check
+from textqueue.commands import app
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -389,3 +391,17 @@ def test_check_tells_of_a_claim_whose_worker_is_gone(tmp_path: Path) -> None:
     path.write_text(f"-a\n\\mutex=999999999@{host_name()}/1{' ' * 20}\n")
     (problem,) = textqueue.check(path)
     assert "has ended" in problem.what
+
+
+def test_check_takes_a_line_as_the_queue_does(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"\xef\xbb\xbf\xef\xbb\xbf-a\n-b\n")
+    assert [m.value for m in TextQueue(path).messages()] == ["b"]
+    assert [(p.line, p.column, p.position) for p in check(path)] == [(1, 1, 0), (1, 1, 3)]
+
+
+def test_lines_of_standard_input_are_kept_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    done = CliRunner().invoke(app, ["add", str(path)], input=b"caf\xe9\r\na\rb\n\nend")
+    assert done.exit_code == 0
+    assert path.read_bytes() == b"-caf\xe9\n-a\rb\n-\n-end\n"
