@@ -62,7 +62,8 @@ def test_it_builds_without_the_extras(tmp_path: Path) -> None:
     for name in ("command", "pipeline", "wire"):
         shutil.copy(ROOT / "docs" / "reference" / f"{name}.md", pages)
     shutil.copy(ROOT / "docs" / "conf.py", tmp_path)
-    shutil.copytree(ROOT / "docs" / "_ext", tmp_path / "_ext")
+    for folder in ("_ext", "_static"):
+        shutil.copytree(ROOT / "docs" / folder, tmp_path / folder)
     toctree = "```{toctree}\nreference/command\nreference/pipeline\nreference/wire\n```\n"
     (tmp_path / "index.md").write_text(f"# Pages\n\n{toctree}")
     command: list[str | Path] = [sys.executable, "-c", blind, "-q", "-W", "-D", "nitpicky=0", "-b", "text"]

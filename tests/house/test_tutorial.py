@@ -71,7 +71,7 @@ def test_the_first_hour(followed: tuple[Terminal, Path, dict[str, str]]) -> None
     assert printed["python reader.py"].endswith("4 b'carol' b'1 melon'\n")
     assert "invalid literal" in printed["python jobs.py"]
     workers = printed["python worker.py & python worker.py & wait"]
-    assert len(re.findall(r"^worker \d+, shard \d", workers, re.MULTILINE)) == 100
+    assert re.search(r"^worker \d+, shard \d", workers, re.MULTILINE)  # lines of two processes may mix
     assert sum(map(int, re.findall(r"handled (\d+)", workers))) == 100
     assert "mailing order" in next(text for line, text in printed.items() if line.startswith("sej shard work"))
     assert "sending to alice" in printed["sej queue get mails -- xargs echo sending"]
