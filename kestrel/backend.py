@@ -2,19 +2,19 @@
 
 Thin faces over ``reserve`` and ``confirm``, and over a reader's ``get`` and ``commit``. One process has such a queue
 open; its threads share it. Dead letters are a queue of their own beside it, ``<name>_dead``, without a reason: the
-formats have no room for one. Attempts are counted by the object that has a Kestrel 2 queue open, by the item's bytes
-and time; libkestrel counts them itself.
+formats have no room for one. Attempts are counted by the object that has the queue open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from kestrel.errors import BadNameError
+from kestrel.errors import BadNameError, KestrelError
 from kestrel.queue import Queue
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from sej.held import HeldItem, HoldingQueue
@@ -27,6 +27,8 @@ class _Face(HoldingQueue):
     """What both have in common."""
 
     can: ClassVar[frozenset[str]] = frozenset({"expire", "dead_letters", "redrive", "purge"})
+    _queue: Queue | SegmentedQueue
+    _dead: Queue | SegmentedQueue | None
 
     def __init__(self, path: str, name: str, max_attempts: int) -> None:
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
@@ -40,6 +42,18 @@ class _Face(HoldingQueue):
         super().ended(item, back=back)
         self._done += not back
 
+    def close(self) -> None:
+        """Give back what is held, and close. After a failed write it comes back at the next opening."""
+        with self.guard, contextlib.ExitStack() as closing:
+            if self._dead is not None:
+                closing.callback(self._dead.close)
+            closing.callback(self._queue.close)
+            try:
+                self._leave()
+            except KestrelError:
+                self._held.clear()
+                self._leave()
+
     @abstractmethod
     def _bury(self, data: bytes) -> None:
         """Put an item among the dead letters."""
@@ -48,11 +62,14 @@ class _Face(HoldingQueue):
         self,
         item: Any,
         attempts: int,
+        holds: Callable[[], bool],
         confirm: Callable[[], bool],
         back: Callable[[], bool],
         place: Hashable = None,
     ) -> HeldItem:
         def bury(reason: str) -> bool:
+            if not holds():
+                return False
             self._bury(item.data)
             self._moved += 1
             return confirm()
@@ -68,7 +85,7 @@ class KestrelWorkQueue(_Face):
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.Queue`."""
         super().__init__(path, name, max_attempts)
-        self._queue = Queue(self._directory, self._base, **options)
+        self._queue: Queue = Queue(self._directory, self._base, **options)
         self._dead: Queue | None = None
         self._added = 0
 
@@ -86,7 +103,11 @@ class KestrelWorkQueue(_Face):
         with self.guard:
             dead, count = self._dead_queue(), 0
             while (limit is None or count < limit) and (found := dead.reserve()) is not None:
-                self._queue.put(found[1].data)
+                try:
+                    self._queue.put(found[1].data)
+                except BaseException:
+                    dead.unreserve(found[0])
+                    raise
                 dead.confirm(found[0])
                 count += 1
             return count
@@ -94,14 +115,6 @@ class KestrelWorkQueue(_Face):
     def sync(self) -> None:
         """Force the journal to the disk."""
         self._queue.sync()
-
-    def close(self) -> None:
-        """Give back what is held, and close."""
-        with self.guard:
-            self._leave()
-            self._queue.close()
-            if self._dead is not None:
-                self._dead.close()
 
     def _bury(self, data: bytes) -> None:
         self._dead_queue().put(data)
@@ -115,13 +128,19 @@ class KestrelWorkQueue(_Face):
         return range(first, first + len(data))
 
     def _reserve(self) -> HeldItem | None:
-        found = self._queue.reserve()
+        queue = self._queue
+        found = queue.reserve_numbered()
         if found is None:
             return None
-        xid, item = found
-        place = (item.data, item.add_time)
-        queue = self._queue
-        return self._item(item, self._attempt(place), lambda: queue.confirm(xid), lambda: queue.unreserve(xid), place)
+        xid, place, item = found
+        return self._item(
+            item,
+            self._attempt(place),
+            lambda: xid in queue.open_transactions,
+            lambda: queue.confirm(xid),
+            lambda: queue.unreserve(xid),
+            place,
+        )
 
     def _dead_queue(self) -> Queue:
         if self._dead is None:
@@ -137,8 +156,12 @@ class SegmentedWorkQueue(_Face):
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.segmented.Queue`."""
         super().__init__(path, name, max_attempts)
-        self._queue = SegmentedQueue(self._directory, self._base, **options)
-        self._reader = self._queue.reader(name)
+        self._queue: SegmentedQueue = SegmentedQueue(self._directory, self._base, **options)
+        try:
+            self._reader = self._queue.reader(name)
+        except BaseException:
+            self._queue.close()
+            raise
         self._dead: SegmentedQueue | None = None
 
     def stats(self) -> Stats:
@@ -157,7 +180,11 @@ class SegmentedWorkQueue(_Face):
         with self.guard:
             dead, count = self._dead_queue().reader(), 0
             while (limit is None or count < limit) and (item := dead.get()) is not None:
-                self._queue.put(item.data)
+                try:
+                    self._queue.put(item.data)
+                except BaseException:
+                    dead.unget(item)
+                    raise
                 dead.commit(item)
                 count += 1
             return count
@@ -166,19 +193,11 @@ class SegmentedWorkQueue(_Face):
         """Force the files to the disk."""
         self._queue.sync()
 
-    def close(self) -> None:
-        """Give back what is held, and close."""
-        with self.guard:
-            self._leave()
-            self._queue.close()
-            if self._dead is not None:
-                self._dead.close()
-
     def _bury(self, data: bytes) -> None:
         self._dead_queue().put(data)
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
-        """Add items at the end, with one write; returns their ids."""
+        """Add items at the end, with one write to each file; returns their ids."""
         return self._queue.put_many(list(values), expire_time=_until(wishes))
 
     def _reserve(self) -> HeldItem | None:
@@ -186,7 +205,13 @@ class SegmentedWorkQueue(_Face):
         if item is None:
             return None
         reader = self._reader
-        return self._item(item, item.error_count + 1, lambda: reader.commit(item), lambda: reader.unget(item))
+        return self._item(
+            item,
+            item.error_count + 1,
+            lambda: reader.holds(item),
+            lambda: reader.commit(item),
+            lambda: reader.unget(item),
+        )
 
     def _dead_queue(self) -> SegmentedQueue:
         if self._dead is None:

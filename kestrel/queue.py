@@ -126,6 +126,11 @@ class Queue(Opened):
         Returns:
             The transaction's id and the item; None when there was none in time.
         """
+        found = self.reserve_numbered(timeout)
+        return None if found is None else (found[0], found[2])
+
+    def reserve_numbered(self, timeout: float | None = 0.0) -> tuple[int, int, Item] | None:
+        """As :meth:`reserve`; in the midst a number that is the item's own for as long as the queue is open."""
         with self._guard:
             if self._wait(timeout) is None:
                 return None
@@ -140,7 +145,7 @@ class Queue(Opened):
             self._fuse.live = True
             self._removed(now)
             assert entry.item is not None
-            return xid, entry.item
+            return xid, entry.number, entry.item
 
     def confirm(self, xid: int) -> bool:
         """The reserved item is done with. False where no such transaction is open: it was put back in the meantime."""

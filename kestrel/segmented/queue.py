@@ -178,7 +178,7 @@ class Queue:
             Their ids.
 
         Raises:
-            FullError: a reader is at a limit, and drop_oldest is not set; those before it are in.
+            FullError: a reader would pass a limit, and drop_oldest is not set; none is in.
             TooLargeError: an item is over the limit for one, or over journal_bytes; none is in.
             FailedError: a write failed, now or before.
         """
@@ -197,16 +197,19 @@ class Queue:
         found = [one._replace(data=self._checked(one.data)) for one in items]
         with self.guard:
             self.check()
-            start = self.tail_id + 1
-            for one in found:
-                self._make_room()
-                add_time = self._now_ms() if one.add_time == -1 else one.add_time
-                item = one._replace(id=self.tail_id + 1, add_time=add_time)
-                self._files.append(encode_put(item), item.id, item.id)
-                for reader in self._readers.values():
+            self._make_room(found)
+            start, now = self.tail_id + 1, self._now_ms()
+            found = [
+                one._replace(id=number, add_time=now if one.add_time == -1 else one.add_time)
+                for number, one in enumerate(found, start)
+            ]
+            self._files.append([encode_put(item) for item in found])
+            for reader in self._readers.values():
+                for item in found:
                     reader.count(item)
-                if self._drop_oldest:
-                    self._trim()
+            self._files.settled()
+            if self._drop_oldest:
+                self._trim()
             self.changed.notify_all()
             return range(start, self.tail_id + 1)
 
@@ -412,15 +415,22 @@ class Queue:
             )
         return data
 
-    def _full(self, reader: Reader, *, over: bool) -> bool:
-        items, size = self._limits
-        return (items is not None and len(reader) >= items + over) or (size is not None and reader.size >= size + over)
+    def _full(self, reader: Reader, items: int, size: int) -> bool:
+        """Whether the reader is at a limit, if so many items of so much data were more there."""
+        max_items, max_bytes = self._limits
+        return (max_items is not None and len(reader) + items >= max_items) or (
+            max_bytes is not None and reader.size + size >= max_bytes
+        )
 
-    def _make_room(self) -> None:
-        if self._drop_oldest or self._limits == (None, None):
+    def _make_room(self, items: list[Item]) -> None:
+        """Refuse. The last item is the one that may pass max_bytes, as a single one may."""
+        if self._drop_oldest or self._limits == (None, None) or not items:
             return
+        more, extra = len(items) - 1, sum(len(item.data) for item in items[:-1])
         for reader in self._readers.values():
-            if self._full(reader, over=False):
+            if self._full(reader, more, extra):
+                reader.sweep()  # what has expired takes no room
+            if self._full(reader, more, extra):
                 raise FullError(
                     f"the reader {reader.name!r} of the queue {self.name} has {len(reader)} items of {reader.size}"
                     f" bytes open; the limits are {self._limits[0]} items and {self._limits[1]} bytes: let it catch up,"
@@ -430,5 +440,5 @@ class Queue:
 
     def _trim(self) -> None:
         for reader in self._readers.values():
-            while self._full(reader, over=True) and reader.drop_oldest():
+            while self._full(reader, -1, -1) and reader.drop_oldest():
                 pass

@@ -159,6 +159,11 @@ class Reader:
             self._counts["committed"] += 1
             return True
 
+    def holds(self, item: Item) -> bool:
+        """Whether the item is taken, and neither committed nor given back."""
+        with self._queue.guard:
+            return item.id in self._taken
+
     def unget(self, item: Item | int) -> bool:
         """Give a taken item back, itself or by its id. False where it is not taken.
 
@@ -245,6 +250,10 @@ class Reader:
     def size(self) -> int:
         """The data of everything that is not committed."""
         return self._bytes
+
+    def sweep(self) -> None:
+        """Commit what has expired of the items that come next."""
+        self._upcoming()
 
     def drop_oldest(self) -> bool:
         """Commit the item that is next, unseen; False where there is none."""

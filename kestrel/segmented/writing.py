@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -141,8 +141,11 @@ class WriterFiles:
                 edited.close()
         return found
 
-    def append(self, records: bytes, first_id: int, last_id: int) -> None:
-        """Write records at the end, in a new file where they have no room in the last one.
+    def append(self, records: Sequence[bytes]) -> None:
+        """Write items with the next ids, one write to a file; the caller says ``settled`` when he knows of them.
+
+        Args:
+            records: one PUT each.
 
         Raises:
             FailedError: a write, a sync or the lock failed, now or before, or an operation was interrupted.
@@ -152,17 +155,27 @@ class WriterFiles:
         assert self._file is not None
         self.fuse.live = False
         try:
-            current = self.files[-1]
-            if current.first_id and current.size + len(records) > self._journal_bytes:
-                self._rotate()
-                current = self.files[-1]
-            self._file.write(records)
-            current.size += len(records)
-            current.first_id = current.first_id or first_id
-            current.last_id = self.tail_id = last_id
-            self._unsynced = True
+            done = 0
+            while done < len(records):
+                current, stop = self.files[-1], done
+                size = current.size
+                while stop < len(records) and size + len(records[stop]) <= self._journal_bytes:
+                    size += len(records[stop])
+                    stop += 1
+                if stop == done:
+                    self._rotate()
+                    continue
+                self._file.write(b"".join(records[done:stop]))
+                self._unsynced = True
+                current.size = size
+                current.first_id = current.first_id or self.tail_id + 1
+                current.last_id = self.tail_id = self.tail_id + stop - done
+                done = stop
         except OSError as error:
             self.fuse.blow(error)
+
+    def settled(self) -> None:
+        """After ``append``: memory is as the files are; sync by the policy."""
         self.fuse.live = True
         self.touched()
 

@@ -300,3 +300,36 @@ def test_a_lost_lock_stops_commits(opened: Callable[..., segmented.Queue], tmp_p
         queue.checkpoint()
     queue.close()
     assert segmented.load(tmp_path, "jobs").pending("") == [1]
+
+
+def test_many_items_are_in_or_none_of_them(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with opened(max_items=3, journal_bytes=120) as queue:
+        queue.put(b"first")
+        with pytest.raises(FullError):
+            queue.put_many([b"a", b"b", b"c"])
+        assert queue.tail_id == 1
+        assert queue.put_many([b"a", b"b"]) == range(2, 4)
+        assert queue.put_many([]) == range(4, 4)
+    with opened(max_bytes=5) as queue, pytest.raises(FullError):
+        queue.put_many([b"more", b"than there is room for"])
+    assert [item.data for item in segmented.load(tmp_path, "jobs").items] == [b"first", b"a", b"b"]
+
+
+def test_many_items_fill_one_file_after_the_other(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with opened(journal_bytes=200) as queue:
+        assert queue.put_many([b"%d" % number * 10 for number in range(10)]) == range(1, 11)
+        reader = queue.reader()
+        assert [item.id for _ in range(11) if (item := reader.get())] == [*range(1, 11)]
+        sizes = [path.stat().st_size for path in tmp_path.glob("jobs.1*")]
+        assert len(sizes) == 2
+        assert max(sizes) <= 200
+
+
+def test_what_has_expired_takes_no_room(opened: Callable[..., segmented.Queue], clock: Clock) -> None:
+    with opened(max_items=1) as queue:
+        queue.put(b"short", expire_time=START + 1)
+        with pytest.raises(FullError):
+            queue.put(b"too early")
+        clock.now += 1
+        queue.put(b"in its place")
+        assert len(queue.reader()) == 1

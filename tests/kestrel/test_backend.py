@@ -1,0 +1,100 @@
+"""What the two work queues promise beyond the suite that every backend passes: failures, attempts, dead letters."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from kestrel.errors import BadNameError, FailedError, FullError
+from tests.crash.disk import CrashDisk
+
+BACKENDS = ["kestrel", "libkestrel"]
+
+
+def taken(queue: sej.WorkQueue) -> sej.Item:
+    item = queue.get(timeout=0)
+    assert item is not None
+    return item
+
+
+@contextlib.contextmanager
+def full(monkeypatch: pytest.MonkeyPatch, disk: CrashDisk) -> Iterator[None]:
+    """While every write finds no room."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "_do", refuse)
+        yield
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_queue_whose_disk_was_full_is_closed_and_opened_anew(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = CrashDisk()
+    queue = sej.open_queue("/q/cars", backend=backend, disk=disk)
+    queue.put(b"job")
+    item = taken(queue)
+    with full(monkeypatch, disk), pytest.raises(FailedError):
+        queue.put(b"more")
+    with pytest.raises(FailedError):
+        item.done()
+    queue.close()
+    queue.close()
+    with sej.open_queue("/q/cars", backend=backend, disk=disk) as again:
+        assert taken(again).value == b"job"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attempts_are_those_of_the_item_and_not_of_its_like(backend: str, tmp_path: Path) -> None:
+    """Equal items, put in the same millisecond."""
+    with sej.open_queue(tmp_path / "cars", backend=backend, max_attempts=2, now_ms=lambda: 5) as queue:
+        queue.put_many([b"same"] * 6)
+        items = queue.get_many(6, timeout=0)
+        assert [item.attempts for item in items] == [1] * 6
+        for item in items:
+            item.retry()
+        assert queue.stats()[:2] == (6, 0)
+        assert queue.stats().dead == 0
+        again = queue.get_many(6, timeout=0)
+        assert [item.attempts for item in again] == [2] * 6
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_redrive_that_finds_no_room_leaves_the_dead_letter(backend: str, tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path / "cars", backend=backend, max_items=1) as queue:
+        queue.put(b"dead")
+        taken(queue).fail()
+        queue.put(b"full")
+        for _ in range(2):
+            with pytest.raises(FullError):
+                queue.redrive()
+            assert queue.stats().dead == 1
+        taken(queue).done()
+        assert queue.redrive() == 1
+        assert taken(queue).value == b"dead"
+
+
+def test_an_item_that_came_back_in_time_is_not_buried_by_who_had_it(tmp_path: Path) -> None:
+    now = [1_500_000_000_000]
+    options: dict[str, Any] = {"open_timeout_s": 10, "now_ms": lambda: now[0]}
+    with sej.open_queue(tmp_path / "cars", backend="kestrel", **options) as queue:
+        queue.put(b"job")
+        slow = taken(queue)
+        now[0] += 20_000
+        fast = taken(queue)
+        with pytest.raises(sej.LeaseLostError):
+            slow.fail()
+        assert queue.stats().dead == 0
+        fast.done()
+
+
+def test_a_name_that_no_reader_can_have_leaves_the_queue_free(tmp_path: Path) -> None:
+    with pytest.raises(BadNameError) as caught:
+        sej.open_queue(tmp_path / "jobs", "a/b", backend="libkestrel", sync=60.0)
+    sej.open_queue(tmp_path / "jobs", "worker", backend="libkestrel").close()
+    assert "a/b" in str(caught.value)
