@@ -15,6 +15,7 @@ whose end it could not note.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,7 @@ ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs that gave none."""
 _THREADS: Final = 8
 _OPEN_MAX: Final = 256
+_log = logging.getLogger("pipeline")
 
 
 class Job(NamedTuple):
@@ -52,6 +54,7 @@ class Job(NamedTuple):
         rows: the staged files, in the order of the tasks.
         overwrite: remove what was there before.
         discard: readers that may lose messages to an overwrite.
+        expected: where each journal ended when the rows were made out of it; an overwrite takes nothing behind that.
     """
 
     id: str
@@ -60,6 +63,7 @@ class Job(NamedTuple):
     rows: list[Rows]
     overwrite: bool = False
     discard: tuple[str, ...] = ()
+    expected: dict[str, int] | None = None
 
 
 def commit(target: Target, job: Job) -> bool:
@@ -67,7 +71,7 @@ def commit(target: Target, job: Job) -> bool:
 
     Raises:
         LockedError: another writer held a journal for longer than the target waits; run the job again.
-        OptionError: an overwrite would take messages from a reader.
+        OptionError: an overwrite would take messages from a reader, or messages that came in meanwhile.
     """
     with _locked(target):
         _finish_dead_jobs(target)
@@ -83,6 +87,7 @@ def commit(target: Target, job: Job) -> bool:
         if not job.rows:
             target.prepare()
         with _writers(target, job) as writers:
+            _check_expected(target, job)
             _replace(target, _decision(target, job.id), {"prefix": target.prefix, "bits": target.bits, **job._asdict()})
             _apply(target, job, number, writers)
         return True
@@ -120,6 +125,24 @@ def check_readers(target: Target, discard: Iterable[str]) -> None:
                     f"{directory.path}: reader {name!r} stands at {offset or 0} of {end}, and an overwrite would take"
                     f" the rest from it: let it finish, or give discardReaders={name}"
                 )
+
+
+def _check_expected(target: Target, job: Job) -> None:
+    if not job.overwrite or job.expected is None:
+        return
+    for shard in target.existing():
+        directory = target.directory(shard)
+        end, due = Journal(directory.path).end_offset, _due(job, directory.path)
+        if end != due:
+            raise OptionError(
+                f"{directory.path} ends at offset {end}, not at {due} any more: messages came in while this job was at"
+                " work, and overwriting would take them; stop what writes there, and run it again"
+            )
+
+
+def _due(job: Job, path: str) -> int:
+    """Where a journal is expected to end; one that is not named was not there."""
+    return (job.expected or {}).get(os.path.basename(path), 0)
 
 
 def _decision(target: Target, job: str) -> str:
@@ -184,8 +207,10 @@ def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows]
     if job.overwrite and writer.last_batch(job.name) != number:
         writer.rotate()
     span = writer.append_once_encoded(job.name, number, renumbered(files, writer.offset))
-    if job.overwrite:
-        directory = target.directory(shard)
+    directory = target.directory(shard)
+    if job.overwrite and job.expected is not None and span.start > _due(job, directory.path):
+        _log.warning("%s: messages came in before a dead job was finished: nothing is removed", directory.path)
+    elif job.overwrite:
         keep = sum(segment.first_offset >= span.start for segment in directory.segments())
         readers = kept_offsets(directory)
         ignored = [name for name in job.discard if name in readers]

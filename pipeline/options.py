@@ -137,6 +137,13 @@ def _offsets(text: str) -> str | dict[str, int]:
     return found
 
 
+def _expected(text: str) -> dict[str, int]:
+    found = _offsets(text)
+    if isinstance(found, str) or any(offset < 0 for offset in found.values()):
+        raise ValueError("each directory's own offset, 0 or more")
+    return found
+
+
 def _ends(text: str) -> str | dict[str, int]:
     found = _offsets(text)
     if found == "earliest" or (isinstance(found, dict) and -2 in found.values()):
@@ -353,6 +360,14 @@ WRITE: Final = (
         "names, with commas between",
         "",
         "overwrite although these readers have not read everything",
+    ),
+    Option(
+        "expectedOffsets",
+        _expected,
+        None,
+        'JSON as {"orders.3.005": 23}',
+        "",
+        "overwrite only while each directory's next offset is this one: what came meanwhile fails the job",
     ),
 )
 """The options for writing ``sej``."""

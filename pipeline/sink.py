@@ -100,7 +100,8 @@ class _Sink:
         staged = [message for message in messages if isinstance(message, Staged)]
         job = staged[0].job if staged else self._job
         rows = [row for message in staged for row in message.rows]
-        commit(self._target, Job(job, name, number, rows, self._overwrite, self._options["discardReaders"]))
+        discard, expected = self._options["discardReaders"], self._options["expectedOffsets"]
+        commit(self._target, Job(job, name, number, rows, self._overwrite, discard, expected))
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         for job in {self._job, *(message.job for message in messages if isinstance(message, Staged))}:

@@ -6,6 +6,7 @@ A target that is not the source is a copy that follows it: run again, the job re
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.committing import wrote
 from pipeline.counting import count
+from pipeline.discovery import discover
+from pipeline.extents import Extent
 from pipeline.jobs.running import Progress, watched
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.target import Target
@@ -45,24 +48,25 @@ def compact(
         spark: the session.
         source: where from.
         target: where to; what this job wrote there before is replaced, and so is the source, where it is named here as
-            well. Readers that are behind forbid it.
+            well. Readers that are behind forbid it, and so do messages that come into the source meanwhile.
         prefix: of the target's shards.
         bits: of the target's shards.
         keep_deleted: keep the empty values.
         progress: called with the messages so far.
 
     Raises:
-        OptionError: the target holds messages that this job did not write, or a reader is behind.
+        OptionError: the target holds messages that this job did not write, a reader is behind, or messages came into
+            the source that is to be replaced.
     """
     from pyspark.sql import functions as f
 
-    journals = spark.read.format("sej").load(os.fspath(source))
+    journals, ends = _read(spark, source, target)
     latest = journals.groupBy(*_WHOSE, "key").agg(f.max_by(f.struct(*_MESSAGE), "offset").alias("m"))
     rows = latest.select(*_WHOSE, "key", "m.*")
     if not keep_deleted:
         rows = rows.where(f.length("value") > 0)
     with watched(spark, lambda: count(source), progress):
-        _write("compact", rows, source, target, prefix, bits)
+        _write("compact", rows, source, target, prefix, bits, ends)
 
 
 def dedupe(
@@ -91,13 +95,25 @@ def dedupe(
     """
     from pyspark.sql import functions as f
 
-    journals = spark.read.format("sej").load(os.fspath(source))
+    journals, ends = _read(spark, source, target)
     message = ("key", *_MESSAGE)
     first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in by)).agg(
         f.min_by(f.struct(*message), "offset").alias("m")
     )
     with watched(spark, lambda: count(source), progress):
-        _write("dedupe", first.select(*_WHOSE, "m.*"), source, target, prefix, bits)
+        _write("dedupe", first.select(*_WHOSE, "m.*"), source, target, prefix, bits, ends)
+
+
+def _read(
+    spark: SparkSession, source: str | os.PathLike[str], target: str | os.PathLike[str]
+) -> tuple[DataFrame, dict[str, int] | None]:
+    """The messages, and where each journal ends then, if the source itself is replaced: what comes later must stay."""
+    reader = spark.read.format("sej")
+    if os.path.realpath(source) != os.path.realpath(target):
+        return reader.load(os.fspath(source)), None
+    root = os.fspath(target)
+    ends = {origin.name: Extent(origin).end for origin in discover([root])}
+    return reader.option("endingOffsets", json.dumps(ends)).load(root), ends
 
 
 def _write(
@@ -107,11 +123,13 @@ def _write(
     target: str | os.PathLike[str],
     prefix: str | None,
     bits: int | None,
+    ends: dict[str, int] | None,
 ) -> None:
     about = "|".join((os.path.realpath(source), os.path.realpath(target)))
     options = {"txnAppId": f"{job}-{hashlib.sha256(about.encode()).hexdigest()[:20]}"}
     options |= {} if prefix is None else {"prefix": prefix}
     options |= {} if bits is None else {"bits": str(bits)}
+    options |= {} if ends is None else {"expectedOffsets": json.dumps(ends)}
     place = Target.of(os.fspath(target), parse(WRITE, options))
     held = place.existing() and count(target) and not wrote(place, options["txnAppId"])
     if held and os.path.realpath(source) != os.path.realpath(target):

@@ -1,5 +1,7 @@
+import functools
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +14,7 @@ import shard
 from pipeline import jobs
 from pipeline.cli import app
 from pipeline.discovery import discover
+from pipeline.jobs import rewriting
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -73,6 +76,30 @@ def test_compact_keeps_the_latest_and_deletes_by_empty_value(spark: SparkSession
     jobs.compact(spark, tmp_path / "j", tmp_path / "j", keep_deleted=True)
     assert [(key, value) for _, _, key, value in contents(tmp_path / "j")] == [(b"a", b"3"), (b"b", b""), (b"c", b"5")]
     assert sej.Journal(tmp_path / "j").first_offset == 5
+
+
+@pytest.mark.parametrize("job", ["compact", "dedupe"])
+def test_what_comes_in_while_a_source_is_replaced_is_not_lost(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    for index in range(2):
+        fill(tmp_path / "t" / f"orders.1.{index:03x}", 20)
+    write = rewriting._write
+
+    def append_first(*given: Any) -> None:
+        fill(tmp_path / "t" / "orders.1.001", 3, first=100)
+        write(*given)
+
+    monkeypatch.setattr(rewriting, "_write", append_first)
+    run = functools.partial(getattr(jobs, job), spark, tmp_path / "t", tmp_path / "t", prefix="orders", bits=1)
+    with pytest.raises(Exception, match=r"orders\.1\.001 ends at offset 23, not at 20 any more"):
+        run()
+    assert pipeline.count(tmp_path / "t") == 43
+    assert not [path for kind in ("task-*", "job-*") for path in (tmp_path / "t" / ".staging").glob(kind)]
+    monkeypatch.undo()
+    run()
+    with shard.Scanner(shard.Path(tmp_path / "t", "orders", 1)) as scanner:
+        assert b"v-102" in [message.value for _, message in scanner]
 
 
 def test_compacted_copy_follows_its_source(spark: SparkSession, journal: Path, tmp_path: Path) -> None:

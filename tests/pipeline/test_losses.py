@@ -12,10 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import sej
+from pipeline.committing import Job, finish_dead_jobs
 from pipeline.counted import by_checkpoint
 from pipeline.options import READ, STREAM, OptionError, parse
 from pipeline.schema import SCHEMA
+from pipeline.staging import Owner, Stage
 from pipeline.stream import SejStreamReader
+from pipeline.target import Target
 from tests.pipeline.conftest import fill
 
 ALL = ReadAllAvailable()
@@ -127,6 +130,24 @@ def test_batches_are_counted_by_the_query_and_not_by_a_folders_name(
     (tmp_path / "moved" / "checkpoint" / "metadata").write_text(json.dumps({"id": "begun anew"}))
     assert names(tmp_path / "moved") != first
     assert by_checkpoint("hdfs://host/checkpoint") == by_checkpoint("hdfs://host/checkpoint/")
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_what_came_before_a_dead_job_is_finished_is_not_overwritten(tmp_path: Path, late: int) -> None:
+    """The job had replaced what it had read: it was decided, and then its driver died."""
+    fill(tmp_path / "j", 10)
+    target = Target(str(tmp_path / "j"), None, None)
+    stage = Stage(target.staging, "dead", Owner.here())
+    stage.append(0, [b"new"], [b"k"], 0, 1)
+    job = Job("dead", "compact", 1, stage.finish(), True, (), {"j": 10})
+    decision = {"prefix": None, "bits": None, **job._asdict()}
+    Path(target.staging, "job-dead.json").write_text(json.dumps(decision))
+    fill(tmp_path / "j", late, first=100)
+    finish_dead_jobs(target)
+    with sej.Scanner(tmp_path / "j") as scanner:
+        found = [message.value for message in scanner]
+    assert found[-1] == b"new"
+    assert len(found) == (1 if not late else 10 + late + 1)
 
 
 @pytest.mark.parametrize("given", ["earliest", '{"orders.1.000": -2}'])
