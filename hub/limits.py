@@ -78,7 +78,6 @@ class Limits:
         """How many bytes a client's segments hold."""
         return sum(
             segment.size
-            for source in find_sources(self._root, disk=self._disk)
-            if source.client == client
+            for source in find_sources(self._root, client=client, disk=self._disk)
             for segment in Journal(source_path(self._root, source), disk=self._disk).segments
         )

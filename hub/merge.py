@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, Literal, Self
 
 from hub.errors import SourceError
-from hub.naming import Source, find_sources, require_root, source_path
+from hub.naming import Made, Source, find_sources, require_root, source_path
 from hub.ordering import Merger
 from hub.vector import Vector
 from sej.cursor import Cursor
@@ -50,11 +50,12 @@ _CHUNKS: Final = 4
 class _Slot:
     """One directory of the merge."""
 
-    __slots__ = ("chunk_bytes", "committed", "cursor", "error", "left_at", "limit", "reads", "source", "watch")
+    __slots__ = ("chunk_bytes", "committed", "cursor", "error", "left_at", "limit", "made", "reads", "source", "watch")
 
-    def __init__(self, source: Source, cursor: Cursor, chunk_bytes: int) -> None:
+    def __init__(self, source: Source, cursor: Cursor, chunk_bytes: int, made: Made) -> None:
         self.source = source
         self.cursor = cursor
+        self.made = made
         self.chunk_bytes = chunk_bytes
         self.committed: int | None = None
         self.left_at: int | None = None  # behind what was given out, where it was left out
@@ -366,7 +367,9 @@ class Merge:
                 slot.cursor, slot.chunk_bytes = self._cursor(slot.source, slot.cursor.due, chunk_bytes), chunk_bytes
         for source in fresh:
             self._by_source[source] = self._merger.add(source)
-            self._slots.append(_Slot(source, self._cursor(source, self._vector[source], chunk_bytes), chunk_bytes))
+            made = Made.look(source_path(self.root, source), self._disk)
+            cursor = self._cursor(source, self._vector[source], chunk_bytes)
+            self._slots.append(_Slot(source, cursor, chunk_bytes, made))
         clients = {client: rank for rank, client in enumerate(sorted({source.client for source in self._by_source}))}
         for rank, source in enumerate(sorted(self._by_source)):
             self._merger.rank(self._by_source[source], clients[source.client], rank)
@@ -390,6 +393,8 @@ class Merge:
             batch = slot.cursor.read(slot.limit)
             if not batch and judge and slot.cursor.judge():
                 batch = slot.cursor.read(slot.limit)
+            if not batch or number in self._silent or number in self._excused:
+                self._require_same(slot)
         except (SejError, OSError) as error:
             self._fail(number, error)
             return False
@@ -407,6 +412,10 @@ class Merge:
         if number not in self._silent and number not in self._excused:
             self._silent[number] = self._clock()
         return False
+
+    def _require_same(self, slot: _Slot) -> None:
+        if not slot.made.is_still(source_path(self.root, slot.source), self._disk):
+            raise SejError("this directory was made anew since the merge began; a merge of another name reads it")
 
     def _keep_open(self, number: int) -> None:
         self._open[number] = None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from sej.disk import OS, Disk
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 
 __all__ = [
     "MARKER",
+    "Made",
     "Source",
     "check_client",
     "check_journal",
@@ -49,6 +50,29 @@ class Source(NamedTuple):
     def __str__(self) -> str:
         """The name of its directory."""
         return self.name
+
+
+class Made(NamedTuple):
+    """What a SEJ directory that was made anew under the same name has not got.
+
+    Attributes:
+        jnl: which directory holds its segments; None: none.
+        named: which file says its identity; None: none, as where the original made it.
+    """
+
+    jnl: object
+    named: object
+
+    @classmethod
+    def look(cls, path: str, disk: Disk) -> Self:
+        """At the directory as it is now."""
+        jnl, named = disk.status(os.path.join(path, "jnl")), disk.status(os.path.join(path, "id"))
+        return cls(jnl and jnl.identity, named and (named.identity, named.mtime_ns))
+
+    def is_still(self, path: str, disk: Disk) -> bool:
+        """Whether it is the same directory; one that has got its first identity since then is."""
+        now = self.look(path, disk)
+        return now.jnl == self.jnl and (self.named is None or now.named == self.named)
 
 
 def check_client(client_id: str) -> str:
@@ -100,12 +124,15 @@ def source_path(root: str, source: Source) -> str:
     return os.path.join(root, source.name)
 
 
-def find_sources(root: str, *, disk: Disk = OS) -> list[Source]:
-    """Every client directory in a root, sorted by client and journal; what is no SEJ directory is left out."""
+def find_sources(root: str, *, client: str | None = None, disk: Disk = OS) -> list[Source]:
+    """Every client directory in a root, sorted by client and journal; what is no SEJ directory is left out.
+
+    client: this client's alone.
+    """
     found = []
     for name in disk.list(root):
         source = parse_source(name)
-        if source is not None:
+        if source is not None and client in (None, source.client):
             inside = disk.status(os.path.join(root, name, "jnl"))
             if inside is not None and inside.is_dir:
                 found.append(source)

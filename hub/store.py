@@ -237,7 +237,7 @@ class Store:
     def journals(self, client_id: str) -> list[str]:
         """A client's journals, sorted."""
         check_client(client_id)
-        return [source.journal_dir for source in self.sources() if source.client == client_id]
+        return [source.journal_dir for source in find_sources(self.root, client=client_id, disk=self._disk)]
 
     def sources(self) -> list[Source]:
         """Every client and journal, sorted."""

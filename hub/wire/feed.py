@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from hub.errors import ConflictError, GapError
+from hub.naming import Made
 from hub.wire.client import Standing
 from sej.cursor import Cursor
 from sej.directory import Directory
@@ -70,7 +71,7 @@ class Feed:
         self._cursor: Cursor | None = None
         self._create = False
         self._watch: Watch | None = None
-        self._made: tuple[object, object] | None = None
+        self._made: Made | None = None
         self._judged: tuple[object, int] | None = None
         self._reading = threading.Lock()
         """Held by the thread that reads for the wire, which may not have noticed yet that its call is over."""
@@ -182,7 +183,7 @@ class Feed:
 
     def _start(self, standing: Standing, end: int) -> None:
         """Decide where to go on, given where the hub stands."""
-        self._made = self._marks()
+        self._made = Made.look(self.path, self._disk)
         first = Journal(self.path, disk=self._disk).first_offset
         self._create = not standing.known
         due = standing.next_offset
@@ -225,17 +226,9 @@ class Feed:
                 self.sent_bytes += len(data)
             yield data
 
-    def _marks(self) -> tuple[object, object]:
-        """What a journal that was made anew under the same name has not got: the directory, and the identity."""
-        jnl, named = self._disk.status(self._directory.jnl), self._disk.status(self._directory.at("id"))
-        return jnl and jnl.identity, named and (named.identity, named.mtime_ns)
-
     def _is_another(self) -> bool:
         """Whether this is not the journal any more that the hub was asked about."""
-        if self._made is None:
-            return False
-        jnl, named = self._marks()
-        return jnl != self._made[0] or (self._made[1] is not None and named != self._made[1])
+        return self._made is not None and not self._made.is_still(self.path, self._disk)
 
     def _judge(self, end: int) -> None:
         """Make sure that what stands behind the last good message is a torn tail, and hides no messages.

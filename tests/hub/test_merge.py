@@ -270,6 +270,23 @@ def test_a_commit_keeps_what_was_given_out_of_a_client_that_was_left_out(tmp_pat
     assert sej.read_offset(tmp_path / "b.j", "r") == 1
 
 
+@pytest.mark.parametrize("count", [5, 10, 15])
+def test_a_directory_that_was_made_anew_under_a_merge_is_named(tmp_path: Path, count: int) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(n, n) for n in range(10)])
+        store.put("b", "j", [at(0, 1)])
+    with hub.Merge(tmp_path, "r") as merge:
+        assert len(list(merge)) == 11
+        shutil.rmtree(tmp_path / "a.j")
+        with hub.Store(tmp_path) as store:
+            store.put("a", "j", [at(n, 100 + n) for n in range(count)])
+            store.put("b", "j", [at(1, 2)])
+        with pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+            list(merge)
+        merge.skip(Source("a", "j"))
+        assert [message.offset for _, message in merge] == [1]
+
+
 def test_a_directory_that_lost_messages_is_named(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(offset, offset) for offset in range(5)])

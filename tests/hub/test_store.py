@@ -1,6 +1,7 @@
 """The store: idempotent, durable, refusing what does not belong, one lock a directory."""
 
 import importlib.util
+import os
 import shutil
 import threading
 import types
@@ -12,7 +13,7 @@ import pytest
 
 import hub
 import sej
-from sej.disk import OS, File
+from sej.disk import OS, File, OsDisk, Status
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
 from tests.sej.hooks import HookedDisk
@@ -351,6 +352,31 @@ def test_quotas_count_what_is_there(tmp_path: Path) -> None:
         hub.clean(tmp_path, max_bytes=300)  # retention makes room
         assert store.put("a", "j", messages[20:22]) == 22
     assert not (tmp_path / "a.k").exists()
+
+
+class LookedAt(OsDisk):
+    """Keeps the paths that were looked at."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        self.paths.append(os.fspath(path))
+        return super().status(path)
+
+
+def test_a_quota_looks_at_no_other_client(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        for client in ("a", "b"):
+            store.put(client, "j", sample(2))
+    disk = LookedAt()
+    with hub.Store(tmp_path, max_client_bytes=1000, disk=disk) as store:
+        assert store.put("a", "j", sample(3)) == 3
+        assert store.journals("a") == ["j"]
+        with pytest.raises(hub.QuotaError):
+            store.put("a", "k", sample(100))
+    assert any("a.j" in path for path in disk.paths)
+    assert not any("b.j" in path for path in disk.paths)
 
 
 def test_every_power_loss_keeps_what_was_acknowledged() -> None:
