@@ -155,7 +155,7 @@ def export(journals: JournalsLike, directory: Path, name: str, journal: Path, th
 @click.option("--drop-keys", is_flag=True, help="Leave out keys and types, for which Kestrel has no place.")
 @click.pass_obj
 def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, drop_keys: bool) -> None:
-    """Add the messages of a SEJ journal to a queue: all of them or none.
+    """Add the messages of a SEJ journal to a queue: all or none. For Kestrel 3 those before a refused one are in.
 
     Example: sej kestrel import spool cars cars
     """

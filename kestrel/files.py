@@ -26,6 +26,7 @@ __all__ = ["KEPT", "Listing", "Part", "check_name", "join", "list_parts", "lock_
 
 KEPT: Final = "kept"
 _FORBIDDEN: Final = "./~\\\0"
+_MAX_STAMP: Final = 1 << 62
 
 
 class Part(NamedTuple):
@@ -78,8 +79,8 @@ def lock_path(directory: str | os.PathLike[str], name: str) -> str:
 
 
 def stamp_of(text: str) -> int | None:
-    """The number in a file name; None where it is none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 else None
+    """The number in a file name; None where it is none, or so high that no higher one fits the original's 64 bits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) < _MAX_STAMP else None
 
 
 def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> Listing:

@@ -115,6 +115,8 @@ class Queue(Opened):
         """The head, which stays. As :meth:`get`."""
         with self._guard:
             entry = self._wait(timeout)
+            if entry is not None and self._waiters:
+                self._changed.notify()  # the item stays, and this call may have been the one that was woken for it
             return None if entry is None else entry.item
 
     def reserve(self, timeout: float | None = 0.0) -> tuple[int, Item] | None:

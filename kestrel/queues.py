@@ -106,10 +106,15 @@ class Queues:
                 queue.put(data, expiry=expiry)
 
     def delete(self, name: str) -> None:
-        """Delete a queue with its files; a child leaves its parent by it."""
+        """Delete a queue with its files; a child leaves its parent by it. One that others expire into begins anew."""
         with self._guard:
             self.open(name).delete()
             del self._open[name]
+            heirs = [one for other, one in self._open.items() if self._merged(other).get("expire_to") == name]
+            if heirs:  # what expires in these goes there from now on
+                target = self.open(name)
+                for heir in heirs:
+                    heir.expire_into(target)
 
     def flush(self) -> int:
         """Flush all queues; returns how many items were removed."""

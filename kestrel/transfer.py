@@ -112,7 +112,7 @@ class Progress:
         except FileNotFoundError:
             return None
         try:
-            found = json.loads(file.read(1 << 20, 0))
+            found = json.loads(file.read(file.status().size, 0))
             if not isinstance(found, dict) or not {"source", "start", "count"} <= found.keys():
                 raise ValueError
         except ValueError:

@@ -27,6 +27,7 @@ __all__ = [
     "Bookmark",
     "Listing",
     "Reading",
+    "behind_zeros",
     "check_magic",
     "list_files",
     "read_bookmark",
@@ -167,13 +168,13 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
         reading = Reading(file)
         yield from reading.items()
         while beyond_zeros and reading.ended:
-            reading = Reading(file, start=_behind_zeros(file, reading.position))
+            reading = Reading(file, start=behind_zeros(file, reading.position))
             yield from reading.items()
     finally:
         file.close()
 
 
-def _behind_zeros(file: File, position: int) -> int:
+def behind_zeros(file: File, position: int) -> int:
     """The first byte from position on that is not zero, or the end."""
     while block := file.read(_BLOCK, position):
         rest = block.lstrip(b"\0")

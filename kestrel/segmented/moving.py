@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Literal
 
-from kestrel.errors import MoveError
+from kestrel.errors import MissingError, MoveError
 from kestrel.files import KEPT, join
 from kestrel.fuse import opening
 from kestrel.packing import wall_clock_ms
@@ -50,7 +50,7 @@ def export(
         directory: where the queue's files are.
         name: the queue.
         writer: a ``sej.Writer``.
-        reader: whose items.
+        reader: whose items; empty for the default reader.
         read_back: called with the first offset, gives the messages from there on, to be compared.
         disk: the seam of the queue's files.
         now_ms: the clock.
@@ -60,8 +60,13 @@ def export(
             something else.
         BusyError: somebody has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
+        MissingError: there is no such reader.
     """
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
+        if reader not in queue.readers:
+            raise MissingError(
+                f"the queue {name} has no reader {reader!r}; its readers are {queue.readers}", path=os.fspath(directory)
+            )
         bookmark = queue.reader(reader).bookmark
         rows = (
             row_of(item.data, item.add_time, item.expire_time, now_ms=now_ms)
@@ -87,7 +92,7 @@ def import_(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Put messages into a queue that nobody has open, for all of its readers.
+    """Put messages into a queue that nobody has open, for all of its readers; those before a refused one are in.
 
     Args:
         directory: where the queue's files are; made if missing.

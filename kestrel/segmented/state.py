@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kestrel.errors import Damage, DamageError
 from kestrel.journal import open_file
 from kestrel.segmented.codec import Item
-from kestrel.segmented.files import Bookmark, Reading, check_magic, list_files, read_bookmark
+from kestrel.segmented.files import Bookmark, Reading, behind_zeros, check_magic, list_files, read_bookmark
 from kestrel.segmented.format import WRITER_MAGIC
 from sej.disk import OS, Disk
 
@@ -68,8 +68,7 @@ def load(directory: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> St
             check_magic(file, WRITER_MAGIC)
             reading = Reading(file)
             items.extend(reading.items())
-            left = file.read(1 << 20, reading.position)
-            if reading.ended and left.strip(b"\0"):
+            if reading.ended and behind_zeros(file, reading.position) < file.status().size:
                 beyond.append(Damage(path, reading.position, "records stand behind the zero byte that ends the file"))
         except DamageError as error:
             damage.append(Damage(path, error.position or 0, error.reason))

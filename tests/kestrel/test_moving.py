@@ -9,7 +9,9 @@ import pytest
 import kestrel
 import sej
 from kestrel import segmented
-from kestrel.errors import FailedError, MoveError
+from kestrel.errors import FailedError, MissingError, MoveError
+from kestrel.transfer import Progress
+from sej.disk import OS
 from tests.crash.disk import CrashDisk, FaultyDisk
 
 
@@ -225,3 +227,20 @@ def test_libkestrel_there_and_back(tmp_path: Path) -> None:
     assert [item.data for item in items] == due
     assert [item.add_time for item in items] == [message.timestamp // 1_000_000 for message in messages]
     assert items[-1].expire_time == 2_000_000_000_000
+
+
+def test_an_export_for_a_reader_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    with segmented.Queue(tmp_path / "q", "jobs") as queue:
+        queue.put_many([b"a", b"b"])
+    with sej.Writer(tmp_path / "j") as writer:
+        with pytest.raises(MissingError, match="no reader 'typo'"):
+            segmented.export(tmp_path / "q", "jobs", writer, reader="typo")
+        assert list(segmented.load(tmp_path / "q", "jobs").readers) == [""]
+        assert segmented.export(tmp_path / "q", "jobs", writer).count == 2
+
+
+def test_progress_of_any_length_is_read_again(tmp_path: Path) -> None:
+    """A reader's source names each id that was committed out of order."""
+    progress = Progress(str(tmp_path / "progress"), [list(range(10**12, 10**12 + 80_000))], OS)
+    progress.save(5, 3)
+    assert (progress.load() or {})["count"] == 3

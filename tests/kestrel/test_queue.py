@@ -419,3 +419,42 @@ def test_a_forked_child_that_closes_the_queue_leaves_its_files_alone(tmp_path: P
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
         queue.put(b"more")
         assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"more"]
+
+
+def test_a_peek_that_was_woken_wakes_the_next(opened: Callable[..., kestrel.Queue]) -> None:
+    """One put wakes one waiter; a peek leaves the item to another."""
+    with opened() as queue:
+        found: list[tuple[str, kestrel.Item | None]] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(("peek", queue.peek(None)))),
+            threading.Thread(target=lambda: found.append(("get", queue.get(None)))),
+        ]
+        for number, thread in enumerate(threads):
+            thread.start()
+            while queue.counters().waiters <= number:
+                pass
+        queue.put(b"item")
+        for thread in threads:
+            thread.join(60)
+        queue.evict_waiters()  # for a thread that sleeps on although the item is there
+        assert sorted(name for name, _ in found) == ["get", "peek"]
+
+
+def test_a_queue_that_others_expire_into_may_be_deleted(tmp_path: Path, clock: Clock) -> None:
+    with Queues(tmp_path, {"cars": {"expire_to": "late"}}, now_ms=clock) as queues:
+        queues.put("cars", b"first", expiry=START + 1)
+        queues.delete("late")
+        clock.now += 10
+        assert queues.open("cars").get() is None
+        assert values(queues.open("late")) == [b"first"]
+
+
+def test_a_number_at_the_end_of_all_numbers_is_no_number(tmp_path: Path) -> None:
+    """A rotated file is named by a higher one, which must still be a number for everybody."""
+    (tmp_path / "cars.9999999999999999999").write_bytes(b"\x01")
+    with kestrel.Queue(tmp_path, "cars", max_memory_bytes=50) as queue:
+        for number in range(9):
+            queue.put(b"%d" % number)
+    found = kestrel.replay(tmp_path, "cars")
+    assert [item.data for item in found.items] == [b"%d" % number for number in range(9)]
+    assert len(found.files) > 1

@@ -7,7 +7,9 @@ import pytest
 
 import kestrel
 from kestrel import segmented
+from kestrel.segmented.codec import encode_put
 from kestrel.segmented.files import read_reader_file, read_writer_file
+from kestrel.segmented.format import WRITER_MAGIC
 from tests.kestrel.golden import cases, lay_out, plain, tree
 
 CASES = cases("libkestrel")
@@ -95,3 +97,10 @@ def test_what_stands_behind_zeros_is_found_again(tmp_path: Path) -> None:
     found = list(read_writer_file(tmp_path / "jobs.1475195912694", beyond_zeros=True))
     assert [one.id for one in found][:4] == [1, 2, 3, 4]
     assert len(found) > 4
+
+
+def test_what_stands_behind_many_zeros_is_reported(tmp_path: Path) -> None:
+    first = segmented.Item(1, 1, None, 0, b"item")
+    for stamp, tail in ((1, encode_put(first._replace(id=2))), (2, b"")):
+        (tmp_path / f"jobs.{stamp}").write_bytes(WRITER_MAGIC + encode_put(first) + bytes(2 << 20) + tail)
+    assert [place.file for place in segmented.load(tmp_path, "jobs").beyond_end] == ["jobs.1"]
