@@ -157,20 +157,26 @@ class Claimer:
             pull: count its retries down.
         """
         source = self._source
-        for _ in range(_TRIES):
+        tries = _TRIES
+        while tries:
             try:
                 with source.session() as session:
                     self._catch_up()
                     found = self._next(session.file)
                     if not session.still():  # somebody was writing there: what is claimed stands elsewhere by now
+                        tries -= 1
                         continue
                     if found is None:
                         return None
+                    if found.dead and _used_up(found.place.raw):
+                        tries -= not self._give_up(session, found)
+                        continue
                     claim = self._claim(session, found, owner, pull)
             except FileNotFoundError:
                 return None
             if claim is not None:
                 return claim
+            tries -= 1
         return None
 
     def give_back(self) -> None:
@@ -246,15 +252,16 @@ class Claimer:
         holder = holder_of(raw)
         return bool(holder) and is_alive(holder, dead_hosts=self._dead_hosts)
 
+    def _give_up(self, session: Session, found: _Found) -> bool:
+        source = self._source
+        old = source.ledger.claims.get(found.place.position)
+        holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
+        reason = "its worker died, and no retries were left"
+        change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
+        return source.write(session, [found.place], [change], "give up a message")[1]
+
     def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
         source = self._source
-        if found.dead and _used_up(found.place.raw):
-            old = source.ledger.claims.get(found.place.position)
-            holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
-            reason = "its worker died, and no retries were left"
-            change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
-            source.write(session, [found.place], [change], "give up a message")
-            return None
         name = owner_text(owner=owner)
         counted: Variable | None = None
 

@@ -6,9 +6,10 @@ What a writer must offer (:class:`OnceWriter`; ``sej.Writer`` does):
   it is called again with the same batch, even after a crash, appends nothing.
 - ``sync()`` returns when what was appended is on the medium.
 
-Steps for a batch: claim the messages; write what they are into ``jobs.tq.drain``, synced (the intent); ``append_once``;
-``sync``; mark the messages; sync the queue file; close the intent. Whoever finds an open intent repeats from
-``append_once`` with the very same values, so the journal recognises them, and marks what is still queued.
+Steps for a batch: claim the messages; sync queue file and ledger; write what they are into ``jobs.tq.drain``, synced
+(the intent); ``append_once``; ``sync``; mark the messages; sync the queue file; close the intent. Whoever finds an open
+intent repeats from ``append_once`` with the very same values, so the journal recognises them, and marks what is still
+queued, which is known by its claims.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def drain(
                 raws = [message._raw for message in messages]
                 owners = [claim.owner.encode() for claim in claims]
                 intent = Intent(intent.producer, before + 1, raws, owners, keys)
+                source.sync()  # by its claim each is known after a power loss
                 write_intent(source.disk, path, intent, source.path)
             except BaseException:
                 if read_intent(source.disk, path).number == before:  # the next run knows nothing of this batch
@@ -102,11 +104,7 @@ def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, known
             source.edit(place, change, "mark a message that is in the journal")
         except MessageMovedError as error:
             source.report(place.position, place.raw, "changed", f"is in the journal, left as it is: {error.reason}")
-    file = source.disk.open(source.path, "edit")
-    try:
-        file.sync()
-    finally:
-        file.close()
+    source.sync()
     write_intent(source.disk, path, intent._replace(raws=[], owners=[], keys=None), source.path)
     return len(intent.raws)
 

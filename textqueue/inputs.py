@@ -60,7 +60,8 @@ class Inputs:
     @property
     def directories(self) -> set[str]:
         """Where files stand, or will."""
-        names = {os.path.dirname(source.path) or "." for source in self.sources}
+        # Where a file is a link, it is changed there and replaced here.
+        names = {os.path.dirname(path) or "." for source in self.sources for path in (source.path, source.home)}
         return names | ({self._files.directory} if self._files is not None else set()) or {"."}
 
     def look(self) -> None:

@@ -258,6 +258,11 @@ class Ledger:
         replace_beside(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
         self.refresh(look=True)
 
+    def sync(self) -> None:
+        """Force it to the medium."""
+        if self._file is not None and not self._read_only:
+            self._file.sync()
+
     def close(self) -> None:
         """Give the descriptor back and forget what was read."""
         if self._file is not None:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 from sej.disk import OS, Disk
@@ -375,15 +376,10 @@ class TextQueue:
 
     def sync(self) -> None:
         """Force what was written to the medium: after this a power loss takes none of it."""
+        self._check_open()
         for source in self._inputs.sources:
-            try:
-                file = self._disk.open(source.path, "edit")
-            except FileNotFoundError:
-                continue
-            try:
-                file.sync()
-            finally:
-                file.close()
+            with suppress(FileNotFoundError):
+                source.sync()
 
     def __enter__(self) -> Self:
         """Itself."""

@@ -316,6 +316,21 @@ class Source:
         if self.ledger.lines > 2 * MARKS_KEPT:
             self.ledger.shorten()
 
+    def sync(self) -> None:
+        """Force the file and the ledger to the medium.
+
+        Raises:
+            FileNotFoundError: there is no file.
+        """
+        self.check_open()
+        with self.guard:  # which ends a hold: who opens a file that this process holds would wait for itself
+            file = self.disk.open(self.path, "edit")
+            try:
+                file.sync()
+            finally:
+                file.close()
+            self.ledger.sync()
+
     def check_open(self) -> None:
         """Refuse what comes after the end.
 

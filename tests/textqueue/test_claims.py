@@ -475,3 +475,14 @@ def test_a_forked_child_puts_back_nothing_of_its_parents(path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert other.take() is None
         assert claim.done()
+
+
+@pytest.mark.parametrize("room", [24, 30])
+def test_however_many_workers_died_on_a_last_try_the_next_message_is_found(path: Path, room: int) -> None:
+    dead = owner_text(room, f"999999999@{host_name()}/1").decode()
+    path.write_text(f"-x\n\\mutex={dead:{room}}\n\\retries=0\n" * 40 + "-free\n")
+    with TextQueue(path) as q:
+        claim = q.take()
+        assert claim is not None
+        assert claim.message.value == "free"
+    assert path.read_bytes().count(b"!x\n") == 40

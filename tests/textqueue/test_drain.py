@@ -11,8 +11,10 @@ import pytest
 
 import sej
 from sej.disk import OS
-from tests.crash.disk import FaultyDisk
+from sej.locks import host_name
+from tests.crash.disk import CrashDisk, FaultyDisk
 from textqueue import TextQueue, TextQueueError
+from textqueue.mutex import owner_text
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -95,6 +97,47 @@ def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Pa
             assert q.drain_to(w) == 4
     assert sorted(journal(tmp_path / "j")) == sorted([*VALUES, b"new"])
     assert path.read_bytes() == b"=new\n" + DRAINED
+
+
+class Remembering:
+    """A journal that keeps batches through a power loss once they were synced."""
+
+    def __init__(self, disk: CrashDisk, batches: dict[tuple[str, int], Sequence[bytes]]) -> None:
+        self.disk = disk
+        self.batches = batches
+
+    def append_once(
+        self, name: str, number: int, values: Sequence[bytes], keys: Sequence[bytes] | None = None
+    ) -> object:
+        return self.batches.setdefault((name, number), values)
+
+    def sync(self) -> None:
+        self.disk.mark(dict(self.batches))
+
+
+def test_a_power_loss_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    file = disk.open("/q/jobs.tq", "new")
+    file.write(b"-m\n-m\n-m\n")
+    file.sync()
+    file.close()
+    disk.mark({})
+    with monkeypatch.context() as patch:  # the process that the power takes
+        gone = owner_text(owner=f"999999999@{host_name()}/1")
+        patch.setattr("textqueue.claims.owner_text", lambda *_, **__: gone)
+        patch.setattr("textqueue.claims.is_alive", lambda *_, **__: True)
+        with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:
+            assert q.drain_to(Remembering(disk, {})) == 3
+    states = 0
+    for crash in disk.crash_states():
+        if crash.marks:
+            states += 1
+            batches = dict(crash.marks[-1])
+            with TextQueue("/q/jobs.tq", disk=crash.disk, settle_s=0) as q:
+                q.drain_to(Remembering(crash.disk, batches))
+            assert [value for values in batches.values() for value in values] == [b"m"] * 3
+    assert states > 20
 
 
 @pytest.mark.parametrize("fail_at", range(1, 40))

@@ -224,6 +224,7 @@ def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
         assert link.is_symlink()
         assert claim.done()
         assert other.input_files == [str(link)]
+        assert {str(path.parent), str(tmp_path)} <= other._inputs.directories
     assert path.read_bytes() == b"=a\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["done.txt", "jobs.tq", "there"]
 
