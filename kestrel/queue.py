@@ -74,7 +74,10 @@ class Queue(Opened):
                 self._changed.notify()
 
     def put_many(self, values: Iterable[bytes], *, expiry: int = 0) -> int:
-        """Add items at the end, with one write: all of them or none; returns how many.
+        """Add items at the end, with one write; returns how many. Limits refuse all of them or none.
+
+        Where the write fails in its midst, or the process dies there, the first ones may be found at the next opening:
+        the format has nothing that binds them together.
 
         Args:
             values: their bytes.

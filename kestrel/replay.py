@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kestrel.codec import Operation
-from kestrel.errors import Damage, DamageError
+from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.files import Part, list_parts
 from kestrel.format import (
     ADD_XID,
@@ -34,6 +34,8 @@ from kestrel.journal import Dialect, read_journal
 from sej.disk import OS, Disk
 
 __all__ = ["Entry", "Item", "Machine", "State", "Store", "next_xid", "read_part", "replay"]
+
+_TRIES: Final = 20
 
 
 class Item(NamedTuple):
@@ -166,6 +168,8 @@ class State(NamedTuple):
 def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "auto", disk: Disk = OS) -> State:
     """What a queue's journal adds up to; changes nothing, takes no lock and holds all of it in memory.
 
+    Where a queue that is in use rotates or rewrites its files meanwhile, they are read again.
+
     Args:
         directory: where the files are.
         name: the queue.
@@ -179,10 +183,31 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         MissingError: there is no such directory.
         BadNameError: no queue can have this name.
     """
+    for _ in range(_TRIES):
+        parts = list_parts(directory, name, disk).parts
+        before = _identities(parts, disk)
+        try:
+            state = _replay(parts, dialect, disk)
+        except MissingError:
+            continue
+        if _identities(list_parts(directory, name, disk).parts, disk) == before:
+            return state
+    return _replay(list_parts(directory, name, disk).parts, dialect, disk)
+
+
+def _identities(parts: list[Part], disk: Disk) -> list[object]:
+    """Which files these are, whatever is appended to them."""
+    found: list[object] = []
+    for part in parts:
+        status = disk.status(part.path)
+        found.append((part, status and status.identity))
+    return found
+
+
+def _replay(parts: list[Part], dialect: Dialect, disk: Disk) -> State:
     entries: deque[Entry] = deque()
     machine = Machine(entries)
     damage: list[Damage] = []
-    parts = list_parts(directory, name, disk).parts
     for part in parts:
         for operation in read_part(part, damage, dialect=dialect, disk=disk):
             machine.apply(operation)

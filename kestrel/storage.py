@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from time import time_ns as _time_ns
 from typing import Final
 
-from kestrel.errors import BusyError, Damage, DamageError
+from kestrel.errors import BadNameError, BusyError, Damage, DamageError
 from kestrel.files import KEPT, Listing, check_name, join, list_parts, lock_path
 from kestrel.fuse import Fuse
 from kestrel.syncing import Sync, Syncer
@@ -104,6 +104,8 @@ class Storage:
     ) -> None:
         self.directory = os.fspath(directory)
         self.name = check_name(name)
+        if name == KEPT:  # its journal would stand where every queue of the directory keeps what it must not lose
+            raise BadNameError(f"a queue cannot be named {KEPT!r}, as our folder is", path=self.directory)
         self.damage: list[Damage] = []
         self.current: Piece
         self._disk = disk

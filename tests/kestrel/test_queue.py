@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from kestrel.errors import BadNameError, BusyError, FailedError, FullError, Shut
 from kestrel.format import WRITTEN
 from kestrel.queues import Queues
 from kestrel.replay import next_xid
+from sej.disk import Mode
+from tests.crash.disk import CrashDisk
 
 START = 1_500_000_000_000
 
@@ -458,3 +461,35 @@ def test_a_number_at_the_end_of_all_numbers_is_no_number(tmp_path: Path) -> None
     found = kestrel.replay(tmp_path, "cars")
     assert [item.data for item in found.items] == [b"%d" % number for number in range(9)]
     assert len(found.files) > 1
+
+
+def test_our_folder_is_no_queue(tmp_path: Path) -> None:
+    with pytest.raises(BadNameError, match="our folder"):
+        kestrel.Queue(tmp_path, "kept")
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+@pytest.mark.parametrize("change", ["rotate", "rewrite"])
+def test_a_replay_beside_a_queue_in_use_sees_every_item(change: str, moment: int) -> None:
+    """The files are renamed after they were listed: at the first or second time that the replay opens one."""
+    disk = CrashDisk()
+    ticks = count(START)
+    with kestrel.Queue("/q", "cars", max_memory_bytes=200, disk=disk, now_ms=lambda: next(ticks)) as queue:
+        queue.put_many([b"item"] * 12)
+        queue.put(b"last")
+        looks = [0]
+
+        class Watched(CrashDisk):
+            def open(self, path: str | os.PathLike[str], mode: Mode) -> Any:
+                looks[0] += mode == "read"
+                if mode == "read" and looks[0] == moment:
+                    if change == "rotate":
+                        queue._storage.rotate()
+                    else:
+                        queue._growth.rewrite(queue._machine, START)
+                return super().open(path, mode)
+
+        disk.__class__ = Watched
+        found = kestrel.replay("/q", "cars", disk=disk)
+        disk.__class__ = CrashDisk
+        assert [item.data for item in found.items] == [b"item"] * 12 + [b"last"]
