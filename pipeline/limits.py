@@ -1,12 +1,14 @@
 """How far one micro-batch goes: a limit in messages or bytes, spread over the directories by what each has.
 
-As the Kafka source does it: a directory with twice the backlog gets twice the share, and everyone who has something
-gets at least one message, so that nobody starves.
+As the Kafka source does it: a directory with twice the backlog gets twice the share. Whose share is less than a message
+gets one in turn with the others of that kind, so that nobody starves, however many directories there are and however
+long the backlog of another is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from zlib import crc32
 
 __all__ = ["by_bytes", "by_messages"]
 
@@ -22,33 +24,51 @@ def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) 
     total = sum(waiting.values())
     if total <= limit:
         return dict(ends)
-    return {name: starts[name] + share for name, share in _shares(waiting, limit).items()}
+    shares = {name: amount * limit // total for name, amount in waiting.items()}
+    left = limit - sum(shares.values())
+    late = _in_turn((name for name in waiting if waiting[name] and not shares[name]), starts)
+    most = sorted((name for name in waiting if shares[name]), key=lambda name: (-waiting[name], name))
+    for name in [*late, *most][:left]:  # what rounding leaves
+        shares[name] += shares[name] < waiting[name]
+    return {name: starts[name] + share for name, share in shares.items()}
 
 
 def by_bytes(
     starts: Mapping[str, int], ends: Mapping[str, int], limit: int, size_of: Callable[[str, int, int], int]
 ) -> dict[str, int]:
-    """New ends, so that about limit bytes are read; a message that is larger comes alone."""
-    sizes = {name: size_of(name, starts[name], ends[name]) for name in ends if ends[name] > starts[name]}
-    total = sum(sizes.values())
-    found = dict(ends)
-    if total <= limit:
-        return found
-    for name, share in _shares(sizes, limit).items():
-        count = ends[name] - starts[name]
-        found[name] = starts[name] + max(count * share // max(sizes[name], 1), 1 if share else 0)
-    return found
+    """New ends, so that about limit bytes are read; a message that is larger comes alone.
+
+    Example:
+        >>> by_bytes({"a": 0, "b": 0}, {"a": 30, "b": 10}, 200, lambda name, start, stop: 10 * (stop - start))
+        {'a': 15, 'b': 5}
+        >>> sum(by_bytes({"a": 0, "b": 0}, {"a": 1, "b": 1}, 200, lambda name, start, stop: 1000).values())
+        1
+    """
+    waiting = {name: ends[name] - starts[name] for name in ends if ends[name] > starts[name]}
+    sizes = {name: max(size_of(name, starts[name], ends[name]), 1) for name in waiting}
+    if sum(sizes.values()) <= limit:
+        return dict(ends)
+    counts = _whole(waiting, sizes, limit)
+    late = _in_turn((name for name, count in counts.items() if not count), starts)
+    average = {name: -(-size // waiting[name]) for name, size in sizes.items()}
+    if late:  # one of them first, however large its message is; the others share what that leaves
+        rest = {name: sizes[name] for name in sizes if name != late[0]}
+        counts = {late[0]: 1, **_whole(waiting, rest, max(limit - average[late[0]], 0))}
+    left = limit - sum(count * average[name] for name, count in counts.items())
+    for name in late:
+        if not counts[name] and average[name] <= left:
+            counts[name] = 1
+            left -= average[name]
+    return {name: starts[name] + counts.get(name, 0) for name in ends}
 
 
-def _shares(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Divide a limit by what waits; what rounding leaves goes to those who have most."""
-    total = sum(waiting.values())
-    shares = {name: amount * limit // total for name, amount in waiting.items()}
-    left = limit - sum(shares.values())
-    for name in sorted(waiting, key=lambda name: (shares[name] > 0, -waiting[name], name)):
-        if left <= 0:
-            break
-        if shares[name] < waiting[name]:
-            shares[name] += 1
-            left -= 1
-    return shares
+def _whole(waiting: Mapping[str, int], sizes: Mapping[str, int], limit: int) -> dict[str, int]:
+    """How many whole messages fit into each one's share of a limit in bytes."""
+    total = max(sum(sizes.values()), limit, 1)
+    return {name: waiting[name] * (size * limit // total) // size for name, size in sizes.items()}
+
+
+def _in_turn(names: Iterable[str], starts: Mapping[str, int]) -> list[str]:
+    """Names in an order that is another one in each batch, and the same when a batch is planned again."""
+    turn = sum(starts.values())
+    return sorted(names, key=lambda name: (crc32(f"{turn} {name}".encode()), name))

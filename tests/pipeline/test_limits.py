@@ -1,0 +1,59 @@
+"""How far a micro-batch goes: never beyond its limit, and everyone's turn comes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.limits import by_bytes, by_messages
+
+WAITING = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.integers(0, 50), st.integers(0, 100)), min_size=1)
+
+
+@given(WAITING, st.integers(1, 300))
+def test_as_many_messages_as_the_limit_says(rows: dict[str, tuple[int, int]], limit: int) -> None:
+    starts = {name: start for name, (start, _) in rows.items()}
+    ends = {name: start + count for name, (start, count) in rows.items()}
+    found = by_messages(starts, ends, limit)
+    assert all(starts[name] <= found[name] <= ends[name] for name in rows)
+    assert sum(found.values()) - sum(starts.values()) == min(limit, sum(ends.values()) - sum(starts.values()))
+
+
+@given(WAITING, st.integers(1, 300), st.lists(st.integers(1, 400), min_size=8, max_size=8))
+def test_bytes_stay_below_the_limit_or_one_message_comes_alone(
+    rows: dict[str, tuple[int, int]], limit: int, sizes: list[int]
+) -> None:
+    starts = {name: start for name, (start, _) in rows.items()}
+    ends = {name: start + count for name, (start, count) in rows.items()}
+    size = dict(zip("abcdefgh", sizes, strict=True))
+    found = by_bytes(starts, ends, limit, lambda name, start, stop: size[name] * (stop - start))
+    assert found.keys() == rows.keys()
+    assert all(starts[name] <= found[name] <= ends[name] for name in rows)
+    count = sum(found.values()) - sum(starts.values())
+    assert count >= 1 or starts == ends
+    assert count <= 1 or sum(size[name] * (found[name] - starts[name]) for name in rows) <= limit
+
+
+def test_many_large_messages_come_one_by_one() -> None:
+    starts = {f"d{number}": 0 for number in range(100)}
+    ends = dict.fromkeys(starts, 1)
+    batches = 0
+    while starts != ends:
+        before = sum(starts.values())
+        starts = by_bytes(starts, ends, 1 << 20, lambda name, start, stop: 10_000_000 * (stop - start))
+        assert sum(starts.values()) == before + 1
+        batches += 1
+    assert batches == 100
+
+
+def test_who_has_little_is_served_beside_those_who_never_end() -> None:
+    starts = dict.fromkeys("abc", 0)
+    batches = 0
+    while not starts["c"]:
+        starts = by_messages(starts, {"a": starts["a"] + 1000, "b": starts["b"] + 1000, "c": 1}, 2)
+        batches += 1
+        assert batches < 100
+    starts = dict.fromkeys("abc", 0)
+    while not starts["c"]:
+        ends = {"a": starts["a"] + 1000, "b": starts["b"] + 1000, "c": 1}
+        starts = by_bytes(starts, ends, 500, lambda name, start, stop: (100 if name != "c" else 9000) * (stop - start))
+        batches += 1
+        assert batches < 100
