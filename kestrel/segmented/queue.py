@@ -194,14 +194,14 @@ class Queue:
             FullError: as :meth:`put_many`.
             TooLargeError: as :meth:`put_many`.
         """
-        found = [one._replace(data=self._checked(one.data)) for one in items]
+        found = [Item(0, one.add_time, one.expire_time, one.error_count, self._checked(one.data)) for one in items]
         with self.guard:
             self.check()
             self._make_room(found)
             start, now = self.tail_id + 1, self._now_ms()
             found = [
-                one._replace(id=number, add_time=now if one.add_time == -1 else one.add_time)
-                for number, one in enumerate(found, start)
+                Item(number, now if add_time == -1 else add_time, expire_time, errors, data)
+                for number, (_, add_time, expire_time, errors, data) in enumerate(found, start)
             ]
             self._files.append([encode_put(item) for item in found])
             for reader in self._readers.values():

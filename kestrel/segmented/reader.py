@@ -312,7 +312,12 @@ class Reader:
             if not self._queue.expired(item):
                 return item
             self._take(item)
-            self._queue.tell_expired(item)
+            try:
+                self._queue.tell_expired(item)
+            except BaseException:  # it was not heard of: it is told again
+                self._taken.discard(item.id)
+                self._given_back.appendleft(item.id)
+                raise
             self._finish(item.id)
             self._counts["expired"] += 1
 

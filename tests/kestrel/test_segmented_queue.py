@@ -333,3 +333,23 @@ def test_what_has_expired_takes_no_room(opened: Callable[..., segmented.Queue], 
         clock.now += 1
         queue.put(b"in its place")
         assert len(queue.reader()) == 1
+
+
+def test_an_expired_item_is_told_until_it_is_heard(opened: Callable[..., segmented.Queue], clock: Clock) -> None:
+    told: list[int] = []
+
+    def hear(item: segmented.Item) -> None:
+        told.append(item.id)
+        if len(told) == 1:
+            raise KeyError
+
+    with opened(on_expired=hear) as queue:
+        queue.put_many([b"short", b"shorter"], expire_time=START + 1)
+        clock.now += 1
+        reader = queue.reader()
+        with pytest.raises(KeyError):
+            reader.get()
+        assert len(reader) == 2
+        assert reader.get() is None
+        assert told == [1, 1, 2]
+        assert (len(reader), reader.head) == (0, 2)
