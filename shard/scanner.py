@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Final, Literal, Self
 
@@ -45,7 +46,7 @@ Item = tuple[int, Message]
 class Scanner:
     """Reads the shards of a tree as one stream of (index, message).
 
-    It keeps nothing on disk. Use it from one thread; :meth:`close` may be called from any.
+    It keeps nothing on disk. Use it from one thread; :meth:`close` may be called from any, and from a signal handler.
 
     Attributes:
         path: the tree.
@@ -121,6 +122,8 @@ class Scanner:
         self._since_look = 0
         self._closed = False
         self._using = threading.Lock()
+        self._reading = 0
+        """The thread that reads now: a signal handler of its may close, and must not wait for it."""
         for index in wanted:
             self._join(index, self._starts.get(index, default))
         self._limit = _TURN if len(wanted) <= max_open else _WHOLE
@@ -146,7 +149,7 @@ class Scanner:
         if max_messages < 1:
             raise ValueError(f"max_messages {max_messages}: at least 1 is due")
         self._require_open()
-        with self._using:
+        with self._use():
             batch = list(islice(self._ready, max_messages))
             if not batch and self._fill(self.timeout if isinstance(timeout, Start) else timeout):
                 batch = list(islice(self._ready, max_messages))
@@ -161,7 +164,7 @@ class Scanner:
             for index, message in self._ready:
                 self._offsets[index] = message.offset + 1
                 yield index, message
-            with self._using:
+            with self._use():
                 if not self._fill(self.timeout):
                     return
 
@@ -176,11 +179,12 @@ class Scanner:
         return {index: source.gaps for index, source in sorted(self._sources.there.items()) if source.gaps}
 
     def close(self) -> None:
-        """Stop; a read that waits in another thread returns."""
+        """Stop; a read that waits in another thread, or that a signal handler interrupted to call this, returns."""
         self._closed = True
         self._sources.wake()
-        with self._using:
-            self._sources.close()
+        if self._reading != threading.get_ident():
+            with self._using:
+                self._sources.close()
 
     @property
     def closed(self) -> bool:
@@ -200,6 +204,20 @@ class Scanner:
         return f"<shard.Scanner {self.path.name!r} in {self.path.root!r}, {len(self._sources.there)} shards>"
 
     # --- filling
+
+    @contextmanager
+    def _use(self) -> Iterator[None]:
+        """Read in this thread; what a signal handler of its closed meanwhile is closed behind it."""
+        self._reading = threading.get_ident()
+        try:
+            with self._using:
+                try:
+                    yield
+                finally:
+                    if self._closed:
+                        self._sources.close()
+        finally:
+            self._reading = 0
 
     def _join(self, index: int, offset: int | Start) -> None:
         source = self._sources.join(index, offset)

@@ -1,8 +1,10 @@
 """The sharded scanner: everything once, fairly, or by time; following what grows and appears."""
 
 import os
+import signal
 import threading
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 import sej
 import shard
 from sej import codec
+from sej.disk import OsDisk, Status
 
 
 @pytest.fixture
@@ -219,3 +222,35 @@ def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path, by: 
             if not waiting or number > 60_000:
                 break
     assert not waiting
+
+
+class SignallingDisk(OsDisk):
+    """Sends its process a signal in the middle of a read, once it is told so."""
+
+    __slots__ = ("armed",)
+
+    def __init__(self) -> None:
+        self.armed = False
+
+    def status(self, path: Any) -> Status | None:
+        if self.armed:
+            self.armed = False
+            signal.raise_signal(signal.SIGUSR1)
+        return super().status(path)
+
+
+@pytest.mark.parametrize("iterate", [False, True])
+def test_a_signal_handler_may_close_what_is_being_read(path: shard.Path, iterate: bool) -> None:
+    fill(path, 0, [b"a", b"b"])
+    disk = SignallingDisk()
+    before = len(os.listdir("/proc/self/fd"))
+    with shard.Scanner(path, timeout=None, disk=disk) as scanner:
+        previous = signal.signal(signal.SIGUSR1, lambda *_: scanner.close())
+        try:
+            assert len(scanner.read()) == 2
+            disk.armed = True
+            assert (list(scanner) if iterate else scanner.read()) == []
+        finally:
+            signal.signal(signal.SIGUSR1, previous)
+        assert scanner.closed
+        assert len(os.listdir("/proc/self/fd")) <= before + 3  # the process's one inotify instance and its bell
