@@ -50,6 +50,7 @@ class Claim:
         self._tries = tries
         self._open = True
         self._pid = os.getpid()
+        self._raw = message._raw
 
     def done(self) -> bool:
         """Mark it as cleared; False when somebody changed or deleted it meanwhile (see ``TextQueue.conflicts``)."""
@@ -78,16 +79,28 @@ class Claim:
         if not self._open:
             raise ClosedError("this claim has ended", path=self.message.path, position=self.message.position)
         message, source = self.message, self.message._source
-        marked = marking(source, message._raw, message._position, status, reason, self.owner.encode())
 
-        def change(raw: bytes) -> Change | None:
-            made, counted = marked(raw), None if tries is None else retries_of(raw)
-            if made is None or tries is None or counted is None or len(counted.data) != len(tries):
-                return made
-            return made._replace(writes=[*made.writes, (counted.position, tries)])
+        def end(place: Place) -> None:
+            marked = marking(source, place.raw, place.position, status, reason, self.owner.encode())
+
+            def change(raw: bytes) -> Change | None:
+                if place.raw is self._raw is not message._raw:
+                    self._check_held()
+                made, counted = marked(raw), None if tries is None else retries_of(raw)
+                if made is None or tries is None or counted is None or len(counted.data) != len(tries):
+                    return made
+                return made._replace(writes=[*made.writes, (counted.position, tries)])
+
+            message._moved(source.edit(place, change, "end the claim of a message"))
 
         try:
-            message._moved(source.edit(message._place, change, "end the claim of a message"))
+            try:
+                end(message._place)
+            except MessageMovedError:
+                if essence(self._raw) == essence(message._raw):
+                    raise
+                # A stale buffer took back what was written into its variables.
+                end(Place(message._position, self._raw, -1))
         except MessageMovedError as error:
             action = f"left as it is: {error.reason}"
             source.conflicts.append(Conflict(source.path, message.position, message.value, "changed", action))
@@ -95,6 +108,17 @@ class Claim:
         finally:
             self._let_go()
         return True
+
+    def _check_held(self) -> None:
+        """See that the claim stands where its message stood last: elsewhere it may be on an equal one."""
+        source = self.message._source
+        claim = source.ledger.claims.get(self.message._position)
+        if claim is None or claim.owner != self.owner.encode():
+            raise MessageMovedError(
+                "cannot end the claim of a message: somebody deleted or changed it; nothing was written",
+                path=source.path,
+                position=self.message.position,
+            )
 
     def _let_go(self) -> None:
         """Say nothing about the message: it stays claimed for as long as its owner lives."""

@@ -144,11 +144,13 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
             place = at or _first(waiting)
             if place is None:
                 continue
+            # Only where it stood it is this one: elsewhere it may be an equal one, and this one was tidied away. There
+            # a mark is not made again; a claim keeps others away, and its owner does not end it (``_check_held``).
             lost.remove(record)
             record = record._replace(digest=name)
             if record.kind in CLAIMS:
                 still_claimed(record, place)
-            else:  # only where it stood: elsewhere it may be a new one, and a done one that a person tidied away
+            else:
                 taken_back(record, place, again=same and on_revert == "reapply")
             break
     ledger.rewrite(

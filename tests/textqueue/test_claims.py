@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -327,9 +328,32 @@ def test_a_claim_stays_with_a_message_whose_variable_is_set(path: Path, variable
         claim.message["state"] = "3"
         path.write_bytes(b"# above\n" + path.read_bytes())
         assert other.take() is None
-        path.write_bytes(b"# the buffer is older than claim and variable\n" + stale)
+        path.write_bytes(stale)  # older than claim and variable
         assert other.take() is None
         assert claim.message["state"] == "3"
+        assert claim.done()
+        assert q.get_next() is None
+        assert path.read_bytes() == stale.replace(b"-", b"=")
+
+
+@pytest.mark.parametrize("variables", [["state=1 "], ["state=1 ", MUTEX]])
+def test_a_claim_never_ends_on_what_may_be_another_message(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=variables)
+        stale = path.read_bytes()
+        worker = claim_elsewhere(path, "claim.message['state'] = '2'\nsys.stdin.readline()\nprint(claim.done())\n")
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "a\n"
+        while b"state=2" not in path.read_bytes():
+            time.sleep(0)
+        for above in (b"# above\n", b"# above\n# and more\n"):  # an older buffer, or another message that is equal
+            path.write_bytes(above + stale)
+            assert other.take() is None
+        assert worker.communicate("\n")[0] == "False\n"
+        claim = other.take()
+        assert claim is not None
+        assert claim.done()
+    assert path.read_bytes() == above + stale.replace(b"-", b"=")
 
 
 def test_a_dead_owners_message_whose_variable_he_set_is_taken_over(path: Path) -> None:
