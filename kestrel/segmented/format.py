@@ -25,6 +25,7 @@ __all__ = [
     "ID_SIZE",
     "MAGIC_SIZE",
     "MAX_DATA_SIZE",
+    "MAX_ID",
     "PUT",
     "PUT_BYTE",
     "PUT_EXPIRING_BYTE",
@@ -50,6 +51,7 @@ DATA_COMMANDS: Final = 8
 """Commands from here on are followed by data."""
 END_BYTE: Final = 0
 MAX_DATA_SIZE: Final = 16 << 20
+MAX_ID: Final = 2**63 - 1
 
 WORD: Final = struct.Struct("<i")
 WORD_SIZE: Final = 4

@@ -25,7 +25,7 @@ from kestrel.packing import wall_clock_ms
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmark
-from kestrel.segmented.format import MAGIC_SIZE, MAX_DATA_SIZE, PUT_EXPIRING_HEAD
+from kestrel.segmented.format import MAGIC_SIZE, MAX_DATA_SIZE, MAX_ID, PUT_EXPIRING_HEAD
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.state import fit
 from kestrel.segmented.writing import WriterFiles
@@ -199,6 +199,11 @@ class Queue:
             self.check()
             self._make_room(found)
             start, now = self.tail_id + 1, self._now_ms()
+            if self.tail_id + len(found) > MAX_ID:
+                raise FullError(
+                    f"the last id is {self.tail_id}, and there is none above {MAX_ID}: move the items to a new queue",
+                    path=self.directory,
+                )
             found = [
                 Item(number, now if add_time == -1 else add_time, expire_time, errors, data)
                 for number, (_, add_time, expire_time, errors, data) in enumerate(found, start)

@@ -130,6 +130,9 @@ class WriterFiles:
             self.damage.append(Damage(found.path, found.size, reason))
             keep_tail(self._disk, found.path, found.size, self._now_ms())
         if not found.first_id:
+            if found.size > MAGIC_SIZE:
+                self.damage.append(Damage(found.path, 0, "no record in it is an item with an id from 1 on"))
+                keep_tail(self._disk, found.path, 0, self._now_ms())
             self._disk.unlink(found.path)
             return None
         if found.size < size:

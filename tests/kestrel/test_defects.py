@@ -7,7 +7,9 @@ import pytest
 
 import kestrel
 from kestrel import segmented
+from kestrel.errors import FullError
 from kestrel.segmented.codec import encode_put
+from kestrel.segmented.format import WRITER_MAGIC
 from tests.kestrel.golden import cases, lay_out, plain, tree
 
 
@@ -259,3 +261,23 @@ def test_a_kestrel_2_journal_is_no_place_for_a_kestrel_3_queue(tmp_path: Path) -
         segmented.Queue(tmp_path, "cars")
     assert journals(tmp_path) == before
     kestrel.Queue(tmp_path, "cars").close()
+
+
+@pytest.mark.parametrize(
+    "record", [bytes.fromhex("a1 04000000") + b"data", encode_put(segmented.Item(0, 1, None, 0, b"0"))]
+)
+def test_records_that_are_no_items_are_kept_aside(record: bytes, tmp_path: Path) -> None:
+    (tmp_path / "jobs.1").write_bytes(WRITER_MAGIC + record)
+    with segmented.Queue(tmp_path, "jobs", now_ms=lambda: 5) as queue:
+        assert [place.file for place in queue.damage] == ["jobs.1"]
+    assert tree(tmp_path)["kept/jobs.1.0.5"] == WRITER_MAGIC + record
+
+
+def test_behind_the_last_of_all_ids_nothing_is_put(tmp_path: Path) -> None:
+    (tmp_path / "jobs.1").write_bytes(WRITER_MAGIC + encode_put(segmented.Item(2**63 - 1, 1, None, 0, b"last")))
+    with segmented.Queue(tmp_path, "jobs") as queue:
+        with pytest.raises(FullError, match="the last id"):
+            queue.put(b"one more")
+        item = queue.reader().get()
+        assert item is not None
+        assert item.data == b"last"
