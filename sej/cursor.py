@@ -76,6 +76,7 @@ class Cursor:
         self._segment: Segment | None = None
         self._blocks: list[Block] = []
         self._judged: tuple[int, int] | None = None
+        self._doubted: tuple[int, int] | None = None
         self._settled: tuple[int, int, int] | None = None
         self._settled_until = 0
         self._is_last = True
@@ -239,6 +240,8 @@ class Cursor:
                 self.due = segments[0].first_offset
             at = containing(segments, self.due)
             if at < 0:
+                if self._directory.segments() != segments:
+                    continue
                 self._too_small(segments[0].first_offset)
             try:
                 reader = SegmentReader(
@@ -264,7 +267,7 @@ class Cursor:
         self._segment, self._reader = segment, reader
         self._asked = self.due
         self._blocks = []
-        self._judged = None
+        self._judged = self._doubted = None
         reader.skip(position, self.due)
         return True
 
@@ -272,7 +275,7 @@ class Cursor:
         self._segment, self._reader = segment, reader
         self._asked = self.due
         self._blocks = []
-        self._judged = None
+        self._judged = self._doubted = None
         index_file = IndexFile(self._directory, segment)
         if self.due > segment.first_offset:
             found = index_file.find(reader.file, segment.first_offset, _next_offset, self.due + 1)
@@ -324,8 +327,9 @@ class Cursor:
             if changed is not None and age > (_TICK_NS if changed[2] % 1_000_000_000 else _COARSE_TICK_NS):
                 self._settled, self._settled_until = changed, time.monotonic_ns() + _SETTLED_NS
             return False  # the tail of the journal; see judge()
-        if reader.rest() > 0 and (self._judged is None or self._judged[0] != reader.position):
-            self._judged = (reader.position, -1)  # once more: what came between the last read and the listing
+        if self._doubted != (reader.position, due):
+            # Once more: what came between the last read and the listing, and a name that came while others were listed.
+            self._doubted = (reader.position, due)
             return True
         return self._between(reader, segments[at + 1].first_offset, at >= 0)
 

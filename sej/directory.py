@@ -23,11 +23,11 @@ import re
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from sej.disk import Disk
+from sej.disk import Disk, File
 from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.format import MAX_OFFSET
 
-__all__ = ["Directory", "Segment", "check_name", "containing"]
+__all__ = ["Directory", "Segment", "check_name", "containing", "is_still"]
 
 _SEGMENT: Final = re.compile(r"([0-9a-f]{16})\.jnl")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
@@ -100,6 +100,9 @@ class Directory:
     def segments(self) -> list[Segment]:
         """Its segments by first offset. Names that are not 16 lower-case hex digits and ``.jnl`` are not segments.
 
+        A name that comes while the directory is listed may be missing where a later one is there: whoever finds a gap
+        looks again before it is believed.
+
         Raises:
             CorruptionError: a segment's name is an offset that no journal reaches.
         """
@@ -129,6 +132,12 @@ class Directory:
 def containing(segments: list[Segment], offset: int) -> int:
     """The index of the segment that offset lies in or behind; -1 where it lies before them all."""
     return bisect_right(segments, offset, key=lambda segment: segment.first_offset) - 1
+
+
+def is_still(disk: Disk, segment: Segment, file: File) -> bool:
+    """Whether a segment is the file that was opened, and nobody has put another in its place."""
+    there = disk.status(segment.path)
+    return there is not None and there.identity == file.status().identity
 
 
 def check_name(name: str, what: str) -> str:

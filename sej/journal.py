@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sej.codec import decode
-from sej.directory import Directory, Segment
+from sej.directory import Directory, Segment, containing, is_still
 from sej.disk import OS, Disk, File
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
 from sej.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
@@ -157,27 +157,18 @@ class Journal:
 
         Clocks need not be sorted: it is the first in the order of offsets.
         """
-        for segment in self._directory.segments():
+        segments, at = self._directory.segments(), 0
+        while at < len(segments):
             try:
-                file = self._disk.open(segment.path, "read")
-            except FileNotFoundError:
+                found = self._find_time(segments[at], timestamp)
+            except FileNotFoundError:  # retention took it, or a merge, which put it into another one
+                first_offset = segments[at].first_offset
+                segments = self._directory.segments()
+                at = max(containing(segments, first_offset), 0)
                 continue
-            try:
-                found = IndexFile(self._directory, segment).find(file, segment.first_offset, _newest, timestamp)
-                index = BlockIndex(segment.first_offset, [found] if found else [])
-                if found is None or found.newest_timestamp < timestamp:
-                    index.extend(file)
-                reader = SegmentReader(self._disk, segment.path, *index.before_time(timestamp))
-            finally:
-                file.close()
-            try:
-                # The first block that is new enough holds the message; without one it can only be in the short rest.
-                while messages := reader.read(_SCAN_MESSAGES):
-                    for message in messages:
-                        if message.timestamp >= timestamp:
-                            return message.offset
-            finally:
-                reader.close()
+            if found is not None:
+                return found
+            at += 1
         return self.end_offset
 
     def tail(self, count: int = 10) -> list[Message]:
@@ -192,11 +183,12 @@ class Journal:
             OffsetGapError: messages are missing between two segments, and no gap is recorded.
         """
         segments = self._directory.segments()
-        below: int | None = None
-        for at in range(len(segments) - 1, -1, -1):
+        at, below = len(segments) - 1, None
+        while at >= 0:
             try:
                 file = self._disk.open(segments[at].path, "read")
             except FileNotFoundError:
+                at -= 1
                 continue
             try:
                 if below is None:
@@ -204,8 +196,18 @@ class Journal:
                 else:
                     end = file.status().size
                     due = _offset_behind(file, end, segments[at].first_offset)
-                if below is not None and due < below:
-                    self._require_gap(segments[at], end, due, below)
+                if below is not None and due < below and not self._is_recorded(due, below):
+                    again = self._directory.segments()
+                    if again == segments and is_still(self._disk, segments[at], file):
+                        raise OffsetGapError(
+                            f"messages {due} to {below - 1} are missing behind this segment; `sej repair` records the"
+                            " gap",
+                            path=segments[at].path,
+                            position=end,
+                            offset=due,
+                        )
+                    segments, at = again, containing(again, below - 1)
+                    continue
                 for message in _backwards(file, segments[at], end, due):
                     if below is None or message.offset < below:  # segments overlap while a merge is not finished
                         below = message.offset
@@ -213,6 +215,7 @@ class Journal:
                 below = segments[at].first_offset if below is None else below
             finally:
                 file.close()
+            at -= 1
 
     def verify(self, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
         """Read everything and compare it with the format, the offsets and the checksums; an empty list: all is well.
@@ -277,14 +280,30 @@ class Journal:
         """The path."""
         return f"<sej.Journal {self.path!r}>"
 
-    def _require_gap(self, segment: Segment, position: int, due: int, following: int) -> None:
-        if not any(gap.start <= due and following <= gap.stop for gap in read_gaps(self._directory)):
-            raise OffsetGapError(
-                f"messages {due} to {following - 1} are missing behind this segment; `sej repair` records the gap",
-                path=segment.path,
-                position=position,
-                offset=due,
-            )
+    def _is_recorded(self, due: int, following: int) -> bool:
+        """Whether everything between is in a recorded gap."""
+        return any(gap.start <= due and following <= gap.stop for gap in read_gaps(self._directory))
+
+    def _find_time(self, segment: Segment, timestamp: int) -> int | None:
+        """The first offset in a segment whose message is as new as timestamp."""
+        file = self._disk.open(segment.path, "read")
+        try:
+            found = IndexFile(self._directory, segment).find(file, segment.first_offset, _newest, timestamp)
+            index = BlockIndex(segment.first_offset, [found] if found else [])
+            if found is None or found.newest_timestamp < timestamp:
+                index.extend(file)
+            reader = SegmentReader(self._disk, segment.path, *index.before_time(timestamp))
+        finally:
+            file.close()
+        try:
+            # The first block that is new enough holds the message; without one it can only be in the short rest.
+            while messages := reader.read(_SCAN_MESSAGES):
+                for message in messages:
+                    if message.timestamp >= timestamp:
+                        return message.offset
+        finally:
+            reader.close()
+        return None
 
     def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
         _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)

@@ -277,9 +277,9 @@ def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
 
 
 def _remove_joined(directory: Directory, others: list[Segment]) -> None:
-    # From the newest on: a reader that looks for an offset meanwhile finds it in what is left of the old ones, or in
-    # the joined one.
-    for segment in reversed(others):
+    # From the oldest on: behind the joined segment there is never a hole, so that a reader who looks for an offset
+    # meanwhile finds it in the joined segment or in one of those that are left, and each of these goes on to the next.
+    for segment in others:
         directory.disk.unlink(segment.path)
         directory.disk.unlink(IndexFile(directory, segment).path)
 

@@ -29,7 +29,7 @@ from sej.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
-from sej.maintenance import finish_merge, merged_away
+from sej.maintenance import finish_merge, merged_away, readers_lock
 from sej.opening import lock_segment
 from sej.recovery import ANY_REACH, good_end, is_torn, keep, next_candidate, what_is_wrong
 
@@ -371,12 +371,15 @@ def reindex(directory: Directory) -> int:
     blocks = 0
     with Lock(directory.at("jnl.lck"), what="the journal's writer lock", disk=directory.disk):
         for segment in directory.segments():
-            file = directory.disk.open(segment.path, "edit")
-            try:
-                file.sync()  # an entry is written after its bytes are durable
-                blocks += _reindex(directory, segment, file)
-            finally:
-                file.close()
+            with readers_lock(directory):  # retention and merging wait
+                if directory.disk.status(segment.path) is None:
+                    continue
+                file = directory.disk.open(segment.path, "edit")
+                try:
+                    file.sync()  # an entry is written after its bytes are durable
+                    blocks += _reindex(directory, segment, file)
+                finally:
+                    file.close()
     return blocks
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from sej.directory import Directory, Segment
+from sej.directory import Directory, Segment, containing, is_still
 from sej.disk import File
 from sej.errors import CorruptionError
-from sej.gaps import read_gaps
+from sej.gaps import Gap, read_gaps
 from sej.index import IndexFile, verify_block
 from sej.recovery import Damage, find_damage, good_end
 
@@ -44,33 +44,54 @@ class Problem(NamedTuple):
 
 
 def verify(directory: Directory, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
-    """Every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files."""
-    problems: list[Problem] = []
-    segments = directory.segments()
+    """Every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files.
+
+    What looks wrong is looked at again where somebody else has changed the segments meanwhile.
+    """
+    problems: dict[str, list[Problem]] = {}
+    segments, gaps = directory.segments(), read_gaps(directory)
     sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
-    gaps = read_gaps(directory)
-    for at, segment in enumerate(segments):
+    at = read = 0
+    while at < len(segments):
+        segment = segments[at]
         if progress is not None:
-            progress(sum(sizes[:at]), sum(sizes))
+            progress(min(read, sum(sizes)), sum(sizes))
         try:
             file = directory.disk.open(segment.path, "read")
-        except FileNotFoundError:
-            continue  # retention took it meanwhile
+        except FileNotFoundError:  # retention took it, or a merge, which put it into another one
+            segments = directory.segments()
+            at = max(containing(segments, segment.first_offset), 0)
+            continue
         try:
-            last = at == len(segments) - 1
-            due, found = _segment(directory, segment, file, last=last)
-            problems += found
-            end = file.status().size
+            following = segments[at + 1].first_offset if at + 1 < len(segments) else None
+            found = _problems(directory, segment, file, following, gaps)
+            if found:
+                again = directory.segments()
+                if again != segments or not is_still(directory.disk, segment, file):
+                    segments, gaps = again, read_gaps(directory)
+                    at = max(containing(segments, segment.first_offset), 0)
+                    continue
+            problems[segment.path] = found
+            read += file.status().size
         finally:
             file.close()
-        following = None if last else segments[at + 1].first_offset
-        recorded = any(gap.start <= due and following is not None and following <= gap.stop for gap in gaps)
-        if following is not None and following > due and not recorded:
-            reason = f"messages {due} to {following - 1} are missing before the next segment"
-            problems.append(Problem("gap", segment.path, end, due, reason))
+        at += 1
+    listed = [problem for found in problems.values() for problem in found]
     for name in directory.foreign():
         reason = "this is no segment: the original's scanner breaks on foreign files; move it out of jnl/"
-        problems.append(Problem("foreign file", directory.at("jnl", name), 0, 0, reason))
+        listed.append(Problem("foreign file", directory.at("jnl", name), 0, 0, reason))
+    return listed
+
+
+def _problems(
+    directory: Directory, segment: Segment, file: File, following: int | None, gaps: list[Gap]
+) -> list[Problem]:
+    """What is wrong in a segment, and between it and the next one, which starts with following."""
+    due, problems = _segment(directory, segment, file, last=following is None)
+    recorded = any(gap.start <= due and following is not None and following <= gap.stop for gap in gaps)
+    if following is not None and following > due and not recorded:
+        reason = f"messages {due} to {following - 1} are missing before the next segment"
+        problems.append(Problem("gap", segment.path, file.status().size, due, reason))
     return problems
 
 

@@ -1,9 +1,7 @@
 """A process that does anything a queue can do, at random, until it is killed; what it says was acknowledged to it."""
 
 import mmap
-import os
 import random
-import signal
 import struct
 import sys
 import time
@@ -13,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import sej
-from sej.disk import File
 from sej.queue import JournalQueue
-from tests.sej.hooks import HookedDisk
+from tests.crash.dying import dying
 
 CLOCKS: Final = struct.Struct("<qqq")
 PADDING: Final = b"x" * 2000
@@ -39,17 +36,6 @@ class SharedClock:
 
     def _row(self) -> tuple[int, int, int]:
         return CLOCKS.unpack(self._map[: CLOCKS.size])
-
-
-def dying(dice: random.Random) -> HookedDisk:
-    """A disk at which a process may die just before any call: far more often than a kill at random would find it."""
-    odds = dice.choice([0.0, 0.0, 1.0])
-
-    def hook(verb: str, file: File | None, data: bytes) -> None:
-        if dice.random() < odds * (0.002 if verb == "write" else 0.02):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return HookedDisk(hook)
 
 
 def say(word: str, *about: object) -> None:
@@ -158,7 +144,7 @@ def main(path: str, clock: str, who: str, seed: str) -> None:
         backoff_max_s=8.0,
         durability=dice.choice(["os", "os", "interval"]),
         maxsize=dice.choice([0, 0, 500]),
-        disk=dying(random.Random(dice.random())),
+        disk=dying(random.Random(dice.random()), dice.choice([0.0, 0.0, 1.0])),
     ) as q:
         Chaos(q, who, dice).run()
 

@@ -57,6 +57,13 @@ class World:
         assert child.wait(30) < 0, "it failed"
         self.alive.remove(child)
 
+    def stop(self) -> None:
+        """Kill whoever is there."""
+        for child in self.alive:
+            child.kill()
+        for child in self.alive:
+            child.wait(30)
+
     def wait(self) -> None:
         """Let some time go by; who died at the disk meanwhile is replaced."""
         with suppress(subprocess.TimeoutExpired):
@@ -100,15 +107,16 @@ def history(folder: Path, seconds: float, processes: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     world = World(folder, random.Random(seed))
-    for _ in range(processes):
-        world.start()
-    end = time.monotonic() + seconds
     acts = [world.replace] * 4 + [world.pass_time] * 3 + [world.set_wall_clock] * 2 + [world.reboot]
-    while time.monotonic() < end or not {"put", "done"} <= {row[1] for row in world.events()}:
-        world.wait()
-        world.dice.choice(acts)()
-    for child in list(world.alive):
-        world.kill(child)
+    try:
+        for _ in range(processes):
+            world.start()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or not {"put", "done"} <= {row[1] for row in world.events()}:
+            world.wait()
+            world.dice.choice(acts)()
+    finally:
+        world.stop()
     judge(world)
 
 

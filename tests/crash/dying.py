@@ -1,0 +1,20 @@
+"""A disk at which its process may die: just before any call, or in the middle of a write."""
+
+import os
+import random
+import signal
+
+from sej.disk import File
+from tests.sej.hooks import HookedDisk
+
+
+def dying(dice: random.Random, odds: float = 1.0) -> HookedDisk:
+    """Far more often than a kill at a random moment finds it, somebody dies between two calls that belong together."""
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if dice.random() < odds * (0.002 if verb == "write" else 0.02):
+            if file is not None and data and dice.random() < 0.5:
+                file.write(data[: dice.randrange(len(data))])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return HookedDisk(hook)
