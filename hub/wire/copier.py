@@ -251,7 +251,7 @@ class Copier:
             found = {self._journal_dir or os.path.basename(os.path.abspath(self.path)): self.path}
             check_journal("client", *found)
         elif self._journal_dir is not None:
-            if not self._disk.list(self.path):
+            if not self._disk.list(self.path) or self._is_journal(self.path):  # it may just be made
                 raise JournalNotFoundError("this directory is empty: there is nothing to copy yet", path=self.path)
             raise NotAJournalError("journal_dir names one SEJ directory, and this is none", path=self.path)
         else:
