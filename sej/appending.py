@@ -361,6 +361,7 @@ class Appender:
         if os.getpid() != self._pid:
             raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path)
         if self._failure is not None:
+            self._syncer.untold = False
             if isinstance(self._failure, LockLostError):
                 raise LockLostError(self._failure.reason, path=self._failure.path) from self._failure
             raise self._failed("an earlier write or sync failed", self._failure) from self._failure

@@ -31,6 +31,8 @@ __all__ = ["Journal", "SegmentInfo", "Tail"]
 
 _BACK_BYTES: Final = 1 << 16
 _SCAN_MESSAGES: Final = 4096
+_HEAD_BYTES: Final = 16
+"""Offset and timestamp of a message tell it from another one that stands in the same place of a new file."""
 
 
 class SegmentInfo(NamedTuple):
@@ -60,13 +62,15 @@ class Tail:
     For whoever asks often: kept offsets, the hub, Spark's streams.
     """
 
-    __slots__ = ("_directory", "_due", "_identity", "_position")
+    __slots__ = ("_directory", "_due", "_identity", "_last", "_position", "_segment")
 
     def __init__(self, directory: Directory) -> None:
         """Nothing is looked at yet."""
         self._directory = directory
+        self._segment: Segment | None = None
         self._identity: tuple[int, int] | None = None
         self._position = self._due = 0
+        self._last = (0, b"")
 
     @property
     def place(self) -> Place | None:
@@ -81,16 +85,29 @@ class Tail:
             except FileNotFoundError:
                 continue  # a merge or a rotation came between: look again
             try:
-                status = file.status()
-                if status.identity != self._identity or status.size < self._position:
-                    index_file = IndexFile(self._directory, segments[-1])
-                    _, index = index_file.load_end(file, segments[-1].first_offset)
-                    self._identity, self._position, self._due = status.identity, index.position, index.due
-                self._position, self._due = good_end(file, self._position, self._due)
+                if not self._is_known(segments[-1], file):
+                    self._segment, self._identity = segments[-1], file.status().identity
+                    _, index = IndexFile(self._directory, segments[-1]).load_end(file, segments[-1].first_offset)
+                    self._position, self._due, self._last = index.position, index.due, (0, b"")
+                before = self._position
+                self._position, self._due = good_end(file, before, self._due)
+                if self._position != before or not self._last[1]:
+                    start = last_message_start(file, self._position) or 0
+                    self._last = start, file.read(_HEAD_BYTES, start)
                 return self._due
             finally:
                 file.close()
         return 0
+
+    def _is_known(self, segment: Segment, file: File) -> bool:
+        """Whether it is the file of the last look: the number of an inode is soon given to a new one."""
+        start, head = self._last
+        status = file.status()
+        return (
+            (segment, status.identity) == (self._segment, self._identity)
+            and status.size >= self._position
+            and file.read(len(head), start) == head
+        )
 
 
 class Journal:

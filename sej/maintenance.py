@@ -285,8 +285,11 @@ def _remove_joined(directory: Directory, others: list[Segment]) -> None:
 
 
 def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:
-    """Whether a segment is good from its first byte to its last and ends where the next one starts."""
-    file = disk.open(segment.path, "read")
+    """Whether a segment is there, good from its first byte to its last, and ends where the next one starts."""
+    try:
+        file = disk.open(segment.path, "read")
+    except FileNotFoundError:
+        return False
     try:
         return good_end(file, 0, segment.first_offset) == (file.status().size, due)
     finally:

@@ -209,7 +209,10 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
             f"offset {offset} cannot be kept: the journal ends at {end}", path=directory.path, offset=offset
         )
     if at == len(segments) - 1 and at >= 0 and offset > segments[at].first_offset:
-        file = directory.disk.open(segments[at].path, "edit")
+        try:
+            file = directory.disk.open(segments[at].path, "edit")
+        except FileNotFoundError:
+            return  # sealed and merged meanwhile: both were synced
         try:
             file.sync()
         finally:

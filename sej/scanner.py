@@ -85,8 +85,8 @@ class Scanner:
         self.timeout = timeout
         self._on_corruption: Literal["raise", "skip"] = on_corruption
         self._verify = verify
-        self._using = threading.Lock()
-        self._closed = False
+        self._using = threading.RLock()
+        self._reading = self._closed = False
         self._interrupted = False
         self._watch: Watch | None = None
         self._passed: list[Gap] = []
@@ -116,11 +116,7 @@ class Scanner:
         wait = self.timeout if isinstance(timeout, Start) else timeout
         with self._using:
             batch = list(islice(self._ready, max_messages))
-            if not batch:
-                batch = self._next_batch(max_messages, wait)
-                if batch:
-                    self._offset = batch[-1].offset + 1
-            return batch
+            return batch or self._more(max_messages, wait)
 
     @property
     def ready(self) -> int:
@@ -132,9 +128,8 @@ class Scanner:
         self._require_open()
         wait = self.timeout if isinstance(timeout, Start) else timeout
         with self._using:
-            if not self.ready and (batch := self._next_batch(max_messages, wait)):
-                self._ready = iter(batch)
-                self._offset = batch[-1].offset + 1
+            if not self.ready:
+                self._ready = iter(self._more(max_messages, wait))
             return self.ready > 0
 
     def interrupt(self) -> None:
@@ -154,11 +149,10 @@ class Scanner:
                     break  # a seek came between
             else:
                 with self._using:
-                    batch = self._next_batch(_BATCH, self.timeout)
+                    batch = self._more(_BATCH, self.timeout)
                     if not batch:
                         return
                     self._ready = iter(batch)
-                    self._offset = batch[-1].offset + 1
 
     @property
     def offset(self) -> int:
@@ -195,14 +189,13 @@ class Scanner:
         self.seek(Journal(self.path, disk=self._directory.disk).find_time(timestamp))
 
     def close(self) -> None:
-        """Stop; a read that waits in another thread returns."""
+        """Stop; a read that waits in another thread, or that a signal handler interrupted to call this, returns."""
         self._closed = True
         if self._watch is not None:
             self._watch.wake()
         with self._using:
-            self._cursor.close()
-            if self._watch is not None:
-                self._watch.close()
+            if not self._reading:  # else this is that handler, and the read closes what it uses when it returns
+                self._release()
 
     @property
     def closed(self) -> bool:
@@ -237,6 +230,24 @@ class Scanner:
         cursor = Cursor(self._directory, cursor_at, on_corruption=self._on_corruption, verify=self._verify)
         cursor.check_available()
         return cursor
+
+    def _more(self, limit: int, timeout: float | None) -> list[Message]:
+        """The next batch from the cursor."""
+        self._reading = True
+        try:
+            batch = self._next_batch(limit, timeout)
+        finally:
+            self._reading = False
+            if self._closed:
+                self._release()
+        if batch:
+            self._offset = batch[-1].offset + 1
+        return batch
+
+    def _release(self) -> None:
+        self._cursor.close()
+        if self._watch is not None:
+            self._watch.close()
 
     def _next_batch(self, limit: int, timeout: float | None) -> list[Message]:
         if self._closed:

@@ -22,6 +22,7 @@ class Syncer:
 
     Attributes:
         durable_offset: every message below it survives power loss.
+        untold: whether a sync in the background failed and no call has raised that so far.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Syncer:
         self._fail = fail
         self._written = written
         self.durable_offset = offset
+        self.untold = False
         self._lock = threading.Lock()  # taken bare: an interrupt inside of Condition.__enter__ would leave it held
         self._condition = threading.Condition(self._lock)
         self._leading = False
@@ -143,6 +145,7 @@ class Syncer:
             try:
                 self.commit(self._written())
             except (OSError, SejError):
+                self.untold = True
                 return  # the writer is poisoned and says so at its next call
 
     @staticmethod

@@ -422,6 +422,8 @@ class Writer(Appender):
             self._file.unlock()  # aloud: a child that was just forked may still have the descriptor
             self._file.close()
             self._lock.release()
+        if self._failure is not None and self._syncer.untold:
+            raise self._failed("a sync in the background failed", self._failure) from self._failure
 
     def __enter__(self) -> Self:
         """Itself."""

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,9 +101,26 @@ def test_an_offset_beyond_the_end_waits_until_it_is_there(tmp_path: Path) -> Non
 def test_closing_from_another_thread_ends_the_wait(iterate: bool, tmp_path: Path) -> None:
     s = sej.Scanner(empty(tmp_path), timeout=None)
     reader = Worker(lambda: list(s) if iterate else s.read())
-    until(lambda: s._using.locked())
+    until(lambda: s._reading)
     s.close()
     assert reader.result() == []
+
+
+def test_a_signal_handler_may_close_in_the_middle_of_a_read(tmp_path: Path) -> None:
+    s = sej.Scanner(empty(tmp_path), timeout=None)
+    before = signal.signal(signal.SIGUSR1, lambda *_: s.close())
+
+    def send() -> None:
+        until(lambda: s._watch is not None)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    try:
+        sender = Worker(send)
+        assert s.read() == []
+        sender.result()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert s.closed and s._watch is not None and s._watch._closed
 
 
 def test_closing_ends_an_iteration_that_has_messages(tmp_path: Path) -> None:

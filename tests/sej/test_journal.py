@@ -1,5 +1,8 @@
 """Looking at a journal: segments, ends, times, backwards, verify; nothing is created, little is read."""
 
+import os
+import shutil
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -7,6 +10,9 @@ import pytest
 
 import sej
 from sej import CorruptionError
+from sej.directory import Directory
+from sej.disk import Mode, OsDisk, OsFile, Status
+from sej.journal import Tail
 from tests.sej.hooks import CountingDisk
 from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, segments
 
@@ -157,3 +163,40 @@ def test_hundreds_of_segments(tmp_path: Path) -> None:
     with sej.Scanner(tmp_path, 295) as s:
         assert len(list(s)) == 5
     assert j.verify() == []
+
+
+class OneNumber(OsDisk):
+    """Gives every file the number that the last one had, as file systems do."""
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        numbered = _Numbered(os.dup(file.fileno()), file.path)
+        file.close()
+        return numbered
+
+
+class _Numbered(OsFile):
+    def status(self) -> Status:
+        return super().status()._replace(device=1, inode=1)
+
+
+@pytest.mark.parametrize(
+    "new", [lambda w: w.append_many([b"y" * 33] * 15), lambda w: w.append_many([b"x" * 20] * 12, timestamp=7)]
+)
+def test_the_number_of_a_file_says_not_that_it_is_the_same(new: Callable[[sej.Writer], range], tmp_path: Path) -> None:
+    tail = Tail(Directory(tmp_path / "j", OneNumber()))
+    with sej.Writer(tmp_path / "j") as w:
+        w.append_many([b"x" * 20] * 10)
+    assert tail.end_offset() == 10
+    shutil.rmtree(tmp_path / "j")
+    with sej.Writer(tmp_path / "j") as w:
+        end = new(w).stop
+    assert tail.end_offset() == end
+
+
+def test_the_end_is_found_whatever_segment_has_the_number_of_the_last_one(tmp_path: Path) -> None:
+    tail = Tail(Directory(tmp_path, OneNumber()))
+    with sej.Writer(tmp_path, segment_bytes=100) as w:
+        for number in range(40):
+            w.append(b"x" * 20, timestamp=1)
+            assert tail.end_offset() == number + 1

@@ -5,11 +5,12 @@ import os
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sej
-from sej.disk import OS, OsDisk
+from sej.disk import OS, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments
 
@@ -290,3 +291,100 @@ def test_a_repair_of_what_a_killed_merge_left_loses_only_what_is_damaged(path: P
     assert (done.segments, done.notes) == (planned.segments, planned.notes)
     assert values(path, 0) == [n for n in range(COUNT) if n != 2]
     assert sej.Journal(path).verify() == []
+
+
+def test_readers_find_everything_at_every_moment_of_a_merge(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts = [int(name[:16], 16) for name in segments(path)]
+    parked = []
+    for first in firsts:
+        s = sej.Scanner(path)
+        read = 0
+        while read < first:
+            read += len(s.read(first - read))
+        parked.append(s)
+    waiting = iter(parked)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        assert values(path) == list(range(COUNT))
+        assert [values(path, first) for first in firsts] == [list(range(first, COUNT)) for first in firsts]
+        assert [int(message.value) for message in sej.Journal(path).reversed()] == list(range(COUNT))[::-1]
+        assert sej.Journal(path).verify() == []
+        for s in [s for s, _ in zip(waiting, range(1), strict=False)]:
+            start = s.offset
+            assert [int(message.value) for message in s] == list(range(start, COUNT))
+            s.close()
+
+    rename, unlink = OsDisk.rename, OsDisk.unlink
+
+    def renamed(disk: OsDisk, source: str, target: str) -> None:
+        rename(disk, source, target)
+        if target.endswith(".jnl"):
+            look()
+
+    def unlinked(disk: OsDisk, name: str) -> None:
+        unlink(disk, name)
+        if name.endswith(".jnl"):
+            look()
+
+    monkeypatch.setattr(OsDisk, "rename", renamed)
+    monkeypatch.setattr(OsDisk, "unlink", unlinked)
+    sej.Journal(path).merge(100_000)
+    assert looks == len(firsts) - 1
+    for s in parked:
+        s.close()
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_a_time_is_found_past_a_merge_that_comes_between(
+    path: Path, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sej.Scanner(path) as s:
+        stamps = [message.timestamp for message in s]
+    opened, left = OsDisk.open, behind
+
+    def open_(disk: OsDisk, name: str, mode: Any) -> OsFile:
+        nonlocal left
+        file = opened(disk, name, mode)
+        left -= name.endswith(f"{0:016x}.jnl")
+        if left == 0:
+            monkeypatch.undo()
+            assert sej.Journal(path).merge(100_000) > 1
+        return file
+
+    monkeypatch.setattr(OsDisk, "open", open_)
+    assert sej.Journal(path).find_time(stamps[20]) == stamps.index(stamps[20])
+
+
+class Racing(OsDisk):
+    """A directory that names come into while it is listed: one of them is missing in the listing, a later one not."""
+
+    def __init__(self, missing: str, times: int) -> None:
+        self.missing, self.times = missing, times
+
+    def list(self, path: Any) -> list[str]:
+        names = super().list(path)
+        if self.times > 0 and self.missing in names:
+            self.times -= 1
+            names.remove(self.missing)
+        return names
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_name_that_a_listing_lacks_is_no_gap(path: Path, at: int) -> None:
+    missing = list(segments(path))[at]
+    first = int(missing[:16], 16)
+    with sej.Scanner(path, disk=Racing(missing, 1)) as s:
+        assert [int(message.value) for message in s] == list(range(COUNT))
+        assert s.gaps == []
+    with sej.Scanner(path, first - 1, disk=Racing(missing, 1)) as s:
+        assert [int(message.value) for message in s] == list(range(first - 1, COUNT))
+    assert [int(m.value) for m in sej.Journal(path, disk=Racing(missing, 1)).reversed()] == list(range(COUNT))[::-1]
+    assert sej.Journal(path, disk=Racing(missing, 1)).verify() == []
+    with sej.Scanner(path, disk=Racing(missing, 1000)) as s, pytest.raises(sej.OffsetGapError):
+        list(s)
+    with pytest.raises(sej.OffsetGapError):
+        list(sej.Journal(path, disk=Racing(missing, 1000)).reversed())
+    assert [problem.kind for problem in sej.Journal(path, disk=Racing(missing, 1000)).verify()] == ["gap"]

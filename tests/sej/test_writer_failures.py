@@ -137,6 +137,19 @@ def test_a_sync_that_fails_in_the_background_is_told_at_the_next_call(tmp_path: 
     w.close()
 
 
+def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(tmp_path: Path) -> None:
+    disk = Failing()
+    w = sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk)
+    disk.armed = "sync"
+    w.append(b"v")
+    until(lambda: disk.armed == "" and w._syncer.untold)
+    with pytest.raises(WriterFailedError, match="in the background failed"):
+        w.close()
+    w.close()
+    with sej.Writer(tmp_path) as again:  # the lock was let go of
+        assert again.offset == 1
+
+
 @pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
 def test_a_full_disk_leaves_a_clean_tail_and_appending_works_again(durability: Any, tmp_path: Path) -> None:
     disk = Failing()
