@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sej.disk import OS, Disk
+from textqueue.files import is_special
 from textqueue.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.mutex import ROOM, is_alive, mutex_of
 from textqueue.parser import Entry, NeedMore, Stray, decode, name_of, parse, retries_of, variables_of
@@ -62,6 +63,9 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
         FileNotFoundError: there is none.
     """
     name = os.fspath(path)
+    if is_special(name):
+        what = "this is a pipe, a socket or a device, which a queue of a directory passes over"
+        return [Problem(name, 1, 1, what, "move it out of the queue, or give it another name", 0)]
     file = disk.open(name, "read")
     found: list[Problem] = []
     line = 1

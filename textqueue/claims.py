@@ -173,12 +173,13 @@ class Claimer:
         self.later: set[int] = set()  # messages that failed here: others go first
         self.open: set[Claim] = set()  # those that have not ended, of this process
 
-    def take(self, owner: str | None, *, pull: bool = True) -> Claim | None:
+    def take(self, owner: str | None, *, pull: bool = True, again: bool = True) -> Claim | None:
         """Claim the next free message, or None.
 
         Args:
             owner: as in ``TextQueue.claim``.
             pull: count its retries down.
+            again: where nothing else is free, one that failed here.
         """
         source = self._source
         tries = _TRIES
@@ -186,7 +187,7 @@ class Claimer:
             try:
                 with source.session() as session:
                     self._catch_up()
-                    found = self._next(session.file)
+                    found = self._next(session.file, again=again)
                     if not session.still():  # somebody was writing there: what is claimed stands elsewhere by now
                         tries -= 1
                         continue
@@ -220,7 +221,7 @@ class Claimer:
             self._low = min(self._low, position)
         self._returns = len(ledger.given_back)
 
-    def _next(self, file: File) -> _Found | None:
+    def _next(self, file: File, *, again: bool) -> _Found | None:
         for position, record in sorted(self._source.ledger.claims.items()):
             if position >= 0 and not is_alive(record.owner, dead_hosts=self._dead_hosts):
                 raw = _entry(file, position)
@@ -232,7 +233,7 @@ class Claimer:
                 self._held.discard(position)
                 self._low = min(self._low, position)
         found = self._scan(file)
-        if found is None and self.later:
+        if found is None and self.later and again:
             self._low = min(self._low, *self.later)
             self.later.clear()
             found = self._scan(file)

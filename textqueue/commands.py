@@ -21,7 +21,7 @@ import click
 from sej.locks import host_name, process_start
 from textqueue.checker import check as check_file
 from textqueue.drain import OnceWriter
-from textqueue.grammar import MessageStatus
+from textqueue.grammar import RETRIES, MessageStatus
 from textqueue.message import Message
 from textqueue.queue import TextQueue
 
@@ -128,8 +128,8 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
     """Claim the next free message. With a command: run it with the text as its input; alone: for the calling shell.
 
     Where the command ends with 0 the message is cleared, else it is put back, or failed when its retries are used up.
-    A claim of the shell lasts until `sej tq done`, `sej tq fail`, or the shell's end. Exit code 4: nothing is free; 1:
-    the command failed.
+    Without `retries` it is not tried again by the same run. A claim of the shell lasts until `sej tq done`,
+    `sej tq fail`, or the shell's end. Exit code 4: nothing is free; 1: the command failed.
 
     Example: sej tq claim jobs.tq -- ./work
     """
@@ -138,8 +138,14 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
     parent = os.getppid()
     owner = None if command else f"{parent}@{host_name()}/{process_start(parent)}"
     taken, failed = 0, 0
+    tried: set[tuple[str, int, str, str | None]] = set()
     with _opened(path) as queue:
         while (held := queue.take(owner)) is not None:
+            message = held.message
+            this_try = message.path, message.position, message.value, message.get(RETRIES)
+            if this_try in tried:
+                continue  # nothing counts its tries: it is kept from the others until the queue is closed
+            tried.add(this_try)
             taken += 1
             if not command:
                 _show([held.message], json=json)

@@ -3,13 +3,15 @@
 What a writer must offer (:class:`OnceWriter`; ``sej.Writer`` does):
 
 - ``append_once(producer, number, values, keys=...)`` appends batch ``number`` of a producer's, all or nothing, and when
-  it is called again with the same batch, even after a crash, appends nothing.
+  it is called again with the same batch, even after a crash, appends nothing. Of a batch that it can never append it
+  raises :class:`~sej.InvalidMessageError`.
 - ``sync()`` returns when what was appended is on the medium.
 
 Steps for a batch: claim the messages; sync queue file and ledger; write what they are into ``jobs.tq.drain``, synced
 (the intent); ``append_once``; ``sync``; mark the messages; sync the queue file; close the intent. Whoever finds an open
 intent repeats from ``append_once`` with the very same values, so the journal recognises them, and marks what is still
-queued, which is known by its claims.
+queued, which is known by its claims. What the journal refuses for what it is, it will always refuse: the messages are
+given back, and the intent is closed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from sej.errors import InvalidMessageError
 from sej.locks import Lock
 from textqueue.claims import Claim, Claimer
 from textqueue.errors import MessageMovedError
@@ -56,6 +59,7 @@ def drain(
     """Move every free message of a file into a journal; -> how many.
 
     Raises:
+        InvalidMessageError: the journal refuses one of a batch, as for a key that is too long.
         LockedError: somebody else drains this file.
         TextQueueError: ``jobs.tq.drain`` cannot be read.
     """
@@ -93,20 +97,30 @@ def drain(
 
 def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, known: Sequence[Place]) -> int:
     values = [value_of(raw) for raw in intent.raws]
-    if intent.keys is None:
-        writer.append_once(intent.producer, intent.number, values)
-    else:
-        writer.append_once(intent.producer, intent.number, values, keys=intent.keys)
+    try:
+        if intent.keys is None:
+            writer.append_once(intent.producer, intent.number, values)
+        else:
+            writer.append_once(intent.producer, intent.number, values, keys=intent.keys)
+    except InvalidMessageError:
+        _end(source, path, intent, known, MessageStatus.queued)
+        raise
     writer.sync()
+    _end(source, path, intent, known, MessageStatus.cleared)
+    return len(intent.raws)
+
+
+def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], status: MessageStatus) -> None:
+    """Mark the messages of a batch by what became of it, and close the intent."""
+    became = "is in the journal" if status is MessageStatus.cleared else "is not in the journal"
     for place, owner in zip(known, intent.owners, strict=True) if known else _claimed(source, intent):
-        change = marking(source, place.raw, place.position, MessageStatus.cleared, None, owner)
+        change = marking(source, place.raw, place.position, status, None, owner)
         try:
-            source.edit(place, change, "mark a message that is in the journal")
+            source.edit(place, change, f"mark a message that {became}")
         except MessageMovedError as error:
-            source.report(place.position, place.raw, "changed", f"is in the journal, left as it is: {error.reason}")
+            source.report(place.position, place.raw, "changed", f"{became}, left as it is: {error.reason}")
     source.sync()
     write_intent(source.disk, path, intent._replace(raws=[], owners=[], keys=None), source.path)
-    return len(intent.raws)
 
 
 def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import stat
 from collections.abc import Container
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ from sej.disk import Disk
 from sej.locks import host_name
 from textqueue.errors import InvalidTextError, TextQueueError
 
-__all__ = ["SUFFIX", "Files", "files_of"]
+__all__ = ["SUFFIX", "Files", "files_of", "is_special"]
 
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
@@ -75,6 +76,15 @@ class Files(NamedTuple):
             )
         disk.mkdir(self.directory)
         return os.path.join(self.directory, name)
+
+
+def is_special(path: str) -> bool:
+    """Whether a pipe, a socket or a device stands there: to open one may wait for ever."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def files_of(path: str, writer: str | None, disk: Disk) -> Files:

@@ -10,7 +10,7 @@ from sej.disk import Disk
 from textqueue.claims import Claimer
 from textqueue.cursor import Cursor
 from textqueue.errors import InvalidTextError, TextQueueError
-from textqueue.files import Files
+from textqueue.files import Files, is_special
 from textqueue.reconcile import Conflict, OnRevert
 from textqueue.source import Source
 
@@ -69,7 +69,7 @@ class Inputs:
         if self._files is not None and (self._files.single is None or not self.found):
             known = {source.path for source in self.sources}
             for path in self._files.found(self._disk):
-                if path not in known:
+                if path not in known and (self._files.single is not None or not is_special(path)):
                     self.add(path)
             if self._files.single is None:  # in the order of their names, whenever they were found
                 self.found.sort(key=lambda one: one.source.path)
@@ -92,11 +92,13 @@ class Inputs:
         """One more, behind the others.
 
         Raises:
-            TextQueueError: it is a directory.
+            TextQueueError: it is a directory, or no regular file.
         """
         status = self._disk.status(path)
         if status is not None and status.is_dir:
             raise TextQueueError("this is a directory and no .tq file; open it as TextQueue(path)", path=path)
+        if status is not None and is_special(path):
+            raise TextQueueError("this is no regular file, as a queue must be, but a pipe, socket or device", path=path)
         source = Source(
             path, disk=self._disk, settle_s=self._settle_s, on_revert=self._on_revert, conflicts=self._conflicts
         )

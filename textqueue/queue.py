@@ -179,10 +179,13 @@ class TextQueue:
         self._check_open()
         with self._threads:
             self._inputs.look()
-            for one in self._inputs.found:
-                claim = one.claimer.take(owner)
-                if claim is not None:
-                    return claim
+            for again in (False, True):
+                for one in self._inputs.found:
+                    if again and not one.claimer.later:
+                        continue
+                    claim = one.claimer.take(owner, again=again)
+                    if claim is not None:
+                        return claim
         return None
 
     def close(self) -> None:

@@ -49,6 +49,13 @@ def test_claim_runs_a_command(jobs: Path) -> None:
     assert listed(jobs, "--status", "critical") == [("critical", "hopeless")]
 
 
+def test_claim_all_ends_where_nothing_counts_the_tries(jobs: Path) -> None:
+    sej("tq", "add", jobs, "counted", "--variable", "retries=2 ")
+    assert sej("tq", "claim", "--all", jobs, "--", *FAIL).returncode == 1
+    assert listed(jobs) == [("queued", "one"), ("queued", "größer")]
+    assert listed(jobs, "--status", "critical") == [("critical", "counted")]
+
+
 def test_a_claim_without_a_command_is_the_shells(jobs: Path) -> None:
     script = '"$@" tq claim "$JOBS" && "$@" tq claim "$JOBS" && "$@" tq claim "$JOBS"; echo $?'
     done = subprocess.run(

@@ -510,3 +510,14 @@ def test_however_many_workers_died_on_a_last_try_the_next_message_is_found(path:
         assert claim is not None
         assert claim.message.value == "free"
     assert path.read_bytes().count(b"!x\n") == 40
+
+
+def test_a_message_that_fails_for_ever_keeps_no_other_file_waiting(tmp_path: Path) -> None:
+    (tmp_path / "a.tq").write_text("-hopeless\n")
+    (tmp_path / "b.tq").write_text("-fine\n")
+    with TextQueue(tmp_path) as q:
+        for value in ("hopeless", "fine", "hopeless"):
+            claim = q.take()
+            assert claim is not None
+            assert claim.message.value == value
+            assert claim.done() if value == "fine" else claim.failed()

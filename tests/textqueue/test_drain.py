@@ -160,3 +160,30 @@ def test_an_unreadable_intent_is_an_error_with_a_way_out(path: Path, tmp_path: P
     (tmp_path / "jobs.tq.drain").write_text("{")
     with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w, pytest.raises(TextQueueError, match=r"jobs\.tq\.drain"):
         q.drain_to(w)
+
+
+def test_what_the_journal_refuses_is_given_back(path: Path, tmp_path: Path) -> None:
+    before = path.read_bytes()
+    with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
+        with pytest.raises(sej.InvalidMessageError):
+            q.drain_to(w, key=lambda m: m.value_bytes * 100)
+        assert path.read_bytes() == before
+        assert q.drain_to(w) == 3
+    assert journal(tmp_path / "j") == VALUES
+
+
+def test_a_batch_of_a_dead_program_that_the_journal_refuses_is_given_back(path: Path, tmp_path: Path) -> None:
+    before = path.read_bytes()
+    script = (
+        "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
+        f"w = DyingWriter(sej.Writer({str(tmp_path / 'j')!r}), 'before append')\n"
+        f"textqueue.TextQueue({str(path)!r}).drain_to(w, key=lambda m: b'k' * 128)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL
+    with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
+        with pytest.raises(sej.InvalidMessageError):
+            q.drain_to(w)
+        assert path.read_bytes() == before
+        assert q.drain_to(w) == 3
+    assert journal(tmp_path / "j") == VALUES

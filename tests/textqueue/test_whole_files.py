@@ -406,3 +406,16 @@ def test_lines_of_standard_input_are_kept_as_they_are(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["add", str(path)], input=b"caf\xe9\r\na\rb\n\nend")
     assert done.exit_code == 0
     assert path.read_bytes() == b"-caf\xe9\n-a\rb\n-\n-end\n"
+
+
+def test_what_is_no_regular_file_is_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tq")
+    (tmp_path / "b.tq").write_text("-b\n")
+    with TextQueue(tmp_path) as q:
+        assert drain(q) == ["b"]
+    problem = check(tmp_path / "a.tq")[0]
+    assert (problem.line, "a pipe" in problem.what) == (1, True)
+    with pytest.raises(TextQueueError, match="no regular file"):
+        TextQueue(tmp_path / "a.tq")
+    with TextQueue() as q, pytest.raises(TextQueueError, match="no regular file"):
+        q.add_input(tmp_path / "a.tq")
