@@ -11,7 +11,6 @@ import json
 import operator
 import os
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from hub.errors import HubError
@@ -138,6 +137,8 @@ def _for_each(sources: Collection[Source], act: Callable[[Source], None]) -> Non
         for source in sources:
             act(source)
         return
+    from concurrent.futures import ThreadPoolExecutor  # a tenth of a short command
+
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub-commit") as pool:
         for _ in pool.map(act, sources):
             pass
