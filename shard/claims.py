@@ -19,7 +19,7 @@ from typing import Final
 from sej.dead import append_dead_letter, source_of
 from sej.directory import Directory
 from sej.disk import Disk, File
-from sej.errors import RetriesExhaustedError
+from sej.errors import LockLostError, RetriesExhaustedError
 from sej.message import Message, Start
 from sej.offset import Offset
 
@@ -66,6 +66,8 @@ class Claim:
         self._terms = terms
         self._directory = Directory(path, terms.disk)
         self._kept = Offset(path, name, terms.default, disk=terms.disk)
+        self._lock_path = self._directory.at("ofs", f"{name}.lck")
+        self._lock = terms.disk.status(self._lock_path)
         self.done = self._kept.value
         self.retry_at = 0.0
         self._attempts = 0
@@ -84,6 +86,7 @@ class Claim:
             RetriesExhaustedError: one failed max_attempts times and there is no dead letter.
             LockLostError: the reader's lock is gone: somebody else may be at work.
         """
+        self.check()
         first = self.done
         for message in batch:
             if stop():
@@ -119,10 +122,29 @@ class Claim:
         if self.done > self._kept.value:
             self._kept.commit(self.done)
 
+    def check(self) -> None:
+        """Make sure that nobody else can be at work here.
+
+        Raises:
+            LockLostError: the reader's lock is gone.
+        """
+        there = self._terms.disk.status(self._lock_path)
+        if there is None or self._lock is None or there.identity != self._lock.identity:
+            raise LockLostError(
+                f"the file of reader {self._kept.name!r}'s lock was removed or replaced while it was held: another"
+                " worker may be at work",
+                path=self._lock_path,
+            )
+
     def release(self) -> None:
-        """Keep the place reached and let go of the lock."""
+        """Keep the place reached and let go of the lock.
+
+        Raises:
+            LockLostError: it is gone, and the note as well is somebody else's.
+        """
         try:
             self.commit()
+            self.check()
             self._note.remove()
         finally:
             self._note.close()

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
+from sej.codec import encode
 from sej.errors import ClosedError
 from sej.format import NO_TIMESTAMP
 from sej.message import Message
@@ -116,6 +117,8 @@ class Writer:
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
             message = Message(_NOT_GIVEN, stamp, type, bytes(key), bytes(value))
             index = routed(self._route, [message], self.path.bits)[0]
+        if self._is_new(index):
+            encode(0, NO_TIMESTAMP if timestamp is None else timestamp, type, key, value)
         writer = self._pin(index)
         try:
             return index, writer.append(value, key, type, timestamp)
@@ -180,6 +183,9 @@ class Writer:
         Raises:
             SejError: as :meth:`append`.
         """
+        if self._is_new(index):
+            for message in messages:
+                encode(0, message.timestamp, message.type, message.key, message.value)
         writer = self._pin(index)
         try:
             return writer.append_messages(messages)
@@ -311,6 +317,10 @@ class Writer:
         return f"<shard.Writer {self.path.name!r} in {self.path.root!r} {state}>"
 
     # --- which shards are open
+
+    def _is_new(self, index: int) -> bool:
+        """Whether the first message makes this shard: one that is refused must not."""
+        return index not in self._open and index not in self._resting
 
     def _pin(self, index: int) -> PartWriter:
         """A shard's writer, which stays open until it is unpinned."""

@@ -72,6 +72,27 @@ def test_a_handler_that_fails_gets_the_message_again_while_other_shards_go_on(pa
     assert mine == sorted(mine)
 
 
+def test_a_shard_whose_lock_was_removed_is_left_to_who_has_it_now(path: shard.Path) -> None:
+    fill(path, 200)
+    seen: set[int] = set()
+    others: list[sej.Offset] = []
+
+    def handle(index: int, message: sej.Message) -> None:
+        if not seen:
+            for lost in set(worker.shards) - {index}:
+                FilePath(path.dir(lost), "ofs", "w.lck").unlink()
+                others.append(sej.Offset(path.dir(lost), "w"))
+        seen.add(index)
+
+    worker = shard.Worker(path, "w", timeout=0.0)
+    worker.run(handle)
+    assert len(seen) == 1
+    assert len(others) == 7
+    for other in others:
+        assert (other.value, FilePath(other.path, "ofs", "w.tries").exists()) == (0, True)
+        other.close()
+
+
 def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path) -> None:
     """Neither messages that come into another shard, nor one that is to be tried again, nor a shard that is new."""
     until = time.monotonic() + 30

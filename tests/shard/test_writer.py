@@ -442,3 +442,16 @@ def test_options_are_looked_at_before_anything_is_made(path: shard.Path) -> None
     with pytest.raises(ValueError, match="sync_interval_s 0"):
         shard.Writer(path, durability="interval", sync_interval_s=0)
     assert not os.path.exists(path.root)
+
+
+def test_a_message_that_is_refused_makes_no_shard(path: shard.Path) -> None:
+    bad = sej.Message(0, 0, 0, b"k" * 128, b"v")
+    with shard.Writer(path) as writer:
+        for append in (
+            lambda: writer.append(b"v", bad.key),
+            lambda: writer.append(b"v", b"k", type=256),
+            lambda: writer.append_to(3, [bad]),
+        ):
+            with pytest.raises(sej.InvalidMessageError):
+                append()
+    assert contents(path) == {}
