@@ -209,7 +209,7 @@ def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows]
     span = writer.append_once_encoded(job.name, number, renumbered(files, writer.offset))
     directory = target.directory(shard)
     if job.overwrite and job.expected is not None and span.start > _due(job, directory.path):
-        _log.warning("%s: messages came in before a dead job was finished: nothing is removed", directory.path)
+        _log.warning("%s: messages came in behind what this job read: nothing is removed", directory.path)
     elif job.overwrite:
         keep = sum(segment.first_offset >= span.start for segment in directory.segments())
         readers = kept_offsets(directory)

@@ -35,6 +35,8 @@ from pipeline.schema import check_projection
 from sej.disk import OS, replace_file
 from sej.locks import Lock
 from textqueue import MessageStatus, TextQueue
+from textqueue.beside import home
+from textqueue.files import is_special
 from textqueue.parser import render
 
 if TYPE_CHECKING:
@@ -181,7 +183,7 @@ def _cut_torn(path: str, intent: dict[str, Any]) -> None:
         try:
             size = file.status().size
             tail = file.read(max(size - intent["size"], 0), intent["size"])
-            for mend in (b"", b"\n"):
+            for mend in (b"", b"\n", b"\r\n"):
                 for newline in (b"\n", b"\r\n"):
                     whole = mend + b"".join(render(row, newline=newline) for row in intent["rows"])
                     if tail and len(tail) < len(whole) and whole.startswith(tail):
@@ -233,7 +235,8 @@ def _files(paths: list[str]) -> list[str]:
         there = OS.status(path)
         if there is None:
             raise FileNotFoundError(2, "there is no .tq file, and no directory of them", path)
-        found += sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
+        names = sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
+        found += [name for name in names if not (there.is_dir and is_special(name))]
     return found
 
 
@@ -243,4 +246,4 @@ def _one_file(options: Mapping[str, str], overwrite: bool) -> str:
         raise OptionError(f"one .tq file is due for writing, not {len(paths)}")
     if overwrite:
         raise OptionError("a .tq file is never overwritten, people work in it: append, or write to another file")
-    return os.path.abspath(paths[0])
+    return home(os.path.abspath(paths[0]))  # jobs that name it otherwise meet here

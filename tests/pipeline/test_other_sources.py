@@ -1,13 +1,15 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import kestrel
 from kestrel import segmented
 from pipeline import Behind, Lag
-from pipeline.textqueue_source import _append_once
+from pipeline.textqueue_source import TextQueueSource, TextRows, _append_once
 from tests.pipeline.conftest import fill
 from textqueue import MessageStatus, TextQueue
 
@@ -60,6 +62,34 @@ def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None
         _append_once(str(path), "late", 0, ["a", "b"], keep=True)
         with TextQueue(path, settle_s=0.0) as queue:
             assert [message.value for message in queue.messages(set(MessageStatus))] == ["a", "b"]
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_the_beginning_of_an_append_that_died_is_taken_back(tmp_path: Path, newline: bytes) -> None:
+    path = tmp_path / "review.tq"
+    before = b"-first" + newline + b"-unended"
+    intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": len(before)}
+    path.write_bytes(before + newline + b"-a" + newline + b"-")
+    Path(f"{path}.spark").write_text(json.dumps({"done": {}, "intent": intent}))
+    _append_once(str(path), "late", 0, ["a", "b"], keep=True)
+    assert path.read_bytes() == before + newline + b"-a" + newline + b"-b" + newline
+
+
+def test_a_link_to_a_text_queue_is_the_text_queue(tmp_path: Path) -> None:
+    path, link = tmp_path / "review.tq", tmp_path / "link.tq"
+    path.touch()
+    link.symlink_to(path)
+    for name in (path, link):
+        options = {"path": str(name), "txnAppId": "nightly", "txnVersion": "0"}
+        TextQueueSource(options).writer(StructType().add("value", "string"), False).commit([TextRows(["a"])])
+    assert path.read_text() == "-a\n"
+
+
+def test_what_is_no_regular_file_is_no_text_queue(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tq")
+    (tmp_path / "b.tq").write_text("-b\n")
+    reader = TextQueueSource({"path": str(tmp_path)}).reader(StructType().add("value", "string"))
+    assert len(reader.partitions()) == 1
 
 
 def test_stream_into_a_text_queue(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
