@@ -429,8 +429,9 @@ class Writer(Appender):
         """Itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; the error of the block is not replaced by that of a sync in the background."""
+        self._syncer.untold = self._syncer.untold and kind is None
         self.close()
 
     def __del__(self) -> None:

@@ -150,6 +150,20 @@ def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(tm
         assert again.offset == 1
 
 
+def test_a_sync_that_fails_in_the_background_replaces_no_error_of_the_block(tmp_path: Path) -> None:
+    disk = Failing()
+
+    def doomed() -> None:
+        with sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk) as w:
+            disk.armed = "sync"
+            w.append(b"v")
+            until(lambda: disk.armed == "" and w._syncer.untold)
+            raise KeyError("of the block")
+
+    with pytest.raises(KeyError):
+        doomed()
+
+
 @pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
 def test_a_full_disk_leaves_a_clean_tail_and_appending_works_again(durability: Any, tmp_path: Path) -> None:
     disk = Failing()
