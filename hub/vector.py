@@ -1,8 +1,10 @@
 """What a merge remembers: the next offset of every directory, in one file that is old or new, never half.
 
-``.merge/NAME.json`` in the root holds the offsets by directory name; ``.merge/NAME.lck`` lets one merge at a time be
-the reader of that name. The file is the truth. Each directory's own ``ofs/NAME.ofs`` follows behind it, so that
-retention, which looks only there, knows what is still needed: after a crash it says less than the file, never more.
+``.merge/NAME.json`` in the root holds the offsets by directory name, and the identity of the journal in which each one
+counts, where the journal has one: a directory that was made anew under the old name is refused, not read on in its
+midst. ``.merge/NAME.lck`` lets one merge at a time be the reader of that name. The file is the truth. Each directory's
+own ``ofs/NAME.ofs`` follows behind it, so that retention, which looks only there, knows what is still needed: after a
+crash it says less than the file, never more.
 """
 
 from __future__ import annotations
@@ -11,18 +13,20 @@ import json
 import operator
 import os
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from hub.errors import HubError
 from hub.naming import Source, source_path
 from sej.directory import Directory, check_name
 from sej.disk import Disk, replace_file
+from sej.errors import SejError
 from sej.format import MAX_OFFSET
 from sej.journal import Journal
 from sej.locks import Lock
 from sej.offset import Offset, read_offset, sync_up_to
+from sej.opening import journal_id
 
-__all__ = ["Vector", "read_vector"]
+__all__ = ["Kept", "Vector", "read_vector"]
 
 _FOLDER: Final = ".merge"
 _FORMAT: Final = 1
@@ -31,8 +35,21 @@ _ALONE: Final = 16
 _THREADS: Final = 16
 
 
-def read_vector(root: str, reader: str, disk: Disk) -> dict[str, int]:
-    """The kept offsets of a merge by directory name, without its lock; empty where it never committed.
+class Kept(NamedTuple):
+    """What a merge has committed.
+
+    Attributes:
+        offsets: the next offset by directory name.
+        journals: the identity of the journal that stood there, in hex; none where it had none, or where an older
+            version committed it.
+    """
+
+    offsets: dict[str, int]
+    journals: dict[str, str]
+
+
+def read_vector(root: str, reader: str, disk: Disk) -> Kept:
+    """What a merge has committed, without its lock; empty where it never did.
 
     Raises:
         HubError: the file is no vector.
@@ -41,7 +58,7 @@ def read_vector(root: str, reader: str, disk: Disk) -> dict[str, int]:
     try:
         file = disk.open(path, "read")
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return Kept({}, {})
     try:
         data = file.read(file.status().size, 0)
     finally:
@@ -49,16 +66,17 @@ def read_vector(root: str, reader: str, disk: Disk) -> dict[str, int]:
     try:
         content = json.loads(data)
         offsets: dict[str, int] = {name: operator.index(offset) for name, offset in content["offsets"].items()}
+        journals: dict[str, str] = {name: bytes.fromhex(i).hex() for name, i in content.get("journals", {}).items()}
         sound = content["format"] == _FORMAT and all(0 <= offset <= MAX_OFFSET for offset in offsets.values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        offsets, sound = {}, False
+        offsets, journals, sound = {}, {}, False
     if not sound:
         raise HubError(
             f'a vector of offsets is due, {{"format": {_FORMAT}, "offsets": {{...}}}}: put a copy back, or remove this'
             " file so that the merge starts with the first messages",
             path=path,
         )
-    return offsets
+    return Kept(offsets, journals)
 
 
 class Vector:
@@ -79,7 +97,7 @@ class Vector:
         disk.mkdir(self._folder)
         self._lock = Lock(os.path.join(self._folder, f"{reader}.lck"), what=f"merge {reader!r}", disk=disk).acquire()
         try:
-            self._offsets = read_vector(root, reader, disk)
+            self._offsets, self._journals = read_vector(root, reader, disk)
         except BaseException:
             self._lock.release()
             raise
@@ -94,8 +112,9 @@ class Vector:
         Raises:
             LockedError: a process reads that directory alone under this name.
             OffsetBeyondEndError: the directory ends before what was committed.
-            SejError: the directory cannot be read.
+            SejError: the directory cannot be read, or was made anew.
         """
+        self._recognise(source)
         path, kept = source_path(self._root, source), self[source]
         if self._disk.status(os.path.join(path, "ofs", f"{self._reader}.ofs")) is not None:
             there = read_offset(path, self._reader, disk=self._disk)
@@ -109,7 +128,7 @@ class Vector:
         """Keep offsets, durably: the messages below them first, then the file, then the mirrors.
 
         Raises:
-            SejError: a directory ends before its offset, or a mirror is in use.
+            SejError: a directory ends before its offset or was made anew, or a mirror is in use.
         """
         changed = {source: offset for source, offset in offsets.items() if offset != self[source]}
         if not changed:
@@ -117,7 +136,9 @@ class Vector:
         self._lock.check()
         _for_each(changed, lambda source: self._sync(source, changed[source]))
         merged = self._offsets | {source.name: offset for source, offset in changed.items()}
-        data = json.dumps({"format": _FORMAT, "offsets": merged}, indent=1, sort_keys=True).encode() + b"\n"
+        journals = {name: self._journals[name] for name in merged if name in self._journals}
+        content = {"format": _FORMAT, "offsets": merged, "journals": journals}
+        data = json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
         path = os.path.join(self._folder, f"{self._reader}.json")
         replace_file(self._disk, path + ".tmp", path, data)
         self._offsets = merged
@@ -127,7 +148,20 @@ class Vector:
         """Let go of the lock."""
         self._lock.release()
 
+    def _recognise(self, source: Source) -> None:
+        """Make sure that it is the journal in which the offset counts; from the first look on its identity is known."""
+        directory = Directory(source_path(self._root, source), self._disk)
+        directory.require()
+        found = journal_id(directory)
+        if found is not None and source.name not in self._journals:
+            self._journals[source.name] = found.hex()
+        elif self._journals.get(source.name) != (found and found.hex()):
+            raise SejError(
+                "this directory was made anew since the merge kept its place in it; a merge of another name reads it"
+            )
+
     def _sync(self, source: Source, offset: int) -> None:
+        self._recognise(source)
         sync_up_to(Directory(source_path(self._root, source), self._disk), offset)
 
 

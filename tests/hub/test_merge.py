@@ -192,7 +192,18 @@ def test_one_merge_a_name(tmp_path: Path) -> None:
         hub.Merge(tmp_path / "nothing", "r")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "offsets": {}}', '{"format": 1, "offsets": {"a.j": "7"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"format": 2, "offsets": {}}',
+        '{"format": 1, "offsets": {"a.j": "7"}}',
+        '{"format": 1, "offsets": {}, "journals": []}',
+        '{"format": 1, "offsets": {}, "journals": {"a.j": 7}}',
+        '{"format": 1, "offsets": {}, "journals": {"a.j": "no hex"}}',
+    ],
+)
 def test_a_vector_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     with hub.Store(tmp_path):
         pass
@@ -285,6 +296,58 @@ def test_a_directory_that_was_made_anew_under_a_merge_is_named(tmp_path: Path, c
             list(merge)
         merge.skip(Source("a", "j"))
         assert [message.offset for _, message in merge] == [1]
+
+
+@pytest.mark.parametrize("count", [5, 10, 15])
+def test_a_directory_that_was_made_anew_between_two_merges_is_named(tmp_path: Path, count: int) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(n, n) for n in range(10)])
+        store.put("b", "j", [at(0, 1)])
+    with hub.Merge(tmp_path, "r") as merge:
+        list(merge)
+        merge.commit()
+    shutil.rmtree(tmp_path / "a.j")
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(n, 100 + n) for n in range(count)])
+        store.put("b", "j", [at(1, 2)])
+    with hub.Merge(tmp_path, "r") as merge:
+        with pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+            list(merge)
+        merge.skip(Source("a", "j"))
+        assert [source.client for source, _ in merge] == ["b"]
+        merge.commit()
+    with hub.Merge(tmp_path, "r") as merge, pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+        list(merge)
+    with hub.Merge(tmp_path, "other") as merge:
+        assert len(list(merge)) == count + 2
+
+
+def test_a_place_in_the_old_journal_is_not_kept_for_the_new_one(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(n, n) for n in range(10)])
+    with hub.Merge(tmp_path, "r") as merge:
+        assert len(merge.read(5)) == 5
+        shutil.rmtree(tmp_path / "a.j")
+        with hub.Store(tmp_path) as store:
+            store.put("a", "j", [at(n, 100 + n) for n in range(20)])
+        with pytest.raises(sej.SejError, match="made anew"):
+            merge.commit()
+    with hub.Merge(tmp_path, "r") as merge:
+        assert [message.offset for _, message in merge] == list(range(20))
+
+
+def test_a_vector_without_identities_is_read(tmp_path: Path) -> None:
+    """As older versions wrote it; the next commit brings them in."""
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(n, n) for n in range(10)])
+    vector = tmp_path / ".merge" / "r.json"
+    vector.parent.mkdir()
+    vector.write_text('{"format": 1, "offsets": {"a.j": 7}}')
+    with hub.Merge(tmp_path, "r") as merge:
+        assert [message.offset for _, message in merge] == [7, 8, 9]
+        merge.commit()
+    identity = (tmp_path / "a.j" / "id").read_bytes().hex()
+    assert json.loads(vector.read_text())["journals"] == {"a.j": identity}
 
 
 def test_a_directory_that_lost_messages_is_named(tmp_path: Path) -> None:
