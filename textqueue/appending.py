@@ -27,12 +27,14 @@ _TAIL_BYTES: Final = 1 << 16
 
 def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
     """What ends the last line if it has no end, and the line ends that the last line with one has."""
+    end = file.read(2, max(status.size - 2, 0))
+    if not end or end.endswith(b"\n"):
+        return b"", b"\r\n" if end == b"\r\n" else b"\n"
     start = max(status.size - _TAIL_BYTES, 0)
     end = file.read(status.size - start, start)
     last = end.rfind(b"\n")
     newline = b"\r\n" if last > 0 and end[last - 1 : last] == b"\r" else b"\n"
-    only_bom = status.size == len(BOM) and end == BOM
-    return b"" if not end or end.endswith(b"\n") or only_bom else newline, newline
+    return b"" if end == BOM else newline, newline
 
 
 def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:

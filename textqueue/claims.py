@@ -23,7 +23,7 @@ from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.grammar import CONTROL_OF, ENTRY, MessageStatus
 from textqueue.ledger import BESIDE, IN_MUTEX
 from textqueue.message import Message, marking
-from textqueue.mutex import ROOM, holder_of, is_alive, mutex_of, owner_text
+from textqueue.mutex import ROOM, holder_of, is_alive, is_own, mutex_of, owner_text
 from textqueue.parser import Variable, digest, essence, retries_of
 from textqueue.reader import WINDOW, read_window
 from textqueue.reconcile import Conflict, Place
@@ -222,8 +222,11 @@ class Claimer:
         self._returns = len(ledger.given_back)
 
     def _next(self, file: File, *, again: bool) -> _Found | None:
-        for position, record in sorted(self._source.ledger.claims.items()):
-            if position >= 0 and not is_alive(record.owner, dead_hosts=self._dead_hosts):
+        claims = self._source.ledger.claims
+        owners = {record.owner for record in claims.values()}
+        dead = {owner for owner in owners if not is_alive(owner, dead_hosts=self._dead_hosts)}
+        for position, record in sorted(claims.items()) if dead else ():
+            if position >= 0 and record.owner in dead:
                 raw = _entry(file, position)
                 if raw is not None and digest(essence(raw)) == record.digest and not self._source.in_transit(raw):
                     return _Found(Place(position, raw, self._epoch), dead=True)
@@ -287,18 +290,20 @@ class Claimer:
 
     def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
         source = self._source
-        name = owner_text(owner=owner)
+        name = b""
         counted: Variable | None = None
 
         def claim(raw: bytes) -> Change | None:
             nonlocal name, counted
             writes: list[tuple[int, bytes]] = []
             mutex = mutex_of(raw)
-            room = b"" if mutex is None else mutex.data
-            short = owner_text(len(room), owner)
-            in_mutex = mutex is not None and len(short) <= len(room) >= ROOM
+            in_mutex = False
+            if mutex is not None and len(mutex.data) >= ROOM:
+                name = owner_text(len(mutex.data), owner)
+                in_mutex = mutex.fits(name)
+            if not in_mutex:
+                name = owner_text(owner=owner)
             if mutex is not None and in_mutex:
-                name = short
                 writes.append((mutex.position, mutex.filled(name)))
             elif mutex is not None and mutex.holder:
                 writes.append((mutex.position, mutex.filled(b"")))
@@ -315,7 +320,7 @@ class Claimer:
             return None
         tries = None if counted is None else counted.data
         made = Claim(self, Message(source, place.raw, place.position, place.epoch), name, tries)
-        if name.rpartition(b"/")[0].startswith(b"%d@" % os.getpid()) and is_alive(name):
+        if is_own(name):
             self.open.add(made)
         return made
 

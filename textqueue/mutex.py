@@ -14,13 +14,14 @@ import hashlib
 import os
 import re
 from collections.abc import Collection
+from functools import cache
 from typing import Final, NamedTuple
 
 from sej.locks import host_name, process_start
 from textqueue.grammar import MUTEX
 from textqueue.parser import name_of, variables_of
 
-__all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "mutex_of", "owner_text"]
+__all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "is_own", "mutex_of", "owner_text"]
 
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
@@ -78,7 +79,7 @@ def owner_text(room: int = 255, owner: str | None = None) -> bytes:
     match = _OWNER.fullmatch((owner or "").encode("utf-8", "replace"))
     if match is None:
         pid = os.getpid()
-        digits, host, start = b"%d" % pid, _host(), b"%d" % (process_start(pid) or 0)
+        digits, host, start = b"%d" % pid, _host(), b"%d" % _own_start()
     else:
         digits, host, start = match.groups()
     return digits + b"@" + _cut(host, room - len(digits) - len(start) - 2) + b"/" + start
@@ -96,8 +97,26 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
         return True
     pid, host, start = match.groups()
     if host == _cut(_host(), len(host)):
-        return process_start(int(pid)) == int(start)
+        return (_own_start() if int(pid) == os.getpid() else process_start(int(pid))) == int(start)
     return not any(host == _cut(name.encode(), len(host)) for name in dead_hosts)
+
+
+def is_own(owner: bytes) -> bool:
+    """Whether a claim is this process's."""
+    match = _OWNER.fullmatch(owner)
+    if match is None or int(match[1]) != os.getpid():
+        return False
+    return match[2] == _cut(_host(), len(match[2])) and int(match[3]) == _own_start()
+
+
+@cache
+def _own_start() -> int:
+    """Asked for with every claim, and the system has to be asked for it."""
+    return process_start(os.getpid()) or 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own_start.cache_clear)
 
 
 def _host() -> bytes:

@@ -14,7 +14,7 @@ from sej.disk import File
 from sej.errors import ClosedError
 from sej.locks import host_name, process_start
 from textqueue import MessageStatus, TextQueue, check
-from textqueue.mutex import is_alive, mutex_of, owner_text
+from textqueue.mutex import is_alive, is_own, mutex_of, owner_text
 from textqueue.reader import Window, read_window, scan
 
 MUTEX = "mutex=" + " " * 24
@@ -521,3 +521,19 @@ def test_a_message_that_fails_for_ever_keeps_no_other_file_waiting(tmp_path: Pat
             assert claim is not None
             assert claim.message.value == value
             assert claim.done() if value == "fine" else claim.failed()
+
+
+def test_a_forked_child_claims_in_its_own_name() -> None:
+    parent = owner_text()
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write, owner_text())
+        os._exit(0)
+    with open(read, "rb") as pipe:
+        os.close(write)
+        text = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert not is_alive(text)
+    assert (text.split(b"@")[0], is_own(text), is_own(parent)) == (b"%d" % child, False, True)
+    assert not is_own(parent.replace(b"@", b"@other-")), "another host counts its processes as well"
