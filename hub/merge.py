@@ -1,6 +1,6 @@
 """Many clients' journals as one stream: by timestamp, then client, then offset.
 
-What it relies on: one :class:`~sej.cursor.Cursor` a directory, a merger for the order (:mod:`hub.ordering`), a vector
+What it relies on: one slot a directory (:mod:`hub.slot`), a merger for the order (:mod:`hub.ordering`), a vector
 of kept offsets (:mod:`hub.vector`), watches for what is new.
 
 What it promises: every message once, none left out without an error; within a directory the order of offsets, whatever
@@ -22,11 +22,10 @@ from itertools import islice
 from typing import Final, Literal, Self
 
 from hub.errors import SourceError
-from hub.naming import Made, Source, find_sources, require_root, source_path
+from hub.naming import Source, find_sources, require_root
 from hub.ordering import Merger
+from hub.slot import SAMPLES, Slot, weigh
 from hub.vector import Vector
-from sej.cursor import Cursor
-from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import ClosedError, SejError
 from sej.message import Message
@@ -36,33 +35,9 @@ from sej.watch import Watch, wait_any
 __all__ = ["Merge"]
 
 _TAKE: Final = 1024
-_FIRST_BATCH: Final = 16
-_MAX_BATCH: Final = 512
-"""More a directory would not be faster: the messages that wait for their turn would leave the processor's cache."""
-_SAMPLES: Final = 16
-_OBJECT_BYTES: Final = 250
-"""What a message costs in memory beyond its bytes, about."""
 _LEAST_CHUNK_BYTES: Final = 4096
 _CHUNKS: Final = 4
 """So many chunks a directory may be in memory: the one that was read, and up to two decoded, with room to spare."""
-
-
-class _Slot:
-    """One directory of the merge."""
-
-    __slots__ = ("chunk_bytes", "committed", "cursor", "error", "left_at", "limit", "made", "reads", "source", "watch")
-
-    def __init__(self, source: Source, cursor: Cursor, chunk_bytes: int, made: Made) -> None:
-        self.source = source
-        self.cursor = cursor
-        self.made = made
-        self.chunk_bytes = chunk_bytes
-        self.committed: int | None = None
-        self.left_at: int | None = None  # behind what was given out, where it was left out
-        self.limit = _FIRST_BATCH
-        self.reads = 0
-        self.watch: Watch | None = None
-        self.error: SejError | None = None
 
 
 class Merge:
@@ -139,7 +114,7 @@ class Merge:
         require_root(self.root, disk=disk)
         self._vector = Vector(self.root, reader, disk)
         self._merger = Merger()
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self._by_source: dict[Source, int] = {}
         self._silent: OrderedDict[int, float] = OrderedDict()  # slots at their end, by when they got there
         self._excused: set[int] = set()  # silent for so long that nobody waits for them
@@ -239,7 +214,7 @@ class Merge:
         slot, head = self._slots[number], self._merger.head(number)
         if slot.left_at is not None:
             return slot.left_at
-        return slot.cursor.due if head is None else head.offset
+        return slot.due if head is None else head.offset
 
     def close(self) -> None:
         """Close everything and let go of the reader's lock; what was not committed comes again next time."""
@@ -247,9 +222,7 @@ class Merge:
             return
         self._closed = True
         for slot in self._slots:
-            slot.cursor.close()
-            if slot.watch is not None:
-                slot.watch.close()
+            slot.close()
         if self._root_watch is not None:
             self._root_watch.close()
         self._vector.close()
@@ -289,7 +262,7 @@ class Merge:
         if self._broken:
             self._raise_broken()
         out = self._merger.take(_TAKE)
-        size = _weigh([message for _, message in out[-_SAMPLES:]], len(out))
+        size = weigh([message for _, message in out[-SAMPLES:]], len(out))
         while (
             self._merger.emptied >= 0
             and self._read(self._merger.emptied)
@@ -297,7 +270,7 @@ class Merge:
             and size < self._memory_bytes // _CHUNKS
         ):
             more = self._merger.take(_TAKE - len(out))
-            size += _weigh([message for _, message in more[-_SAMPLES:]], len(more))
+            size += weigh([message for _, message in more[-SAMPLES:]], len(more))
             out += more
         return out
 
@@ -348,7 +321,7 @@ class Merge:
         for number in [*self._silent, *self._excused]:
             slot = self._slots[number]
             if slot.watch is None:
-                slot.watch = Watch(Directory(source_path(self.root, slot.source), self._disk).jnl)
+                slot.follow()
                 found = self._read(number) or found
         return found
 
@@ -362,14 +335,10 @@ class Merge:
         share = self._memory_bytes // (_CHUNKS * (len(self._slots) + len(fresh)))
         chunk_bytes = max(min(share, CHUNK_BYTES), _LEAST_CHUNK_BYTES)
         for slot in self._slots:
-            if slot.chunk_bytes > 2 * chunk_bytes and slot.reads and slot.left_at is None:
-                slot.cursor.close()
-                slot.cursor, slot.chunk_bytes = self._cursor(slot.source, slot.cursor.due, chunk_bytes), chunk_bytes
+            slot.narrow(chunk_bytes)
         for source in fresh:
             self._by_source[source] = self._merger.add(source)
-            made = Made.look(source_path(self.root, source), self._disk)
-            cursor = self._cursor(source, self._vector[source], chunk_bytes)
-            self._slots.append(_Slot(source, cursor, chunk_bytes, made))
+            self._slots.append(Slot(self.root, source, self._vector[source], chunk_bytes, self._disk))
         clients = {client: rank for rank, client in enumerate(sorted({source.client for source in self._by_source}))}
         for rank, source in enumerate(sorted(self._by_source)):
             self._merger.rank(self._by_source[source], clients[source.client], rank)
@@ -383,28 +352,17 @@ class Merge:
                 self._read(number)
             self._slots[number].committed = self._place(number)
 
-    def _cursor(self, source: Source, offset: int | None, chunk_bytes: int) -> Cursor:
-        return Cursor(Directory(source_path(self.root, source), self._disk), offset, chunk_bytes=chunk_bytes)
-
     def _read(self, number: int, *, judge: bool = False) -> bool:
         """Read a slot's next batch; whether there was one."""
         slot = self._slots[number]
         try:
-            batch = slot.cursor.read(slot.limit)
-            if not batch and judge and slot.cursor.judge():
-                batch = slot.cursor.read(slot.limit)
-            if not batch or number in self._silent or number in self._excused:
-                self._require_same(slot)
+            batch = slot.read(self._memory_bytes // len(self._slots), judge=judge)
         except (SejError, OSError) as error:
             self._fail(number, error)
             return False
         self._keep_open(number)
         if batch:
             self._merger.feed(number, batch)
-            slot.reads += 1
-            if slot.limit < _MAX_BATCH or not slot.reads % _SAMPLES:
-                each = _weigh(batch[:: max(len(batch) // _SAMPLES, 1)], 1)
-                slot.limit = min(max(self._memory_bytes // (len(self._slots) * each), 1), _MAX_BATCH, 4 * slot.limit)
             if number in self._silent:
                 del self._silent[number]
             self._excused.discard(number)
@@ -413,16 +371,12 @@ class Merge:
             self._silent[number] = self._clock()
         return False
 
-    def _require_same(self, slot: _Slot) -> None:
-        if not slot.made.is_still(source_path(self.root, slot.source), self._disk):
-            raise SejError("this directory was made anew since the merge began; a merge of another name reads it")
-
     def _keep_open(self, number: int) -> None:
         self._open[number] = None
         self._open.move_to_end(number)
         if len(self._open) > self._max_open:
             oldest, _ = self._open.popitem(last=False)
-            self._slots[oldest].cursor.park()
+            self._slots[oldest].park()
 
     def _fail(self, number: int, error: SejError | OSError) -> None:
         slot = self._slots[number]
@@ -430,7 +384,7 @@ class Merge:
         failure = SourceError(
             f"{slot.source}: {reason.reason}; skip(source) goes on without it",
             source=slot.source,
-            path=reason.path or source_path(self.root, slot.source),
+            path=reason.path or slot.path,
             offset=reason.offset,
         )
         failure.__cause__ = error
@@ -444,14 +398,11 @@ class Merge:
     def _leave(self, number: int) -> None:
         slot = self._slots[number]
         slot.left_at = self._place(number)
-        slot.cursor.close()
+        slot.close()
         self._merger.remove(number)
         self._silent.pop(number, None)
         self._excused.discard(number)
         self._open.pop(number, None)
-        if slot.watch is not None:
-            slot.watch.close()
-            slot.watch = None
 
     def _raise_broken(self) -> None:
         error = self._slots[min(self._broken)].error
@@ -461,10 +412,3 @@ class Merge:
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the merge is closed", path=self.root)
-
-
-def _weigh(seen: list[Message], count: int) -> int:
-    """Bytes that so many messages like these take in memory, about."""
-    if not seen:
-        return 0
-    return count * (_OBJECT_BYTES + sum([len(message.key) + len(message.value) for message in seen]) // len(seen))

@@ -298,6 +298,41 @@ def test_a_directory_that_was_made_anew_under_a_merge_is_named(tmp_path: Path, c
         assert [message.offset for _, message in merge] == [1]
 
 
+def test_no_message_of_a_journal_that_took_the_place_of_another_is_given_out(tmp_path: Path) -> None:
+    def write(value: bytes) -> None:
+        with sej.Writer(tmp_path / "a.j", segment_bytes=2000) as writer:
+            writer.append_many([value] * 5000)
+
+    write(b"old")
+    with hub.Merge(tmp_path, "r") as merge:
+        assert len(merge.read(10)) == 10
+        shutil.rmtree(tmp_path / "a.j")
+        write(b"new")
+        found: list[bytes] = []
+        with pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+            found.extend(message.value for _, message in merge)
+        assert b"new" not in found
+
+
+def test_what_a_slot_refused_is_due_again(tmp_path: Path) -> None:
+    """Also where no identity tells the journals apart: the original's have none."""
+    with hub.Store(tmp_path) as store:
+        store.put("a", "j", [at(n, n) for n in range(10)])
+    os.unlink(tmp_path / "a.j" / "id")
+    with hub.Merge(tmp_path, "r", on_error="skip") as merge:
+        assert len(list(merge)) == 10
+        shutil.copytree(tmp_path / "a.j", tmp_path / "copy")
+        os.rename(tmp_path / "a.j", tmp_path / "old")
+        os.rename(tmp_path / "copy", tmp_path / "a.j")
+        with sej.Writer(tmp_path / "a.j") as writer:
+            writer.append_many([b"more"] * 5)
+        os.unlink(tmp_path / "a.j" / "id")
+        assert list(merge) == []
+        assert [source.client for source in merge.skipped] == ["a"]
+        merge.commit()
+    assert sej.read_offset(tmp_path / "a.j", "r") == 10
+
+
 @pytest.mark.parametrize("count", [5, 10, 15])
 def test_a_directory_that_was_made_anew_between_two_merges_is_named(tmp_path: Path, count: int) -> None:
     with hub.Store(tmp_path) as store:
