@@ -663,6 +663,18 @@ def test_files_that_are_no_certificates_are_named_at_once(tmp_path: Path) -> Non
             Client("127.0.0.1:1", token=token)
 
 
+def test_a_key_that_grpc_takes_is_not_refused_for_its_size(tmp_path: Path) -> None:
+    small = CERTIFICATES / "small.pem"
+    tls = ServerTLS(small, CERTIFICATES / "small.key", client_ca=small)
+    mine = ClientTLS(small, small, CERTIFICATES / "small.key")
+    with (
+        hub.Store(tmp_path) as store,
+        Server(store, "127.0.0.1:0", tls=tls) as server,
+        Client(server.address, client_id="localhost", tls=mine) as client,
+    ):
+        assert client.put("j", sample(3)) == 3
+
+
 def test_mutual_tls_names_the_client(tmp_path: Path) -> None:
     tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key", client_ca=CERTIFICATES / "ca.pem")
     ca = CERTIFICATES / "ca.pem"
