@@ -30,9 +30,6 @@ _KNOWN: Final = {
 def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
     """The options for each shard's writer, and how often all shards are synced in the background, in seconds.
 
-    A thread for each of a thousand shards is too many: under ``"interval"`` they are opened as under ``"os"``, and one
-    thread syncs them all.
-
     Raises:
         TypeError: a writer has no such option.
         ValueError: durability or sync_interval_s is none.

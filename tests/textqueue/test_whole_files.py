@@ -251,7 +251,14 @@ def test_a_pattern_leaves_out_what_stands_beside_a_queue(tmp_path: Path) -> None
         assert claim is not None
         claim.give_back()
     (tmp_path / "jobs.tq~").write_bytes(b"-old\n")
-    for name in ("jobs.tq.drain", "jobs.tq.drain.lck", "jobs.tq.log.tmp", "#jobs.tq#"):
+    for name in (
+        "jobs.tq.drain",
+        "jobs.tq.drain.lck",
+        "jobs.tq.spark",
+        "jobs.tq.spark.lck",
+        "jobs.tq.log.tmp",
+        "#jobs.tq#",
+    ):
         (tmp_path / name).write_bytes(b"-no\n")
     with TextQueue(tmp_path / "jobs*") as q, TextQueue(tmp_path / "*") as every:
         assert [m.value for m in q.messages()] == [m.value for m in every.messages()] == ["a", "b"]

@@ -1,0 +1,23 @@
+"""Another process that claims."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MUTEX = "mutex=" + " " * 24
+ROOT = Path(__file__).parent.parent.parent
+
+
+def claim_elsewhere(path: Path, then: str) -> "subprocess.Popen[str]":
+    """Another process claims the next message, says so, and does something else."""
+    script = (
+        "import sys, textqueue\n"
+        f"q = textqueue.TextQueue({str(path)!r})\n"
+        "claim = q.take()\n"
+        "print(claim.message.value if claim else None, flush=True)\n" + then
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=env
+    )

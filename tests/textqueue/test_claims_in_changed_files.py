@@ -1,0 +1,249 @@
+"""Claims in files that people save while messages are held: a claim goes where its message goes, and nowhere else."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sej.disk import File
+from tests.textqueue.claiming import MUTEX, claim_elsewhere
+from textqueue import MessageStatus, TextQueue
+from textqueue.reader import Window, read_window, scan
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.tq"
+
+
+def test_claims_move_with_their_messages(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b", "c"])
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"-new\n" + path.read_bytes())
+        found = [other.take(), other.take(), other.take()]
+        assert [each.message.value for each in found if each] == ["new", "b", "c"]
+        assert other.take() is None
+        assert claim.done()
+    assert path.read_bytes() == b"-new\n=a\n-b\n-c\n"
+
+
+def test_a_claim_that_a_stale_buffer_blanked_is_written_again(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=[MUTEX])
+        buffer = path.read_bytes()
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"# hello\n" + buffer)
+        assert other.take() is None
+        assert [conflict.kind for conflict in other.conflicts] == ["claim"]
+        assert claim.done()
+    assert path.read_bytes() == b"# hello\n" + buffer.replace(b"-a", b"=a")
+
+
+def test_a_claimed_message_that_a_person_deletes_is_reported_and_left(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "b"])
+        with q.claim() as m:
+            assert m is not None
+            path.write_bytes(b"#a\n-b\n")
+        (conflict,) = q.conflicts
+        assert (conflict.kind, conflict.text) == ("changed", "a")
+    assert path.read_bytes() == b"#a\n-b\n"
+
+
+def test_a_mark_that_a_person_made_another_one_is_looked_into_once(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "b"])
+        next(q.messages()).mark_as_cleared()
+        path.write_bytes(b"#a\n-b\n")
+        claim = q.take()
+        assert claim is not None
+        epoch = q._inputs.sources[0].ledger.epoch
+        assert claim.give_back()
+        claim = q.take()
+        assert claim is not None
+        assert claim.done()
+        assert q._inputs.sources[0].ledger.epoch == epoch
+    assert path.read_bytes() == b"#a\n=b\n"
+
+
+class Saving:
+    """A person who saves while a program reads: right before its n-th reading of a window."""
+
+    def __init__(self, path: Path, at: int, data: bytes) -> None:
+        self.path = path
+        self.at = at
+        self.data = data
+        self.calls = 0
+
+    def read_window(self, file: File, position: int, size: int, *, settled: Callable[[], bool]) -> Window:
+        self._count()
+        return read_window(file, position, size, settled=settled)
+
+    def scan(self, file: File) -> Iterator[Window]:
+        yield from scan(file)
+        self._count()
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls == self.at:
+            with self.path.open("r+b") as file:
+                file.write(self.data)
+                file.truncate()
+
+
+def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b"])
+        claim = q.take()
+        assert claim is not None
+        monkeypatch.setattr("textqueue.claims.read_window", Saving(path, 1, b"#x\n-a\n-b\n").read_window)
+        with path.open("rb"):  # somebody keeps it open: no lease
+            found = other.take()
+            assert found is not None
+            assert found.message.value == "b"
+            assert other.take() is None
+        assert found.done()
+        assert claim.done()
+    assert path.read_bytes() == b"#x\n=a\n=b\n"
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_save_while_an_earlier_save_is_looked_into(path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b", "c"])
+        claim = q.take()
+        assert claim is not None
+        list(q.messages())[-1].mark_as_cleared()
+        path.write_bytes(b"# one\n-a\n-b\n-c\n")
+        monkeypatch.setattr("textqueue.reconcile.scan", Saving(path, at, b"-c\n# a line above\n-a\n-b\n").scan)
+        with path.open("rb"):
+            found = other.take()
+            assert found is not None
+            assert found.message.value == "b"
+            assert other.take() is None
+            assert found.done()
+            assert claim.done()
+            assert q.get_next() is None
+            assert other.get_next() is None
+    assert path.read_bytes() in (b"=c\n# a line above\n=a\n=b\n", b"# one\n=a\n=b\n=c\n")
+
+
+def test_a_stale_buffer_saved_while_a_reader_reads_gives_nothing_out_twice(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"-a\n-b\n")
+    with TextQueue(path) as q:
+        m = q.get_next()
+        assert m is not None
+        m.mark_as_cleared()
+        monkeypatch.setattr("textqueue.cursor.read_window", Saving(path, 1, b"# new\n-a\n-b\n").read_window)
+        found = [m.value for m in q.messages()]
+        assert found == ["b"]
+        assert [conflict.text for conflict in q.conflicts] == ["a"]
+    assert path.read_bytes() == b"# new\n=a\n-b\n"
+
+
+@pytest.mark.parametrize("variables", [["state=1 "], ["state=1 ", MUTEX]])
+def test_a_claim_stays_with_a_message_whose_variable_is_set(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=variables)
+        stale = path.read_bytes()
+        claim = q.take()
+        assert claim is not None
+        claim.message["state"] = "2"
+        claim.message["state"] = "3"
+        path.write_bytes(b"# above\n" + path.read_bytes())
+        assert other.take() is None
+        path.write_bytes(stale)  # older than claim and variable
+        assert other.take() is None
+        assert claim.message["state"] == "3"
+        assert claim.done()
+        assert q.get_next() is None
+        assert path.read_bytes() == stale.replace(b"-", b"=")
+
+
+@pytest.mark.parametrize("variables", [["state=1 "], ["state=1 ", MUTEX]])
+def test_a_claim_never_ends_on_what_may_be_another_message(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=variables)
+        stale = path.read_bytes()
+        worker = claim_elsewhere(path, "claim.message['state'] = '2'\nsys.stdin.readline()\nprint(claim.done())\n")
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "a\n"
+        while b"state=2" not in path.read_bytes():
+            time.sleep(0)
+        for above in (b"# above\n", b"# above\n# and more\n"):  # an older buffer, or another message that is equal
+            path.write_bytes(above + stale)
+            assert other.take() is None
+        assert worker.communicate("\n")[0] == "False\n"
+        claim = other.take()
+        assert claim is not None
+        assert claim.done()
+    assert path.read_bytes() == above + stale.replace(b"-", b"=")
+
+
+def test_a_dead_owners_message_whose_variable_he_set_is_taken_over(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("a", variables=["state=1 "])
+        worker = claim_elsewhere(path, "claim.message['state'] = '2'\n")
+        assert worker.communicate()[0] == "a\n"
+        claim = q.take()
+        assert claim is not None
+        assert claim.message["state"] == "2"
+
+
+def test_of_equal_messages_that_move_everybody_ends_his_own(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "a"], [MUTEX])
+        first = b"-a\n\\" + MUTEX.encode() + b"\n"
+        worker = claim_elsewhere(path, "sys.stdin.readline()\nprint(claim.done(), q.conflicts)\n")
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "a\n"
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(first + path.read_bytes())
+        assert claim.done()
+        third = other.take()
+        assert third is not None
+        assert third.message.position == 0
+        assert worker.communicate("\n")[0] == "True []\n"
+        assert third.done()
+        assert q.conflicts == other.conflicts == []
+    assert path.read_bytes() == 3 * first.replace(b"-a", b"=a")
+
+
+def test_messages_that_are_put_back_together_are_claimed_again(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "b", "c"])
+        while (claim := q.take()) is not None:
+            claim.done()
+        q.mark_many(list(q.messages({MessageStatus.cleared})), MessageStatus.queued)
+        found = [q.take() for _ in range(3)]
+        assert [claim and claim.message.value for claim in found] == ["a", "b", "c"]
+
+
+def test_what_is_given_back_while_the_ledger_is_cut_is_claimed_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("textqueue.source.MARKS_KEPT", 20)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many([f"m{n}" for n in range(100)])
+        for _ in range(12):
+            claim = q.take()
+            assert claim is not None
+            claim.give_back()
+        held = q.take()
+        below = other.take()
+        assert held is not None
+        assert below is not None
+        assert below.done()
+        for m in list(q.messages())[20:]:
+            m.mark_as_cleared()
+        held.give_back()
+        again = other.take()
+        assert again is not None
+        assert again.message.value == held.message.value == "m0"
