@@ -19,12 +19,13 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar, Unpack
 
+from sej.dead import DeadLetter
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
-from sej.errors import ClosedError
+from sej.errors import ClosedError, InvalidNameError, LockedError, SejError
 from sej.locks import Lock
 from sej.message import FIRST, Start
-from sej.queue_clock import SYSTEM, Clock
+from sej.queue_clock import SYSTEM, Clock, span_ns
 from sej.queue_codec import record
 from sej.queue_end import Backoff, Ender
 from sej.queue_format import FREE, MAX_ATTEMPT, PURGE
@@ -44,6 +45,7 @@ __all__ = ["JournalQueue", "open_backend"]
 _NS: Final = 1_000_000_000
 _KEEP_NS: Final = _NS
 _SEGMENT_BYTES: Final = 1 << 26
+_SUFFIX: Final = ".queue"
 _T = TypeVar("_T")
 
 
@@ -119,6 +121,8 @@ class JournalQueue(WorkQueue):
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self.name = check_name(name, "a queue's name")
+        if name.endswith(_SUFFIX):
+            raise InvalidNameError(f"a queue's name {name!r}: none ends in {_SUFFIX!r}, as the files of another one do")
         self.maxsize = maxsize
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
         self._clock = clock
@@ -126,6 +130,7 @@ class JournalQueue(WorkQueue):
         self._pid = os.getpid()
         self._closed = False
         self._mutex = threading.RLock()
+        self._inside = self._close_later = False
         self._judge_at = 0
         self._keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
@@ -136,79 +141,80 @@ class JournalQueue(WorkQueue):
         self._reader_lock = Lock(
             self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
         )
+        self._slots = Slots(self._directory, name)
         try:
             self._reader_lock.acquire()
             register_reader(self._directory, name)
             self._log = QueueLog(self._directory, name, clock, default=default, compact_bytes=compact_bytes)
             self.recovered = self._log.recovered
-            self._slots = Slots(self._directory, name)
+            self._grave = Grave(self._directory, self.name, self._log, self.dead_letter)
+            self._taker = Taker(
+                self._directory,
+                self._log,
+                self._slots,
+                clock,
+                self._grave.bury,
+                lease_ns=span_ns(lease_s),
+                max_attempts=max_attempts,
+                expire_ns=None if expire_s is None else span_ns(expire_s),
+            )
+            self._ender = Ender(
+                self._log,
+                self._slots,
+                clock,
+                self._grave.bury,
+                Backoff(backoff_s, backoff_max_s),
+                max_attempts=max_attempts,
+            )
+            self._syncer = Syncer(
+                self._log.sync,
+                self._log.fail,
+                lambda: self._log.appended,
+                0,
+                interval_s=self._writer.interval_s,
+            )
+            self._putter = Putter(
+                self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=span_ns(dedupe_window_s)
+            )
             self._locked(self._take_slot)
             self._kept = self._log.state.kept
         except BaseException:
+            self._slots.release()
             self._reader_lock.release()
             self._writer.close()
             raise
-        self._grave = Grave(self._directory, self.name, self._log, self.dead_letter)
-        self._taker = Taker(
-            self._directory,
-            self._log,
-            self._slots,
-            clock,
-            self._grave.bury,
-            lease_ns=int(lease_s * _NS),
-            max_attempts=max_attempts,
-            expire_ns=None if expire_s is None else int(expire_s * _NS),
-        )
-        self._ender = Ender(
-            self._log,
-            self._slots,
-            clock,
-            self._grave.bury,
-            Backoff(backoff_s, backoff_max_s),
-            max_attempts=max_attempts,
-        )
-        self._syncer = Syncer(
-            self._log.sync,
-            self._log.fail,
-            lambda: self._log.appended,
-            0,
-            interval_s=self._writer.interval_s,
-        )
-        self._putter = Putter(
-            self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=int(dedupe_window_s * _NS)
-        )
         _alive.add(self)
 
     # --- putting
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
         self._require_open()
-        return self._putter.put(values, keys, wishes, self._mutex, self._watches)
+        return self._putter.put(values, keys, wishes, self._locked, self._watches)
 
     # --- taking
 
     def _take(self, n: int) -> list[Item]:
         with self._mutex:
-            log = self._enter()
-            try:
-                now = self._clock.boot_ns()
-                found = self._taker.take(n, now)
-                if not found and now >= self._judge_at:
-                    self._judge_at = now + _NS
-                    self._taker.judge()
-                if log.large:
-                    log.compact()
-                if keep := now >= self._keep_at:
-                    log.check_lock()
-                epoch = log.epoch
-                items: list[Item] = [JournalItem(self, message, attempts, epoch) for message, attempts in found]
-            finally:
-                log.unlock()
-            if keep:
+            now = self._clock.boot_ns()
+            items = self._locked(self._take_now, n, now)
+            if now >= self._keep_at:
                 self._keep_head(now)
         if self._taker.lost:
             self._tell_losses(items)
         return items
+
+    def _take_now(self, n: int, now: int) -> list[Item]:
+        log = self._log
+        found = self._taker.take(n, now)
+        if not found and now >= self._judge_at:
+            self._judge_at = now + _NS
+            self._taker.judge()
+        if log.large:
+            log.compact()
+        if now >= self._keep_at:
+            log.check_lock()
+        epoch = log.epoch
+        return [JournalItem(self, message, attempts, epoch) for message, attempts in found]
 
     def _tell_losses(self, items: list[Item]) -> None:
         """Once, by the one who found them missing."""
@@ -222,7 +228,7 @@ class JournalQueue(WorkQueue):
             )
         except RuntimeWarning:  # somebody wants warnings to be errors
             for item in items:
-                item.retry(0.0)
+                item.give_back()
             raise
 
     def _due_s(self) -> float | None:
@@ -244,51 +250,41 @@ class JournalQueue(WorkQueue):
 
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
-        lost = self._end(self._ender.done_many, items)
+        lost = self._end(self._ender.done_many, list(items))  # what makes them must not run under the lock
         if lost is not None:
             raise lost
 
     def _end(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Under the lock, and durable where that was asked for."""
-        with self._mutex:
-            log = self._enter()
-            try:
-                found = act(*arguments)
-            finally:
-                log.unlock()
-            appended = log.appended
+        found = self._locked(act, *arguments)
         if self._durable:
-            self._syncer.commit(appended)
+            self._syncer.commit(self._log.appended)
         return found
 
     # --- the whole
 
     def stats(self) -> Stats:
         """How many items there are; looks where the journal ends."""
-        with self._mutex:
-            log = self._enter()
-            try:
-                self._taker.look_for_losses()
-                state = log.state
-                end = log.tail.end_offset()
-                ready, delayed, leased = state.counts(self._clock.boot_ns(), end)
-                return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
-            finally:
-                log.unlock()
+        return self._locked(self._count)
+
+    def _count(self) -> Stats:
+        self._taker.look_for_losses()
+        state, end = self._log.state, self._log.tail.end_offset()
+        ready, delayed, leased = state.counts(self._clock.boot_ns(), end)
+        return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
 
     def purge(self) -> int:
-        """Throw away every item that nobody holds; what is leased stays leased."""
-        with self._mutex:
-            log = self._enter()
-            try:
-                state = log.state
-                end = log.tail.end_offset()
-                gone = len(state.waiting) - state.void(end) + state.fresh(end)
-                log.append(record(PURGE, state.frontier, max(end, state.frontier)))
-                log.compact()
-                return gone
-            finally:
-                log.unlock()
+        """Throw away every item that nobody holds, a dead process' among them; what is leased stays leased."""
+        return self._locked(self._purge_now)
+
+    def _purge_now(self) -> int:
+        log, end = self._log, self._log.tail.end_offset()
+        self._taker.give_up(self._clock.boot_ns())
+        state = log.state
+        gone = len(state.waiting) - state.void(end) + state.fresh(end)
+        log.append(record(PURGE, state.frontier, max(end, state.frontier)))
+        log.compact()
+        return gone
 
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back as new messages, oldest first, with their attempts at 0.
@@ -298,7 +294,11 @@ class JournalQueue(WorkQueue):
         coming back.
         """
         self._require_open()
-        return self._grave.redrive(limit, lambda journal, letters: self._end(self._putter.put_back, journal, letters))
+        return self._grave.redrive(limit, self._put_back)
+
+    def _put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
+        with self._writer.turn():  # first: nobody waits for the queue while somebody else has the journal
+            return self._end(self._putter.put_back, journal, letters)
 
     def sync(self) -> None:
         """Force what was put and done so far to the disk."""
@@ -307,9 +307,17 @@ class JournalQueue(WorkQueue):
         self._syncer.commit(self._log.appended)
 
     def close(self) -> None:
-        """Give back what this object still holds, keep the head, and close."""
+        """Give back what this object still holds, keep the head, and close.
+
+        In a signal handler that came in the middle of a call of this queue: when that call is at its end.
+        """
         if self._closed or os.getpid() != self._pid:
             return
+        with self._mutex:
+            if self._inside:
+                self._close_later = True
+                return
+            self._close_later = False
         _alive.discard(self)
         try:
             if not self._log.failed:
@@ -330,27 +338,48 @@ class JournalQueue(WorkQueue):
             self._reader_lock.release()
             self._writer.close()
 
-    # --- below: with the mutex and, but for _enter, the queue's lock
+    # --- the lock, and below it what runs with it
 
-    def _enter(self) -> QueueLog:
-        """Take the lock and catch up."""
-        self._require_open()
-        log = self._log
-        log.lock()
-        try:
-            log.catch_up()
-        except BaseException:
-            log.unlock()
-            raise
-        return log
+    def _locked(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Do something with the mutex and the queue's lock, caught up.
 
-    def _locked(self, act: Callable[[], None]) -> None:
+        An exception out of a signal's handler may come between any two lines: the lock is let go of whatever happens,
+        and the state is read anew where it may have been left half changed.
+        """
         with self._mutex:
-            log = self._enter()
+            if self._inside:
+                raise LockedError(
+                    f"queue {self.name!r} is in the middle of a call of this very thread: in a signal's handler only"
+                    " close() will do",
+                    path=self.path,
+                )
             try:
-                act()
+                self._inside = True
+                self._require_open()
+                return self._with_lock(act, *arguments)
             finally:
+                self._inside = False
+                if self._close_later:
+                    self.close()
+
+    def _with_lock(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        log = self._log
+        try:
+            log.lock()
+            log.catch_up()
+            return act(*arguments)
+        except SejError:
+            raise
+        except BaseException:
+            log.doubt()
+            self._taker.close()  # they open again where they are asked to
+            raise
+        finally:
+            try:
                 log.unlock()
+            except BaseException:
+                log.unlock()
+                raise
 
     def _take_slot(self) -> None:
         slot = self._slots.take()
@@ -382,6 +411,8 @@ class JournalQueue(WorkQueue):
 
     def _after_fork(self) -> None:
         """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
+        self._inside = False
         self._log.close()
 
 

@@ -6,13 +6,14 @@ Both stand on the face alone, so they work with every backend.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Self
 
-from sej.errors import QueueFullError
+from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
 from sej.work import Item, Stats, WorkQueue
 
 __all__ = ["AsyncQueue", "QueueAdapter"]
@@ -71,12 +72,18 @@ class QueueAdapter:
 
         Raises:
             queue.Empty: none came in time.
+            InvalidMessageError: the serializer cannot read it; it was given back, as after a failed attempt.
         """
         item = self.work.get(timeout=_wait(block, timeout))
         if item is None:
             raise queue.Empty
+        try:
+            value = item.value
+        except InvalidMessageError as error:
+            item.retry(reason=str(error))
+            raise
         self._items().append(item)
-        return item.value
+        return value
 
     def get_nowait(self) -> Any:
         """Take without waiting."""
@@ -135,6 +142,36 @@ def _wait(block: bool, timeout: float | None) -> float | None:
     return timeout
 
 
+class _Hand:
+    """Takes items in a thread, for a task that may be cancelled meanwhile, and once more while they are given back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: list[Item] = []
+        self._away = False
+
+    def take(self, work: WorkQueue, n: int, timeout: float) -> list[Item]:
+        found = work.get_many(n, timeout)
+        with self._lock:
+            if not self._away:
+                self._found = found
+                return found
+        _give_back(found)
+        return []
+
+    def turn_away(self) -> list[Item]:
+        """Nobody wants them any more; those that came already."""
+        with self._lock:
+            self._away = True
+            return self._found
+
+
+def _give_back(items: list[Item]) -> None:
+    for item in items:
+        with contextlib.suppress(LeaseLostError, ClosedError):  # closing gives back, too
+            item.give_back()
+
+
 class AsyncQueue:
     """A work queue for coroutines: each call runs in a thread, so that the loop goes on.
 
@@ -177,12 +214,16 @@ class AsyncQueue:
         end = None if timeout is None else loop.time() + timeout
         while True:
             wait = _SLICE_S if end is None else max(min(end - loop.time(), _SLICE_S), 0.0)
-            task = asyncio.ensure_future(asyncio.to_thread(self.work.get_many, n, wait))
+            hand = _Hand()
+            taking = loop.run_in_executor(None, hand.take, self.work, n, wait)
             try:
-                found = await asyncio.shield(task)
+                found = await asyncio.shield(taking)
             except asyncio.CancelledError:
-                for item in await task:
-                    await asyncio.to_thread(item.retry, 0.0)
+                if late := hand.turn_away():
+                    await asyncio.shield(loop.run_in_executor(None, _give_back, late))
+                else:
+                    with contextlib.suppress(Exception):
+                        await asyncio.shield(taking)
                 raise
             if found or (end is not None and loop.time() >= end):
                 return found

@@ -9,9 +9,21 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-__all__ = ["SYSTEM", "Clock", "SystemClock"]
+__all__ = ["SYSTEM", "Clock", "SystemClock", "span_ns"]
 
+_LONGEST_NS: Final = 2**62
+"""146 years: no clock that is so far ahead leaves 63 bits."""
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+def span_ns(seconds: float) -> int:
+    """So many seconds in nanoseconds; what is longer than 146 years, infinity too, is 146 years.
+
+    Example:
+        >>> span_ns(1.5), span_ns(float("inf")) == span_ns(1e30)
+        (1500000000, True)
+    """
+    return int(max(min(seconds * 1e9, _LONGEST_NS), -_LONGEST_NS))
 
 
 class Clock(Protocol):

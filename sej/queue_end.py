@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sej.errors import LeaseLostError
 from sej.message import Message
-from sej.queue_clock import Clock
+from sej.queue_clock import Clock, span_ns
 from sej.queue_codec import record
 from sej.queue_format import DONE, EXTEND, WAIT
 from sej.queue_item import JournalItem
@@ -22,8 +22,6 @@ from sej.queue_slots import Slots
 from sej.work import Item
 
 __all__ = ["Backoff", "Ender"]
-
-_NS: Final = 1_000_000_000
 
 
 class Backoff(NamedTuple):
@@ -96,16 +94,23 @@ class Ender:
 
     def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
         """Give it back, or to the dead letters after max_attempts."""
-        if delay_s is not None and delay_s < 0:
+        if delay_s is not None and not delay_s >= 0:
             raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
         if item._attempts >= self._max_attempts:
             self.fail(item, reason or f"given back for the {item._attempts}. time")
             return
         self._check(item)
         wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
-        at = self._clock.boot_ns() + int(wait * _NS) if wait else 0
+        at = self._clock.boot_ns() + span_ns(wait) if wait else 0
         offset = item._message.offset
         self._log.append(record(WAIT, offset, b=at, band=self._log.state.band(offset), attempt=item._attempts))
+        item._ended = True
+
+    def give_back(self, item: JournalItem) -> None:
+        """It was handed out to nobody: ready again, with the attempts that it had before."""
+        self._check(item)
+        offset = item._message.offset
+        self._log.append(record(WAIT, offset, band=self._log.state.band(offset), attempt=item._attempts - 1))
         item._ended = True
 
     def fail(self, item: JournalItem, reason: str) -> None:
@@ -119,7 +124,7 @@ class Ender:
         if not lease_s > 0:
             raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
         self._check(item)
-        deadline = self._clock.boot_ns() + int(lease_s * _NS)
+        deadline = self._clock.boot_ns() + span_ns(lease_s)
         self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))
 
     def _holds(self, item: JournalItem) -> bool:

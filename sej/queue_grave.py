@@ -11,7 +11,7 @@ from sej.directory import Directory
 from sej.errors import JournalNotFoundError, SejError
 from sej.journal import Journal
 from sej.message import Message
-from sej.offset import Offset
+from sej.offset import Offset, read_offset
 from sej.queue_codec import message_check, record
 from sej.queue_format import DEAD, DOOMED, PICK, WAIT
 from sej.queue_log import QueueLog
@@ -69,9 +69,10 @@ class Grave:
 
     def _is_there(self, message: Message) -> bool:
         """Whether there is a letter of this very message that was not put back."""
-        disk, source, first = self._directory.disk, source_of(self._directory), self._first_letter()
+        disk, source = self._directory.disk, source_of(self._directory)
         try:
             journal = Journal(self.path, disk=disk)
+            first = self._first_letter()
         except JournalNotFoundError:
             return False
         start = max(self._seen_to, first, journal.first_offset, journal.end_offset - _LOOK_BACK)
@@ -111,8 +112,12 @@ class Grave:
         return count
 
     def _first_letter(self) -> int:
-        """The first letter that was not put back."""
-        return self._log.state.redriven.get(self._number(), 0)
+        """The first letter that was not put back: by the state, or by what is kept beside the letters.
+
+        A state that began anew, as after a reset, knows nothing of those that were.
+        """
+        kept = read_offset(self.path, f"redrive-{self._name}", disk=self._directory.disk)
+        return max(self._log.state.redriven.get(self._number(), 0), kept or 0)
 
     def _number(self) -> int:
         """Which journal of dead letters this is."""

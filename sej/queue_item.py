@@ -44,6 +44,10 @@ class JournalItem(QueueItem):
         """Give it back, or to the dead letters after max_attempts."""
         self._queue._end(self._queue._ender.retry, self, delay_s, reason)
 
+    def give_back(self) -> None:
+        """Ready again at once, and not tried."""
+        self._queue._end(self._queue._ender.give_back, self)
+
     def fail(self, reason: str = "") -> None:
         """To the dead letters."""
         self._queue._end(self._queue._ender.fail, self, reason)

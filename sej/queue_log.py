@@ -80,6 +80,7 @@ class QueueLog:
         self._position = 0
         self._compacted_bytes = self._synced_to = 0
         self._failure: BaseException | None = None
+        self._unsure = False
         self._file: File | None = None
         self._lock = QueueLock(directory, name, self._read_ahead)
         self.lock()
@@ -102,22 +103,32 @@ class QueueLog:
         """Make sure, from time to time, that the lock file is still the one that others lock."""
         self._lock.check()
 
+    def doubt(self) -> None:
+        """Something ended an operation in the middle: the state is read anew before the next one."""
+        self._unsure = True
+
     def _read_ahead(self) -> bool:
         """Without the lock: apply whole, good records; whatever else is there is the business of who has the lock.
 
         The log only grows, so that less is left to be read by one process at a time.
         """
         file = self._file
-        if file is None or self._failure is not None:
+        if file is None or self._failure is not None or self._unsure:
             return False
         size = file.status().size - self._position
         if size < RECORD_SIZE:
             return False
         data = file.read(min(size - size % RECORD_SIZE, _READ_BYTES), self._position)
         good, _ = good_bytes(data)
-        apply(self.state, memoryview(data)[:good])
-        self._position += good
+        self._take_up(memoryview(data)[:good])
         return good > 0
+
+    def _take_up(self, records: bytes | memoryview) -> None:
+        """Apply what stands at the position: both change, or the state is in doubt."""
+        before, self._unsure = self._unsure, True
+        apply(self.state, records)
+        self._position += len(records)
+        self._unsure = before
 
     # --- under the lock
 
@@ -129,6 +140,9 @@ class QueueLog:
         """
         if self._failure is not None:
             raise self._failed(self._failure) from self._failure
+        if self._unsure:
+            self._open()
+            return
         file = self._file
         assert file is not None
         status = file.status()
@@ -149,14 +163,15 @@ class QueueLog:
         """
         data = records[0] if len(records) == 1 else b"".join(records)
         assert self._file is not None
+        before, self._unsure = self._unsure, True
         try:
             self._file.write(data)
-        except BaseException as error:
+        except OSError as error:
             self._failure = error
             raise self._failed(error) from error
-        self._position += len(data)
         self.appended += len(data)
-        apply(self.state, data)
+        self._take_up(data)
+        self._unsure = before
 
     @property
     def large(self) -> bool:
@@ -227,6 +242,7 @@ class QueueLog:
 
     def _open(self, *, first: bool = False) -> None:
         """Read the whole log, or make one."""
+        self._unsure = True
         file = self._disk.open(self.path, "append")
         self._file = file
         self.state = QueueState()
@@ -244,14 +260,14 @@ class QueueLog:
                 self._reconcile()
         self._compacted_bytes = min(self._position, self._compacted_bytes)
         self._boot()
+        self._unsure = False
 
     def _take_in(self, file: File, size: int) -> None:
         """Apply what stands behind the position; cut a torn tail."""
         while self._position < size:
             data = file.read(min(_READ_BYTES, size - self._position), self._position)
             good, damaged = good_bytes(data)
-            apply(self.state, memoryview(data)[:good])
-            self._position += good
+            self._take_up(memoryview(data)[:good])
             if good == len(data):
                 continue
             if damaged or self._good_behind(file, self._position + RECORD_SIZE, size):
@@ -356,6 +372,7 @@ class QueueLog:
             self.append(boot_record(boot_id, began, self._clock.boot_ns()))
 
     def _replace(self, epoch: int) -> None:
+        before, self._unsure = self._unsure, True
         state = self.state
         end = self.tail.end_offset()
         if state.frontier > end:
@@ -370,6 +387,7 @@ class QueueLog:
         fresh = QueueState()
         apply(fresh, memoryview(data)[RECORD_SIZE:])
         self.state = fresh
+        self._unsure = before
 
     def _fresh_epoch(self) -> int:
         return int.from_bytes(os.urandom(4), "big")

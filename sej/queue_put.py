@@ -8,7 +8,6 @@ matches, which is void.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
@@ -18,7 +17,7 @@ from sej.codec import decode_many
 from sej.dead import DeadLetter
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
-from sej.queue_clock import Clock
+from sej.queue_clock import Clock, span_ns
 from sej.queue_codec import message_check, record
 from sej.queue_format import BACK, DEAD, DEDUPE, EXPIRE, INTENT, MAX_BAND
 from sej.queue_log import QueueLog
@@ -30,7 +29,6 @@ from sej.work import Wishes
 
 __all__ = ["Putter"]
 
-_NS: Final = 1_000_000_000
 _KEY_BYTES: Final = 12
 
 
@@ -89,43 +87,48 @@ class Putter:
         values: Iterable[bytes],
         keys: Iterable[bytes] | None,
         wishes: Wishes,
-        guard: threading.RLock,
+        locked: Callable[..., Sequence[int] | None],
         watches: Callable[[], Sequence[Watch]],
     ) -> Sequence[int]:
-        """Put many; see :meth:`sej.WorkQueue.put`."""
+        """Put many; see :meth:`sej.WorkQueue.put`.
+
+        locked calls with the queue's lock, caught up. The journal's is taken before it: while somebody else has the
+        journal to himself, others may take items and end them.
+        """
         delay_s, priority, expire_s, dedupe_keys, timeout = wishes
-        if delay_s < 0:
+        if not delay_s >= 0:
             raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
+        if expire_s != expire_s:
+            raise ValueError(f"expire_s {expire_s}: this is no number")
         if not -MAX_BAND <= priority <= MAX_BAND:
             raise ValueError(f"priority {priority}: {-MAX_BAND} to {MAX_BAND} are due")
+        values = list(values)  # what makes them must not run under a lock
+        keys = None if keys is None else list(keys)
         if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or self._maxsize):
             return self._writer.append_many(values, keys)
-        values = list(values)
-        keys = None if keys is None else list(keys)
         if dedupe_keys is not None and len(dedupe_keys) != len(values):
             raise ValueError(f"dedupe_keys has {len(dedupe_keys)} entries for {len(values)} values")
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         while True:
-            with guard:
-                self._log.lock()
-                try:
-                    self._log.catch_up()
-                    batch = self._batch(values, keys, dedupe_keys)
-                    if self._has_room(len(batch.values)):
-                        return self._put(batch, wishes)
-                finally:
-                    self._log.unlock()
+            with self._writer.turn():
+                found = locked(self._put_now, values, keys, wishes)
+            if found is not None:
+                return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise QueueFullError(
                     f"the queue has {self._maxsize} waiting items, its maxsize; none was taken in time",
                     path=self._log.path,
                 )
-            found = watches()
+            watched = watches()
             if not first:
-                wait_any(found, left)
+                wait_any(watched, left)
             first = False
+
+    def _put_now(self, values: list[bytes], keys: list[bytes] | None, wishes: Wishes) -> Sequence[int] | None:
+        batch = self._batch(values, keys, wishes.dedupe_keys)
+        return self._put(batch, wishes) if self._has_room(len(batch.values)) else None
 
     def put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
         """Put dead letters back, each once, under the queue's lock; durable when it returns.
@@ -211,10 +214,10 @@ class Putter:
                 for message in messages:
                     stamp, check = message.timestamp % 2**64, message_check(message)
                     if delay_s or priority:
-                        ready_at = now + int(delay_s * _NS) if delay_s else 0
+                        ready_at = now + span_ns(delay_s) if delay_s else 0
                         records.append(record(INTENT, message.offset, stamp, ready_at, band=priority, extra=check))
                     if expire_s is not None:
-                        until = now + int(expire_s * _NS)
+                        until = max(now + span_ns(expire_s), 0)
                         records.append(record(EXPIRE, message.offset, stamp, until, extra=check))
                 for key, message in zip(batch.new, messages, strict=False):
                     records.append(_dedupe(key, message, now + self._window_ns))

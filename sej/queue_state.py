@@ -268,6 +268,8 @@ class QueueState:
     def _purge(self, stop: int) -> None:
         for offset in list(self.waiting):
             self._forget(offset)
+            if offset >= stop:  # its message was never written: another one will have that offset, and is fresh
+                self.above.discard(offset)
         self.waiting.clear()
         self._pass(max(stop, self.frontier))
 

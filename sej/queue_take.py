@@ -100,6 +100,15 @@ class Taker:
             self._pick(ready[1], now, found)
         return True
 
+    def give_up(self, now: int) -> None:
+        """Take back what is in nobody's hands any more: its holder died, or its lease is over."""
+        log, state = self._log, self._log.state
+        self._probe(now)
+        state.tick(now)
+        back = [record(WAIT, at, band=state.band(at), attempt=state.attempts(at)) for at in sorted(state.lapsed)]
+        if back:
+            log.append(*back)
+
     def look_for_losses(self) -> None:
         """Find out whether messages that nobody has taken yet are gone."""
         segments = self._directory.segments()

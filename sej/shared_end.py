@@ -93,6 +93,10 @@ class SharedEnd:
         """Let go of it."""
         self._lock.unlock()
 
+    def doubt(self) -> None:
+        """Something ended a turn in the middle: the next one finds the end anew."""
+        self._mark = b""
+
     def write(self, data: bytes, count: int) -> None:
         """Append count messages, within a turn."""
         file = self.file

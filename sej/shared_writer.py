@@ -17,7 +17,7 @@ from typing import Literal, NoReturn, Self, TypedDict, get_args
 from sej.codec import Buffer, encode
 from sej.directory import Directory
 from sej.disk import OS, Disk
-from sej.errors import ClosedError, LockLostError, WriterFailedError
+from sej.errors import ClosedError, LockedError, LockLostError, WriterFailedError
 from sej.maintenance import Retention
 from sej.message import BytesLike
 from sej.opening import prepare
@@ -105,6 +105,7 @@ class SharedWriter:
         self._failure: BaseException | None = None
         self._mutex = threading.RLock()
         self._depth = 0
+        self._encoding = self._close_later = False
         prepare(self._directory, allow_network_fs=allow_network_fs)
         self._end = SharedEnd(
             self._directory,
@@ -131,12 +132,18 @@ class SharedWriter:
             LockedError: an exclusive writer has the journal, for longer than lock_timeout.
         """
         with self._mutex:
-            self._enter()
+            depth = self._depth
             try:
+                self._enter()
+                self._encoding = True
                 offset = self._end.offset
                 self._write(encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value), 1)
             finally:
-                self._leave()
+                try:
+                    self._leave(depth)
+                except BaseException:
+                    self._leave(depth)
+                    raise
         if self.durability == "disk":
             self._syncer.commit(offset + 1)
         return offset
@@ -149,6 +156,8 @@ class SharedWriter:
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
         """Append many messages with consecutive offsets; as :meth:`sej.Writer.append_many`."""
+        values = list(values)  # what makes them must not run under the lock
+        keys = None if keys is None else list(keys)
         with self.turn():
             data, span = self.encode_many(values, keys, type, timestamp)
             if span:
@@ -159,14 +168,19 @@ class SharedWriter:
     def turn(self) -> Iterator[Self]:
         """Hold the lock for several appends, and know :attr:`offset` meanwhile; what was appended is durable after."""
         with self._mutex:
-            self._enter()
-            first = self._end.offset
+            depth = self._depth
             try:
+                self._enter()
+                first = self._end.offset
                 yield self
             finally:
                 stop = self._end.offset
-                self._leave()
-            outermost = not self._depth
+                try:
+                    self._leave(depth)
+                except BaseException:
+                    self._leave(depth)
+                    raise
+            outermost = not depth
         if self.durability == "disk" and stop > first and outermost:
             self._syncer.commit(stop)
 
@@ -181,6 +195,7 @@ class SharedWriter:
 
         Takes what :meth:`append_many` takes.
         """
+        self._encoding = True
         buffer = Buffer(self._end.offset, lambda: None, threading.Lock())
         buffer.limit = buffer.batch_limit = 2**62
         span = buffer.append_many(values, keys, type, timestamp)
@@ -209,9 +224,17 @@ class SharedWriter:
         return self._syncer.durable_offset
 
     def close(self) -> None:
-        """Sync what was appended and close; a second time does nothing."""
+        """Sync what was appended and close; a second time does nothing.
+
+        In a signal handler that came in the middle of an append: when that is at its end.
+        """
         if self._closed or os.getpid() != self._pid:
             return
+        with self._mutex:
+            if self._depth:
+                self._close_later = True
+                return
+            self._close_later = False
         try:
             with self._mutex:
                 try:
@@ -240,34 +263,50 @@ class SharedWriter:
 
     def _enter(self) -> None:
         if self._depth:
+            if self._encoding:
+                raise LockedError(
+                    "this thread is in the middle of an append: in a signal's handler nothing can be appended then",
+                    path=self.path,
+                )
             self._depth += 1
             return
-        if self._closed or self._failure is not None or os.getpid() != self._pid:
-            self._require_open()
-        self._end.enter()
-        self._depth = 1
         try:
+            self._depth = 1
+            self._require_open()
+            self._end.enter()
             self._end.look()
         except BaseException as error:
             if isinstance(error, OSError) and error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 self._fail(error)  # a sync, maybe: it is not tried again
-            self._leave()
+            elif not isinstance(error, Exception):
+                self._end.doubt()
+            self._leave(0)
             raise
 
-    def _leave(self) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._end.leave()
+    def _leave(self, depth: int) -> None:
+        """Be as deep in turns as before; after the outermost let go of the lock. A second time does no harm."""
+        if not depth and not self._closed:
+            self._end.leave()  # before the depth says so: somebody may close this writer in here
+            self._encoding = False
+        self._depth = depth
+        if depth:
+            return
+        if self._close_later:
+            self.close()
 
     def _write(self, data: bytes, count: int) -> None:
         assert self._depth
         try:
             self._end.write(data, count)
         except BaseException as error:
+            if not isinstance(error, Exception):  # it is no failure: the next turn looks how far this came
+                self._end.doubt()
+                raise
             self._fail(error)
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
+        self._encoding = False
 
     def _sync_some(self) -> int:
         with self._mutex:
@@ -320,6 +359,7 @@ class SharedWriter:
         """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
         self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
         self._depth = 0
+        self._closed = True
         self._end.close()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from sej.errors import LeaseLostError, UnsupportedError
@@ -141,6 +142,10 @@ class Item(ABC):
             reason: what went wrong, for the dead letter.
         """
 
+    def give_back(self) -> None:
+        """Ready again at once, as nobody worked on it: no attempt, where the backend can tell."""
+        self.retry(0.0)
+
     @abstractmethod
     def fail(self, reason: str = "") -> None:
         """Give it up: it goes to the dead letters."""
@@ -159,7 +164,8 @@ class Item(ABC):
             return
         if error is None:
             self.done()
-        else:
+            return
+        with suppress(LeaseLostError):  # the exception goes on, and somebody else has the item
             self.retry(reason=f"{type(error).__name__}: {error}")
 
 

@@ -1,0 +1,183 @@
+"""A signal's handler anywhere in an operation: one that raises, one that uses the queue, one that closes it.
+
+Whatever it does, the locks are let go of, the operation has happened or not, and what the object knows is what the
+files say: it goes on with the queue as another one would.
+"""
+
+import fcntl
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import sej
+from sej.disk import Mode, OsDisk, OsFile
+from sej.queue import JournalQueue
+from tests.queue.support import FakeClock, opened
+
+PACKAGE = os.path.dirname(sej.__file__) + os.sep
+MODULES = ("queue", "shared_", "work.py")
+CALLS = ("lock", "read", "status", "unlock", "write", "write_at")
+"""Where the handler comes: in the modules of the queue, and in what locks and writes its files."""
+
+
+class Interrupt(BaseException):
+    """What a handler raises."""
+
+
+def raise_it() -> None:
+    raise Interrupt
+
+
+def handled(step: Callable[[], object], place: int, handler: Callable[[], object]) -> bool:
+    """Run a step, with a handler at its place-th place; whether it got so far.
+
+    The interpreter runs the handlers of signals where a function begins and when a call into C comes back.
+    """
+    left = [place]
+
+    def at(frame: FrameType, event: str, _: object) -> None:
+        module, name = frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_code.co_name
+        inside = module.startswith(MODULES) or (module == "disk.py" and name in CALLS)
+        if inside and event in ("call", "c_return") and left[0]:
+            left[0] -= 1
+            if not left[0]:
+                sys.setprofile(None)
+                handler()
+
+    sys.setprofile(at)
+    try:
+        step()
+    except (Interrupt, sej.SejError):
+        pass
+    finally:
+        sys.setprofile(None)
+    return not left[0]
+
+
+class QuickFile(OsFile):
+    """A real file that is never synced: no power is lost here."""
+
+    def sync(self) -> None:
+        """Nothing."""
+
+
+class QuickDisk(OsDisk):
+    """The real disk, without the waiting."""
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        """Open a file."""
+        file = super().open(path, mode)
+        quick = QuickFile(file.fileno(), file.path)
+        file._fd = -1
+        return quick
+
+    def sync_dir(self, path: str | os.PathLike[str]) -> None:
+        """Nothing."""
+
+
+def free(path: str) -> bool:
+    """Whether nobody holds the lock."""
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+class Stage:
+    """A queue with everything in it, and another one that looks at the same files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = FakeClock()
+        self.q, self.other = (opened(path, self.clock, QuickDisk(), compact_bytes=300, lease_s=60) for _ in range(2))
+        self.q.put_many([b"held", b"dead", b"fresh", b"fresher"])
+        self.held = self.q.get_many(2, timeout=0)
+        self.held.pop().fail()
+        self.q.put(b"first", priority=1)
+        self.q.put(b"last", priority=-1)
+
+    def leave(self) -> None:
+        self.q.close()
+        self.other.close()
+
+    def judge(self, new: bytes | None, gone: bytes | None) -> None:
+        """The locks are free, both queues say the same, and everything is there once."""
+        assert free(os.path.join(self.path, "ofs", "worker.queue.lck"))
+        assert free(os.path.join(self.path, "jnl.lck"))
+        who = self.other if self.q._closed else self.q
+        assert who.stats() == self.other.stats()
+        self.clock.move(61)
+        found: Counter[bytes] = Counter()
+        for _ in range(2):
+            while items := who.get_many(3, timeout=0):
+                found.update(item.value for item in items)
+                who.done_many(items)
+            who.redrive()
+        expected = {b"held", b"dead", b"fresh", b"fresher", b"first", b"last"}
+        assert all(many == 1 for what, many in found.items() if what != b"by the handler"), found
+        assert expected - {gone} <= set(found) <= expected | {new, b"by the handler"}, found
+        who.put(b"on")
+        (item,) = who.get_many(2, timeout=0)
+        item.done()
+        assert sej.Journal(self.path).verify() == []
+
+
+STEPS: dict[str, tuple[Callable[[Stage], object], bytes | None, bytes | None]] = {
+    "put": (lambda stage: stage.q.put(b"new"), b"new", None),
+    "put many": (lambda stage: stage.q.put_many([b"new"]), b"new", None),
+    "put first": (lambda stage: stage.q.put(b"new", priority=2, dedupe_key=b"key"), b"new", None),
+    "get": (lambda stage: stage.q.get_many(3, timeout=0), None, None),
+    "done": (lambda stage: stage.held[0].done(), None, b"held"),
+    "done many": (lambda stage: stage.q.done_many(stage.held), None, b"held"),
+    "retry": (lambda stage: stage.held[0].retry(), None, None),
+    "fail": (lambda stage: stage.held[0].fail("why"), None, None),
+    "extend": (lambda stage: stage.held[0].extend(60), None, None),
+    "stats": (lambda stage: stage.q.stats(), None, None),
+    "redrive": (lambda stage: stage.q.redrive(), None, None),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("fail", "redrive")])
+def test_an_exception_leaves_no_lock_and_no_doubt(tmp_path: Path, name: str) -> None:
+    step, new, gone = STEPS[name]
+    for place in count(1):
+        stage = Stage(tmp_path / str(place))
+        reached = handled(partial(step, stage), place, raise_it)
+        stage.judge(new, gone)
+        stage.leave()
+        if not reached:
+            break
+    assert place > 10
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("act", ["use", "close"])
+def test_a_handler_that_uses_the_queue_is_refused_in_the_middle_and_may_close_it(
+    tmp_path: Path, name: str, act: str
+) -> None:
+    step, new, gone = STEPS[name]
+    for place in count(1, 3):
+        stage = Stage(tmp_path / str(place))
+        handler = stage.q.close if act == "close" else partial(use, stage.q)
+        reached = handled(partial(step, stage), place, handler)
+        assert not reached or stage.q._closed == (act == "close")
+        stage.judge(new, gone)
+        stage.leave()
+        if not reached:
+            break
+
+
+def use(q: JournalQueue) -> None:
+    for act in (q.stats, partial(q.put, b"by the handler"), partial(q.get, 0)):
+        with suppress(sej.LockedError):
+            act()

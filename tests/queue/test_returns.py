@@ -1,0 +1,210 @@
+"""Items that come back, and those that must not: purges, cancelled tasks, resets, locks that others have."""
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.queue import JournalQueue
+from tests.queue.support import FakeClock, kill, opened
+from tests.queue.test_queue import take, values
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_purge_takes_what_nobody_holds_any_more(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, lease_s=10) as q:
+        q.put_many([b"slow", b"dead", b"held"])
+        take(q)
+        clock.move(11)
+        other = opened(tmp_path, clock)
+        assert take(other).value == b"slow"
+        kill(other)
+        held = q.get_many(2, timeout=0)
+        assert q.purge() == 1
+        assert q.stats() == (0, 0, 2, 0, 0)
+        clock.move(11)
+        assert (q.purge(), len(q)) == (2, 0)
+        with pytest.raises(sej.LeaseLostError):
+            held[0].done()
+
+
+def test_a_purge_forgets_an_intent_without_its_message(tmp_path: Path, clock: FakeClock) -> None:
+    q = opened(tmp_path, clock)
+    q.put(b"a")
+
+    def die(data: bytes, count: int) -> None:
+        raise KeyboardInterrupt
+
+    q._writer.append_encoded = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        q.put(b"lost", priority=1)
+    kill(q)
+    with opened(tmp_path, clock) as q:
+        assert q.purge() == 1
+        q.put(b"new")
+        assert values(q) == [b"new"]
+
+
+def test_whoever_has_the_journal_keeps_nobody_from_taking(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock) as q, opened(tmp_path, clock) as other, opened(tmp_path, clock) as third:
+        q.put_many([b"a", b"b"])
+        take(q).fail()
+        threads = [threading.Thread(target=third.put, args=(b"c",), kwargs={"priority": 1})]
+        threads += [threading.Thread(target=other.redrive)]
+        with sej.Writer(tmp_path):
+            waiting = [queue._writer._mutex for queue in (third, other)]
+            for thread, mutex in zip(threads, waiting, strict=True):
+                thread.start()
+                while mutex.acquire(blocking=False):  # until it waits for the journal, which it holds this for
+                    mutex.release()
+            for queue in (q, other):
+                item = queue.get(timeout=0)
+                if item is not None:
+                    assert item.value == b"b"
+                    item.done()
+            assert q.stats().ready == 0
+        for thread in threads:
+            thread.join(30)
+        assert values(q) == [b"c", b"a"]
+
+
+def test_what_makes_items_runs_under_no_lock(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock) as q, opened(tmp_path, clock) as other:
+        q.put_many(value for value in (b"a", b"b") if other.put(value) >= 0)
+        q.put_many((value for value in (b"c",) if other.put(value, delay_s=1) >= 0), delay_s=1)
+        held = q.get_many(4, timeout=0)
+        q.done_many(item for item in held if other.get(timeout=0) is None)
+        assert q.stats() == (0, 2, 0, 4, 0)
+
+
+def late(clock: FakeClock, other: JournalQueue) -> bytes:
+    clock.move(11)
+    return bytes(take(other).value)
+
+
+def test_an_exception_goes_on_where_the_lease_is_lost(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, lease_s=10) as q, opened(tmp_path, clock) as other:
+        q.put(b"job")
+        with pytest.raises(KeyError), take(q):
+            raise KeyError(late(clock, other))
+
+
+def test_what_was_given_back_untouched_was_not_tried(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, max_attempts=1) as q:
+        q.put(b"job")
+        take(q).give_back()
+        item = take(q)
+        assert item.attempts == 1
+        item.done()
+
+
+def test_a_cancelled_task_gives_its_item_back_however_often_it_is_cancelled(tmp_path: Path, clock: FakeClock) -> None:
+    begun, let = threading.Event(), threading.Event()
+
+    class Slow(JournalQueue):
+        def get_many(self, n: int, timeout: float | None = None) -> list[sej.Item]:
+            found = super().get_many(n, timeout)
+            begun.set()
+            assert let.wait(30)
+            return found
+
+    async def main(q: JournalQueue) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(sej.AsyncQueue(q).get())
+        await loop.run_in_executor(None, begun.wait, 30)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        let.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with Slow(tmp_path, "worker", clock=clock, max_attempts=1) as q:
+        q.put(b"job")
+        asyncio.run(main(q))  # ends its threads, too
+        assert q.stats() == (1, 0, 0, 0, 0)
+        assert take(q).attempts == 1
+
+
+def test_what_an_adapter_cannot_read_is_given_back(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock) as plain:
+        plain.put_many([b"{", b'"good"'])
+    with sej.open_queue(tmp_path, "worker", serializer="json", max_attempts=1, clock=clock) as q:
+        adapter = sej.QueueAdapter(q)
+        with pytest.raises(sej.InvalidMessageError):
+            adapter.get_nowait()
+        assert adapter.get_nowait() == "good"
+        adapter.task_done()
+        assert q.stats() == (0, 0, 0, 1, 1)
+
+
+def test_an_item_that_fails_again_after_a_reset_has_a_letter_again(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock) as q:
+        q.put(b"job")
+        take(q).fail()
+        assert q.redrive() == 1
+        take(q).done()
+    with sej.Offset(tmp_path, "worker") as kept:
+        kept.reset(0)
+    with opened(tmp_path, clock) as q:
+        take(q).fail()
+        assert values(q) == [b"job"]
+        assert (q.stats().dead, q.redrive()) == (1, 1)
+
+
+def test_times_may_be_longer_than_any_clock(tmp_path: Path, clock: FakeClock) -> None:
+    for_ever = float("inf")
+    with opened(tmp_path, clock, lease_s=for_ever, expire_s=for_ever, dedupe_window_s=1e30) as q:
+        q.put(b"never", delay_s=for_ever, dedupe_key=b"key")
+        q.put(b"now", expire_s=1e30)
+        q.put(b"over", expire_s=-1e30)
+        item = take(q)
+        assert item.value == b"now"
+        item.extend(1e30)
+        clock.move(10**9)
+        assert q.get(timeout=0) is None
+        item.retry(for_ever)
+        assert q.stats()[:3] == (0, 2, 0)
+        with pytest.raises(ValueError, match="delay_s"):
+            q.put(b"x", delay_s=float("nan"))
+        with pytest.raises(ValueError, match="expire_s"):
+            q.put(b"x", expire_s=float("nan"))
+
+
+def test_a_queue_is_not_named_as_the_files_of_another(tmp_path: Path, clock: FakeClock) -> None:
+    with pytest.raises(sej.InvalidNameError):
+        opened(tmp_path, clock, name="worker.queue")
+
+
+def test_a_child_of_a_thread_in_the_middle_of_a_call_is_refused(tmp_path: Path, clock: FakeClock) -> None:
+    q = opened(tmp_path, clock)
+    held, let = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with q._mutex:
+            held.set()
+            let.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        try:
+            q.get(timeout=0)
+        except sej.ClosedError:
+            os._exit(7)
+        os._exit(1)
+    let.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    q.close()
