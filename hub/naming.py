@@ -66,13 +66,26 @@ class Made(NamedTuple):
     @classmethod
     def look(cls, path: str, disk: Disk) -> Self:
         """At the directory as it is now."""
-        jnl, named = disk.status(os.path.join(path, "jnl")), disk.status(os.path.join(path, "id"))
-        return cls(jnl and jnl.identity, named and (named.identity, named.mtime_ns))
+        return cls(_segments_of(path, disk), _identity_of(path, disk))
 
     def is_still(self, path: str, disk: Disk) -> bool:
-        """Whether it is the same directory; one that has got its first identity since then is."""
-        now = self.look(path, disk)
-        return now.jnl == self.jnl and (self.named is None or now.named == self.named)
+        """Whether it is the same directory; one that has got its first identity since then is.
+
+        Where there is an identity it alone is looked at: it is asked before every step of a copy and of a merge.
+        """
+        if self.named is not None:
+            return _identity_of(path, disk) == self.named
+        return _segments_of(path, disk) == self.jnl
+
+
+def _segments_of(path: str, disk: Disk) -> object:
+    status = disk.status(f"{path}{os.sep}jnl")
+    return status and status.identity
+
+
+def _identity_of(path: str, disk: Disk) -> object:
+    status = disk.status(f"{path}{os.sep}id")
+    return status and (status.identity, status.mtime_ns)
 
 
 def check_client(client_id: str) -> str:

@@ -73,6 +73,7 @@ class Feed:
         self._watch: Watch | None = None
         self._made: Made | None = None
         self._judged: tuple[object, int] | None = None
+        self._last = ""  # the last segment's path, when it was last looked for
         self._reading = threading.Lock()
         """Held by the thread that reads for the wire, which may not have noticed yet that its call is over."""
 
@@ -130,7 +131,7 @@ class Feed:
         self.acknowledged = self._made = self._judged = None
         with self._reading:
             cursor, self._cursor = self._cursor, None
-            self._tail = Tail(self._directory)  # an inode may be given to a new file: the place in it says nothing
+            self._tail = Tail(self._directory)  # where another journal ended says nothing of this one
         if cursor is not None:
             cursor.close()
 
@@ -236,9 +237,15 @@ class Feed:
         Raises:
             CorruptionError: messages follow.
         """
-        segments, place = self._directory.segments(), self._tail.place
-        last = self._disk.status(segments[-1].path) if segments else None
-        if last is None or place is None or last.identity != place.identity or last.size <= place.position:
+        place = self._tail.place
+        if place is None:
+            return
+        last = self._disk.status(self._last) if self._last else None
+        if last is None or last.identity != place.identity:  # there is another one by now: its name is looked for
+            segments = self._directory.segments()
+            self._last = segments[-1].path if segments else ""
+            last = self._disk.status(self._last) if self._last else None
+        if last is None or last.identity != place.identity or last.size <= place.position:
             return
         if self._judged == (place, last.size):
             return

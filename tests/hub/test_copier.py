@@ -17,6 +17,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier, Progress, Server, Standing, Tokens
+from sej.disk import OsDisk, Status
 from tests.hub.support import connected, fill, free_port, is_prefix, same_bytes, serving
 from tests.hub.transport import Transport
 from tests.sej.hooks import script
@@ -114,6 +115,29 @@ def test_local_retention_waits_for_the_hub(tmp_path: Path) -> None:
 
 def other_than_sample(count: int) -> list[sej.Message]:
     return [sej.Message(n, 7, 0, b"", b"other") for n in range(count)]
+
+
+def test_a_pass_over_what_is_copied_looks_little(tmp_path: Path) -> None:
+    """A tree has many directories, and every message in one of them has all of them looked at."""
+
+    class Counting(OsDisk):
+        looks = 0
+
+        def status(self, path: str | os.PathLike[str]) -> Status | None:
+            self.looks += 1
+            return super().status(path)
+
+        def list(self, path: str | os.PathLike[str]) -> list[str]:
+            self.looks += 1
+            return super().list(path)
+
+    disk = Counting()
+    fill(tmp_path / "journal", sample(10))
+    with connected(tmp_path / "hub") as (_, client), Copier(tmp_path / "journal", client, disk=disk) as copier:
+        assert copier.run_once() == 10
+        disk.looks = 0
+        assert copier.run_once() == 0
+        assert disk.looks <= 5  # what the path is, whether it is a journal and the same one, its segments and the last
 
 
 @pytest.mark.parametrize("count", [10, 15])
