@@ -353,33 +353,30 @@ class JournalQueue(WorkQueue):
                     " close() will do",
                     path=self.path,
                 )
+            log = self._log
             try:
                 self._inside = True
                 self._require_open()
-                return self._with_lock(act, *arguments)
+                try:
+                    log.lock()
+                    log.catch_up()
+                    return act(*arguments)
+                except SejError:
+                    raise
+                except BaseException:
+                    log.doubt()
+                    self._taker.close()  # they open again where they are asked to
+                    raise
+                finally:
+                    try:
+                        log.unlock()
+                    except BaseException:
+                        log.unlock()
+                        raise
             finally:
                 self._inside = False
                 if self._close_later:
                     self.close()
-
-    def _with_lock(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        log = self._log
-        try:
-            log.lock()
-            log.catch_up()
-            return act(*arguments)
-        except SejError:
-            raise
-        except BaseException:
-            log.doubt()
-            self._taker.close()  # they open again where they are asked to
-            raise
-        finally:
-            try:
-                log.unlock()
-            except BaseException:
-                log.unlock()
-                raise
 
     def _take_slot(self) -> None:
         slot = self._slots.take()

@@ -170,7 +170,8 @@ class QueueLog:
             self._failure = error
             raise self._failed(error) from error
         self.appended += len(data)
-        self._take_up(data)
+        apply(self.state, data)
+        self._position += len(data)
         self._unsure = before
 
     @property

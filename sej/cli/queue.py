@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json as jsonlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,10 +103,10 @@ def put(place: _Place, values: tuple[str, ...], key: str, delay: float, priority
 
     Example: sej queue put mails 'to alice' 'to bob'
     """
-    items = [os.fsencode(value) for value in values] or sys.stdin.buffer.read().splitlines()
+    items = [os.fsencode(value) for value in values] or _lines(sys.stdin.buffer.read())
     with place.open() as opened:
         if items:
-            opened.put_many(items, [key.encode()] * len(items) if key else None, delay_s=delay, priority=priority)
+            opened.put_many(items, [os.fsencode(key)] * len(items) if key else None, delay_s=delay, priority=priority)
     if sys.stderr.isatty():
         click.echo(f"put {len(items)}", err=True)
 
@@ -219,6 +220,12 @@ def purge(place: _Place, yes: bool) -> None:
         if not yes:
             click.confirm(f"Throw away {len(opened)} items?", abort=True)
         click.echo(opened.purge())
+
+
+def _lines(data: bytes) -> list[bytes]:
+    r"""What stands between line ends, ``\n`` or ``\r\n``; a carriage return anywhere else is part of its item."""
+    *lines, last = re.split(rb"\r?\n", data)
+    return [*lines, last] if last else lines
 
 
 def _row(item: Item) -> bytes:

@@ -36,7 +36,7 @@ def append(directory: Path, key: str, kind: int, length_prefixed: bool, durabili
         first = writer.offset
         values = _prefixed if length_prefixed else _lines
         for batch in values(sys.stdin.fileno()):
-            writer.append_many(batch, [key.encode()] * len(batch), kind)
+            writer.append_many(batch, [os.fsencode(key)] * len(batch), kind)
         stop = writer.offset
     if sys.stderr.isatty():
         click.echo(f"appended {stop - first} messages from offset {first} on", err=True)

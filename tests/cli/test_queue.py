@@ -1,6 +1,7 @@
 """sej queue: work queues from the command line, on a journal and on a text file."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -102,3 +103,14 @@ def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = sej("queue", "put", "--backend", "rabbit", tmp_path / "cars", "one")
     assert done.returncode == 2 and b"'rabbit': expected one of journal, kestrel" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_items_and_keys_may_be_any_bytes(tmp_path: Path) -> None:
+    queue, key = tmp_path / "mails", os.fsdecode(b"\xff\xfe")
+    assert sej("queue", "put", "--key", key, queue, stdin=b"a\rb\nc\r\n\nd\xff").returncode == 0
+    rows = [json.loads(sej("queue", "get", "--json", queue).stdout) for _ in range(4)]
+    assert [row.get("value", row.get("value_b64")) for row in rows] == ["a\rb", "c", "", "ZP8="]
+    assert {row["key_b64"] for row in rows} == {"//4="}
+    assert sej("append", "--key", key, queue, stdin=b"x\n").returncode == 0
+    (message,) = library.Journal(queue).tail(1)
+    assert message.key == b"\xff\xfe"
