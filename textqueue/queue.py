@@ -176,8 +176,8 @@ class TextQueue:
         Returns:
             None when nothing is free.
         """
-        self._check_open()
         with self._threads:
+            self._check_open()
             self._inputs.look()
             for again in (False, True):
                 for one in self._inputs.found:
@@ -194,10 +194,11 @@ class TextQueue:
         A second time does nothing.
         """
         self._now = iter(())
-        if not self._closed:
-            for one in self._inputs.found:
-                one.claimer.give_back()
-        self._closed = True
+        with self._threads:  # what another thread is about to claim is put back as well
+            if not self._closed:
+                for one in self._inputs.found:
+                    one.claimer.give_back()
+            self._closed = True
         for source in self._inputs.sources:
             source.close()
 
@@ -368,6 +369,8 @@ class TextQueue:
         Raises:
             LockedError: somebody else drains the same file.
             InvalidTextError: batch is below 1.
+            InvalidMessageError: the journal refuses one of a batch, as for a key that is too long; all of that batch
+                are put back.
         """
         self._check_open()
         if batch < 1:

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sej.disk import File
+from sej.disk import File, Mode, OsDisk, OsFile
 from sej.errors import ClosedError
 from sej.locks import host_name, process_start
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
@@ -288,3 +289,28 @@ def test_a_forked_child_claims_in_its_own_name() -> None:
     assert not is_alive(text)
     assert (text.split(b"@")[0], is_own(text), is_own(parent)) == (b"%d" % child, False, True)
     assert not is_own(parent.replace(b"@", b"@other-")), "another host counts its processes as well"
+
+
+class Closing(OsDisk):
+    """Has another thread close a queue while the file is being opened for a claim."""
+
+    def __init__(self) -> None:
+        self.closer = threading.Thread()
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if mode == "edit" and self.closer.ident is None:
+            self.closer.start()
+            self.closer.join(0.2)  # it may wait for the claim, which then must not be left behind
+        return super().open(path, mode)
+
+
+def test_what_is_claimed_while_another_thread_closes_the_queue_is_put_back(path: Path) -> None:
+    path.write_text("-a\n")
+    disk = Closing()
+    with TextQueue(path, disk=disk) as q, TextQueue(path) as other:
+        disk.closer = threading.Thread(target=q.close)
+        q.take()
+        disk.closer.join()
+        with pytest.raises(ClosedError):
+            q.take()
+        assert other.take() is not None
