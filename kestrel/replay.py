@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from kestrel.codec import Operation
-from kestrel.errors import Damage, DamageError, MissingError
-from kestrel.files import Part, list_parts
+from kestrel.errors import BusyError, Damage, DamageError, MissingError
+from kestrel.files import Part, join, list_parts
 from kestrel.format import (
     ADD_XID,
     CONFIRM_REMOVE,
@@ -182,6 +182,7 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
     Raises:
         MissingError: there is no such directory.
         BadNameError: no queue can have this name.
+        BusyError: the queue replaces its files faster than they can be read.
     """
     for _ in range(_TRIES):
         parts = list_parts(directory, name, disk).parts
@@ -192,7 +193,10 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
             continue
         if _identities(list_parts(directory, name, disk).parts, disk) == before:
             return state
-    return _replay(list_parts(directory, name, disk).parts, dialect, disk)
+    raise BusyError(
+        f"the files were replaced {_TRIES} times while they were read: read them when the queue is less busy",
+        path=join(directory, name),
+    )
 
 
 def _identities(parts: list[Part], disk: Disk) -> list[object]:

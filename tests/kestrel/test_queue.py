@@ -493,3 +493,22 @@ def test_a_replay_beside_a_queue_in_use_sees_every_item(change: str, moment: int
         found = kestrel.replay("/q", "cars", disk=disk)
         disk.__class__ = CrashDisk
         assert [item.data for item in found.items] == [b"item"] * 12 + [b"last"]
+
+
+def test_a_replay_that_never_sees_files_at_rest_says_so() -> None:
+    disk = CrashDisk()
+    ticks = count(START)
+    with kestrel.Queue("/q", "cars", max_memory_bytes=200, disk=disk, now_ms=lambda: next(ticks)) as queue:
+        queue.put_many([b"item"] * 12)
+
+        class Restless(CrashDisk):
+            def open(self, path: str | os.PathLike[str], mode: Mode) -> Any:
+                if mode == "read" and os.path.basename(path) == "cars":
+                    queue._storage.rotate()
+                return super().open(path, mode)
+
+        disk.__class__ = Restless
+        with pytest.raises(BusyError, match="less busy"):
+            kestrel.replay("/q", "cars", disk=disk)
+        disk.__class__ = CrashDisk
+        assert len(kestrel.replay("/q", "cars", disk=disk).items) == 12
