@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from sej.directory import Directory, check_name, containing
 from sej.disk import OS, Disk, replace_file
-from sej.errors import BadOffsetFileError, ClosedError, OffsetBeyondEndError, OffsetTooSmallError
+from sej.errors import BadOffsetFileError, ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
 from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.journal import Journal, Tail
 from sej.locks import Lock
@@ -71,7 +71,7 @@ class Offset:
             LockedError: another process is this reader.
             BadOffsetFileError: the file has one to seven bytes.
             OffsetBeyondEndError: the kept offset lies behind the journal's end.
-            InvalidNameError: the name could leave ``ofs/``.
+            InvalidNameError: the name could leave ``ofs/``, or its lock is that of a work queue.
             JournalNotFoundError: there is no journal.
         """
         if beyond_end not in ("raise", "rewind"):
@@ -82,6 +82,12 @@ class Offset:
         self.path = self._directory.path
         self._disk = disk
         disk.mkdir(self._directory.at("ofs"))
+        if name.endswith(".queue") and disk.status(self._directory.at("ofs", name)) is not None:
+            raise InvalidNameError(
+                f"a reader named {name!r} would hold the lock of the work queue {name.removesuffix('.queue')!r}:"
+                " take another name",
+                path=self._directory.at("ofs", name),
+            )
         self._file_path = self._directory.at("ofs", f"{name}.ofs")
         self._guard = threading.Lock()
         self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk).acquire()

@@ -88,7 +88,7 @@ class Syncer:
             if self._company:
                 time.sleep(0)  # those whom the last sync woke append meanwhile, and share this one
             reached = self._sync()
-        except BaseException as error:
+        except Exception as error:  # an interrupt says nothing of the disk: whoever comes next syncs
             gone = isinstance(error, ClosedError) or (isinstance(error, OSError) and error.errno == errno.EBADF)
             if gone and self.durable_offset >= offset:
                 return  # the writer was closed meanwhile, which synced it

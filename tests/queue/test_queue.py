@@ -615,6 +615,15 @@ class TestDamage:
                 item.done()
             assert take(q).attempts == 1
 
+    def test_no_reader_takes_the_lock_of_a_queue(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put(b"a")
+            with pytest.raises(sej.InvalidNameError, match=r"work queue 'worker'"):
+                sej.Offset(tmp_path, "worker.queue")
+            with sej.Offset(tmp_path, "other.queue") as kept:  # as the original may have named one
+                assert kept.value == 0
+            assert values(q) == [b"a"]
+
     def test_a_journal_that_lost_messages_is_not_taken_for_done(self, tmp_path: Path, clock: FakeClock) -> None:
         q = opened(tmp_path, clock)
         q.put_many([b"a", b"b", b"c"])

@@ -137,6 +137,21 @@ def test_a_sync_that_fails_in_the_background_is_told_at_the_next_call(tmp_path: 
     w.close()
 
 
+def test_an_interrupt_in_a_sync_says_nothing_of_the_disk(tmp_path: Path) -> None:
+    armed = [True]
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "sync" and armed and armed.pop():
+            raise KeyboardInterrupt
+
+    with sej.Writer(tmp_path, durability="disk", disk=HookedDisk(hook)) as w:
+        with pytest.raises(KeyboardInterrupt):
+            w.append(b"a")
+        assert w.durable_offset == 0
+        assert w.append(b"b") == 1
+        assert w.durable_offset == 2
+
+
 def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(tmp_path: Path) -> None:
     disk = Failing()
     w = sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk)
