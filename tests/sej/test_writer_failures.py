@@ -138,13 +138,16 @@ def test_a_sync_that_fails_in_the_background_is_told_at_the_next_call(tmp_path: 
 
 
 def test_an_interrupt_in_a_sync_says_nothing_of_the_disk(tmp_path: Path) -> None:
-    armed = [True]
+    armed = False
 
     def hook(verb: str, file: File | None, data: bytes) -> None:
-        if verb == "sync" and armed and armed.pop():
+        nonlocal armed
+        if verb == "sync" and armed:
+            armed = False
             raise KeyboardInterrupt
 
     with sej.Writer(tmp_path, durability="disk", disk=HookedDisk(hook)) as w:
+        armed = True
         with pytest.raises(KeyboardInterrupt):
             w.append(b"a")
         assert w.durable_offset == 0
