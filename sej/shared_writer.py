@@ -227,6 +227,9 @@ class SharedWriter:
         """Sync what was appended and close; a second time does nothing.
 
         In a signal handler that came in the middle of an append: when that is at its end.
+
+        Raises:
+            WriterFailedError: the last sync failed, or one in the background that no call has told of.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -246,13 +249,16 @@ class SharedWriter:
             self._syncer.close()  # without the mutex, which the background thread may be waiting for
             self._end.close()
             _alive.discard(self)
+        if self._failure is not None and self._syncer.untold:
+            raise self._failed(self._failure) from self._failure
 
     def __enter__(self) -> Self:
         """Itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; the error of the block is not replaced by that of a sync in the background."""
+        self._syncer.untold = self._syncer.untold and kind is None
         self.close()
 
     def __repr__(self) -> str:
@@ -350,6 +356,7 @@ class SharedWriter:
         if os.getpid() != self._pid:
             raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path)
         if self._failure is not None:
+            self._syncer.untold = False
             if isinstance(self._failure, LockLostError):
                 raise self._failure
             raise self._failed(self._failure) from self._failure
