@@ -160,6 +160,7 @@ def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(ki
     disk = Failing()
     w = kind(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk)
     w.append(b"u")
+    until(lambda: w.durable_offset == 1)
     disk.armed = "sync"
     w.append(b"v")
     until(lambda: disk.armed == "" and w._syncer.untold)
@@ -177,6 +178,7 @@ def test_a_sync_that_fails_in_the_background_replaces_no_error_of_the_block(kind
     def doomed() -> None:
         with kind(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk) as w:
             w.append(b"u")
+            until(lambda: w.durable_offset == 1)
             disk.armed = "sync"
             w.append(b"v")
             until(lambda: disk.armed == "" and w._syncer.untold)
