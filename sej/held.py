@@ -149,7 +149,9 @@ class HeldItem(QueueItem):
 
     def _end(self, act: Callable[[], bool], *, back: bool = False) -> None:
         with self._queue.guard:
-            if self._ended or not act():
+            held = not self._ended and act()
+            if not held:
+                self._queue.lost(self)
                 raise LeaseLostError(
                     "this item is not held any more: it was ended, or put back or edited by somebody else meanwhile",
                     path=self._queue.path,
@@ -193,6 +195,11 @@ class HoldingQueue(WorkQueue):
         if not back:
             self._tries.pop(item._place, None)
 
+    def lost(self, item: HeldItem) -> None:
+        """Take note of an item that somebody else has, or nobody: it is not held any more."""
+        if item in self._held:
+            self._held.remove(item)
+
     @abstractmethod
     def _reserve(self) -> HeldItem | None:
         """Take one item, with the guard held."""
@@ -217,9 +224,11 @@ class HoldingQueue(WorkQueue):
 
     def _leave(self) -> None:
         """Give everything back and stop watching."""
-        for item in list(self._held):
-            with contextlib.suppress(LeaseLostError):
-                item.give_back()
-        for watch in self._watched:
-            watch.close()
-        self._watched = []
+        try:
+            for item in list(self._held):
+                with contextlib.suppress(LeaseLostError):
+                    item.give_back()
+        finally:
+            for watch in self._watched:
+                watch.close()
+            self._watched = []

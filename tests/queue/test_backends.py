@@ -192,3 +192,14 @@ def test_asyncio(q: sej.WorkQueue) -> None:
         assert (await face.stats()).done == 1
 
     asyncio.run(main())
+
+
+def test_an_item_that_was_lost_is_not_held(tmp_path: Path) -> None:
+    with open_backend("textqueue", tmp_path) as q:
+        q.put(b"a")
+        item = take(q)
+        assert q.stats().leased == 1
+        (tmp_path / "jobs.tq").write_bytes(b" other\n")  # a person threw it away
+        with pytest.raises(sej.LeaseLostError):
+            item.done()
+        assert q.stats().leased == 0
