@@ -190,55 +190,69 @@ def _writers(root: Path) -> list[Row]:
 # --- latency
 
 
-def _waiter(path: Path, bare: bool, pipe: Any) -> None:
-    """A process that waits, and says when it had what it waited for."""
-    if bare:
-        with Watch(path) as watch:
-            with contextlib.suppress(OSError):
-                watch.wait(0.01)
-            pipe.send(None)
-            for _ in range(ROUND_TRIPS):
-                while not watch.wait(1.0):
-                    pass
-                pipe.send(time.perf_counter())
-    else:
-        with sej.open_queue(path) as q:
-            pipe.send(None)
-            for _ in range(ROUND_TRIPS):
-                item = q.get()
-                pipe.send(time.perf_counter())
-                assert item is not None
-                item.done()
+def _answerer(there: Path, back: Path, pipe: Any) -> None:
+    """A process that waits for a write, says when it was woken, and answers with a write."""
+    fd = os.open(back / "file", os.O_WRONLY | os.O_APPEND)
+    with Watch(there) as watch:
+        watch.wait(0.01)
+        pipe.send(None)
+        for _ in range(ROUND_TRIPS):
+            while not watch.wait(1.0):
+                pass
+            woken = time.perf_counter()
+            os.write(fd, VALUE)
+            pipe.send(woken)
+    os.close(fd)
 
 
-def _latency(path: Path, bare: bool, send: Callable[[], object]) -> float:
-    """The median time from send here to the end of the wait in another process, in seconds."""
+def _taker(path: Path, pipe: Any) -> None:
+    """A process that waits for items, and says when it had each."""
+    with sej.open_queue(path) as q:
+        pipe.send(None)
+        for _ in range(ROUND_TRIPS):
+            item = q.get()
+            pipe.send(time.perf_counter())
+            assert item is not None
+            item.done()
+
+
+def _latency(
+    target: Callable[..., None], paths: tuple[Path, ...], send: Callable[[], object], wait: Callable[[], object]
+) -> tuple[float, float]:
+    """Median seconds from send here to what another process says, and to the end of wait here."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    child = context.Process(target=_waiter, args=(path, bare, there))
+    child = context.Process(target=target, args=(*paths, there))
     child.start()
     here.recv()
-    found = []
+    said, answered = [], []
     for _ in range(ROUND_TRIPS):
-        time.sleep(0.003)  # it has ended the item and waits again
+        time.sleep(0.003)  # it waits again
         start = time.perf_counter()
         send()
-        had: float = here.recv()
-        found.append(had - start)
+        wait()
+        answered.append(time.perf_counter() - start)
+        said.append(here.recv() - start)
     child.join()
-    return statistics.median(found)
+    return statistics.median(said), statistics.median(answered)
 
 
 def _waking(root: Path) -> list[Row]:
-    path, bare = _fresh(root), _fresh(root)
-    fd = os.open(bare / "file", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    inotify = _latency(bare, True, lambda: os.write(fd, VALUE))
-    os.close(fd)
+    path, there, back = _fresh(root), _fresh(root), _fresh(root)
+    there_fd, back_fd = (os.open(where / "file", os.O_CREAT | os.O_WRONLY | os.O_APPEND) for where in (there, back))
+    with Watch(back) as watch:
+        watch.wait(0.01)
+        one_way, trip = _latency(
+            _answerer, (there, back), lambda: os.write(there_fd, VALUE), lambda: watch.wait(1.0) or watch.wait(1.0)
+        )
+    os.close(there_fd)
+    os.close(back_fd)
     with sej.open_queue(path) as q:
-        queue = _latency(path, False, lambda: q.put(VALUE))
+        queue, _ = _latency(_taker, (path,), lambda: q.put(VALUE), lambda: None)
     return [
-        Row("bare inotify between two processes, p50", f"{inotify * 1e6:,.0f} us", None, None, None),
-        row("put to get in a waiting process, p50 : inotify", f"{queue * 1e6:,.0f} us", queue / inotify, most=5),
+        Row("bare inotify from one process to another, p50", f"{one_way * 1e6:,.0f} us", None, None, None),
+        Row("bare inotify there and back, p50", f"{trip * 1e6:,.0f} us", None, None, None),
+        row("put to get in a waiting process, p50 : there and back", f"{queue * 1e6:,.0f} us", queue / trip, most=5),
     ]
 
 
