@@ -4,91 +4,40 @@ Whatever happened: each message that was acknowledged stands once, where it was 
 not at all; and what is left is sound.
 """
 
-import os
 import random
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import sej
+from tests.crash.herd import Herd
 
-ROOT = Path(__file__).parent.parent.parent
 
-
-class World:
+class World(Herd):
     """A journal and the processes at it."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
-        self.dice = dice
-        self.path, self.said = folder / "j", folder / "said"
-        self.said.mkdir()
-        self.alive: list[subprocess.Popen[bytes]] = []
-        self.started = 0
+        super().__init__(folder, dice)
+        self.path = folder / "j"
         with sej.Writer(self.path), sej.Offset(self.path, "reader"):
             pass
 
-    def start(self) -> None:
-        who = f"w{self.started}"
-        self.started += 1
-        words = [str(self.path), who, str(self.dice.randrange(2**32))]
-        with (self.said / who).open("wb") as out:
-            self.alive.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.crash.chaos", *words],
-                    cwd=ROOT,
-                    stdout=out,
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
-                )
-            )
-
-    def kill(self, child: subprocess.Popen[bytes]) -> None:
-        child.kill()
-        assert child.wait(30) < 0, "it failed"
-        self.alive.remove(child)
-
-    def stop(self) -> None:
-        """Kill whoever is there."""
-        for child in self.alive:
-            child.kill()
-        for child in self.alive:
-            child.wait(30)
-
-    def wait(self) -> None:
-        """Let some time go by; who died at the disk meanwhile is replaced."""
-        with suppress(subprocess.TimeoutExpired):
-            self.alive[0].wait(self.dice.uniform(0.05, 0.4))
-        for child in [child for child in self.alive if child.poll() is not None]:
-            self.kill(child)
-            self.start()
-
-    def lines(self) -> list[list[str]]:
-        """What was said; the last line of who was killed may be half there."""
-        found = []
-        for path in self.said.iterdir():
-            text = path.read_text()
-            found += [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
-        return found
+    def words(self, who: str) -> list[str]:
+        return ["tests.crash.chaos", str(self.path), who]
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    world = World(folder, random.Random(seed))
-    try:
+    with World(folder, random.Random(seed)) as world:
         for _ in range(processes):
             world.start()
         end = time.monotonic() + seconds
         while time.monotonic() < end or not {"put", "seen"} <= {row[0] for row in world.lines()}:
             world.wait()
             if world.dice.random() < 0.5:
-                world.kill(world.dice.choice(world.alive))
-                world.start()
-    finally:
-        world.stop()
+                world.replace()
     judge(world)
 
 

@@ -3,74 +3,36 @@
 Whatever happened, each item that was acknowledged is done, or still there, once: none is lost, doubled or stuck.
 """
 
-import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import sej
 from sej.queue import JournalQueue
+from tests.crash.herd import Herd
 from tests.queue.chaos import CLOCKS, SharedClock, name_of
 from tests.queue.support import NS
 
-ROOT = Path(__file__).parent.parent.parent
 
-
-class World:
+class World(Herd):
     """A queue, its clocks, and the processes at it."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
-        self.dice = dice
-        self.path, self.clock, self.said = folder / "q", folder / "clock", folder / "said"
-        self.said.mkdir()
+        super().__init__(folder, dice)
+        self.path, self.clock = folder / "q", folder / "clock"
         self.ahead, self.wall, self.boot = 0, 10**18, 1
         self.clock.write_bytes(bytes(CLOCKS.size))
         self.set_clock()
-        self.alive: list[subprocess.Popen[bytes]] = []
-        self.started = 0
+
+    def words(self, who: str) -> list[str]:
+        return ["tests.queue.chaos", str(self.path), str(self.clock), who]
 
     def set_clock(self) -> None:
         with self.clock.open("r+b") as file:
             file.write(CLOCKS.pack(self.ahead, self.wall, self.boot))
-
-    def start(self) -> None:
-        who = f"w{self.started}"
-        self.started += 1
-        words = [str(self.path), str(self.clock), who, str(self.dice.randrange(2**32))]
-        with (self.said / who).open("wb") as out:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "tests.queue.chaos", *words],
-                cwd=ROOT,
-                stdout=out,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-        self.alive.append(child)
-
-    def kill(self, child: subprocess.Popen[bytes]) -> None:
-        child.kill()
-        assert child.wait(30) < 0, "it failed"
-        self.alive.remove(child)
-
-    def stop(self) -> None:
-        """Kill whoever is there."""
-        for child in self.alive:
-            child.kill()
-        for child in self.alive:
-            child.wait(30)
-
-    def wait(self) -> None:
-        """Let some time go by; who died at the disk meanwhile is replaced."""
-        with suppress(subprocess.TimeoutExpired):
-            self.alive[0].wait(self.dice.uniform(0.05, 0.4))
-        for child in [child for child in self.alive if child.poll() is not None]:
-            self.kill(child)
-            self.start()
 
     def pass_time(self) -> None:
         self.ahead += self.dice.choice([1, 5, 25]) * NS
@@ -90,33 +52,22 @@ class World:
         for _ in range(count):
             self.start()
 
-    def replace(self) -> None:
-        self.kill(self.dice.choice(self.alive))
-        self.start()
-
     def events(self) -> list[list[str]]:
         """What was said, in the order of time."""
-        found = []
-        for path in self.said.iterdir():
-            text = path.read_text()
-            found += [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
-        return sorted(found, key=lambda row: int(row[0]))
+        return sorted(self.lines(), key=lambda row: int(row[0]))
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    world = World(folder, random.Random(seed))
-    acts = [world.replace] * 4 + [world.pass_time] * 3 + [world.set_wall_clock] * 2 + [world.reboot]
-    try:
+    with World(folder, random.Random(seed)) as world:
+        acts = [world.replace] * 4 + [world.pass_time] * 3 + [world.set_wall_clock] * 2 + [world.reboot]
         for _ in range(processes):
             world.start()
         end = time.monotonic() + seconds
         while time.monotonic() < end or not {"put", "done"} <= {row[1] for row in world.events()}:
             world.wait()
             world.dice.choice(acts)()
-    finally:
-        world.stop()
     judge(world)
 
 

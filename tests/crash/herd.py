@@ -1,0 +1,72 @@
+"""Processes that do things at random until they are killed or die by themselves, and are replaced."""
+
+import os
+import random
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Herd(ABC):
+    """Those who are alive, and what each of them has said. None may fail: a signal is the only end."""
+
+    def __init__(self, folder: Path, dice: random.Random) -> None:
+        self.dice = dice
+        self.said = folder / "said"
+        self.said.mkdir()
+        self.alive: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+
+    @abstractmethod
+    def words(self, who: str) -> list[str]:
+        """The module that one of them runs, and its arguments."""
+
+    def start(self) -> None:
+        who = f"w{self.started}"
+        self.started += 1
+        command = [sys.executable, "-m", *self.words(who), str(self.dice.randrange(2**32))]
+        with (self.said / who).open("wb") as out:
+            env = {**os.environ, "PYTHONPATH": str(ROOT)}
+            self.alive.append(subprocess.Popen(command, cwd=ROOT, stdout=out, env=env))
+
+    def kill(self, child: subprocess.Popen[bytes]) -> None:
+        child.kill()
+        assert child.wait(30) < 0, "it failed"
+        self.alive.remove(child)
+
+    def replace(self) -> None:
+        self.kill(self.dice.choice(self.alive))
+        self.start()
+
+    def wait(self) -> None:
+        """Let some time go by; who died at the disk meanwhile is replaced."""
+        with suppress(subprocess.TimeoutExpired):
+            self.alive[0].wait(self.dice.uniform(0.05, 0.4))
+        for child in [child for child in self.alive if child.poll() is not None]:
+            self.kill(child)
+            self.start()
+
+    def lines(self) -> list[list[str]]:
+        """What was said; the last line of who was killed may be half there."""
+        found = []
+        for path in self.said.iterdir():
+            text = path.read_text()
+            found += [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Kill whoever is there; that one of them had failed is not passed over."""
+        for child in list(self.alive):
+            if kind is None:
+                self.kill(child)
+            else:
+                child.kill()
+                child.wait(30)
