@@ -16,7 +16,7 @@ import sej
 from sej.disk import OS, File, OsDisk, Status
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
-from tests.sej.hooks import HookedDisk
+from tests.sej.hooks import HookedDisk, until
 from tests.sej.support import packed, sample, segments
 
 Put = Callable[[hub.Store, str, str, list[sej.Message]], int]
@@ -266,11 +266,10 @@ def test_concurrent_batches_of_one_directory_share_syncs(tmp_path: Path) -> None
         assert syncing.wait(30)
         # The first is in its sync; eight more come, each one a resend of all before it, and share the next one.
         others = [pool.submit(store.put, "a", "j", messages[:count]) for count in range(2, 10)]
-        while (
-            store._pool._entries[hub.Source("a", "j")].users < 9
-            or store._pool._entries[hub.Source("a", "j")].lock.locked()
-        ):
-            threading.Event().wait(0.001)
+        # All nine messages lie in the file before the first sync ends, so whoever asks, and when, one more is enough.
+        writer = store._pool._entries[hub.Source("a", "j")].writer
+        assert writer is not None
+        until(lambda: writer.offset == 9)
         go_on.set()
         assert first.result() >= 1
         assert all(other.result() >= 2 for other in others)
