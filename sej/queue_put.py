@@ -105,6 +105,8 @@ class Putter:
         values = list(values)  # what makes them must not run under a lock
         keys = None if keys is None else list(keys)
         if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or self._maxsize):
+            if len(values) == 1 and (keys is None or len(keys) == 1):  # most puts are
+                return (self._writer.append(values[0], keys[0] if keys else b""),)
             return self._writer.append_many(values, keys)
         if dedupe_keys is not None and len(dedupe_keys) != len(values):
             raise ValueError(f"dedupe_keys has {len(dedupe_keys)} entries for {len(values)} values")
