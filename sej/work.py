@@ -20,7 +20,7 @@ from sej.errors import LeaseLostError, UnsupportedError
 from sej.serializers import Serializer
 from sej.watch import Watch, wait_any
 
-__all__ = ["CAPABILITIES", "Item", "Stats", "Wishes", "WorkQueue"]
+__all__ = ["CAPABILITIES", "PLAIN", "Item", "Stats", "Wishes", "WorkQueue"]
 
 CAPABILITIES: Final = (
     "keys",
@@ -91,6 +91,10 @@ class Wishes(NamedTuple):
     expire_s: float | None = None
     dedupe_keys: Sequence[bytes] | None = None
     timeout: float | None = None
+
+
+PLAIN: Final = Wishes()
+"""Nothing was asked for: most puts."""
 
 
 class Item(ABC):
@@ -253,15 +257,22 @@ class WorkQueue(ABC):
             QueueFullError: no room came within the time-out.
             InvalidMessageError: the format cannot hold it.
         """
-        return self.put_many(
-            (value,),
-            (key,) if key else None,
-            delay_s=delay_s,
-            priority=priority,
-            expire_s=expire_s,
-            dedupe_keys=None if dedupe_key is None else (dedupe_key,),
-            timeout=timeout,
-        )[0]
+        if delay_s or priority or expire_s is not None or dedupe_key is not None or timeout is not None:
+            dedupe_keys = None if dedupe_key is None else (dedupe_key,)
+            return self.put_many(
+                (value,),
+                (key,) if key else None,
+                delay_s=delay_s,
+                priority=priority,
+                expire_s=expire_s,
+                dedupe_keys=dedupe_keys,
+                timeout=timeout,
+            )[0]
+        if key:
+            self._require(("keys", True))
+        if self._serializer is not None:
+            value = self._serializer.encode(value)
+        return self._put((value,), (key,) if key else None, PLAIN)[0]
 
     def put_many(
         self,
