@@ -130,7 +130,7 @@ class JournalQueue(WorkQueue):
         self._pid = os.getpid()
         self._closed = False
         self._mutex = threading.RLock()
-        self._inside = self._close_later = False
+        self._inside = self._closing = self._close_later = False
         self._judge_at = 0
         self._keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
@@ -194,11 +194,15 @@ class JournalQueue(WorkQueue):
     # --- taking
 
     def _take(self, n: int) -> list[Item]:
-        with self._mutex:
-            now = self._clock.boot_ns()
-            items = self._locked(self._take_now, n, now)
-            if now >= self._keep_at:
-                self._keep_head(now)
+        try:
+            with self._mutex:
+                now = self._clock.boot_ns()
+                items = self._locked(self._take_now, n, now)
+                if now >= self._keep_at:
+                    self._keep_head(now)
+        finally:
+            if self._close_later:
+                self.close()
         if self._taker.lost:
             self._tell_losses(items)
         return items
@@ -309,15 +313,18 @@ class JournalQueue(WorkQueue):
     def close(self) -> None:
         """Give back what this object still holds, keep the head, and close.
 
-        In a signal handler that came in the middle of a call of this queue: when that call is at its end.
+        In a signal handler that came in the middle of a call of this queue: when that call is at its end, without the
+        mutex, as others may wait for it who have the journal.
         """
         if self._closed or os.getpid() != self._pid:
             return
+        self._close_later = self._mutex._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+        if self._close_later:
+            return
         with self._mutex:
-            if self._inside:
-                self._close_later = True
+            if self._closing:
                 return
-            self._close_later = False
+            self._closing = True
         _alive.discard(self)
         try:
             if not self._log.failed:
@@ -346,37 +353,39 @@ class JournalQueue(WorkQueue):
         An exception out of a signal's handler may come between any two lines: the lock is let go of whatever happens,
         and the state is read anew where it may have been left half changed.
         """
-        with self._mutex:
-            if self._inside:
-                raise LockedError(
-                    f"queue {self.name!r} is in the middle of a call of this very thread: in a signal's handler only"
-                    " close() will do",
-                    path=self.path,
-                )
-            log = self._log
-            try:
-                self._inside = True
-                self._require_open()
+        try:
+            with self._mutex:
+                if self._inside:
+                    raise LockedError(
+                        f"queue {self.name!r} is in the middle of a call of this very thread: in a signal's handler"
+                        " only close() will do",
+                        path=self.path,
+                    )
+                log = self._log
                 try:
-                    log.lock()
-                    log.catch_up()
-                    return act(*arguments)
-                except SejError:
-                    raise
-                except BaseException:
-                    log.doubt()
-                    self._taker.close()  # they open again where they are asked to
-                    raise
-                finally:
+                    self._inside = True
+                    self._require_open()
                     try:
-                        log.unlock()
-                    except BaseException:
-                        log.unlock()
+                        log.lock()
+                        log.catch_up()
+                        return act(*arguments)
+                    except SejError:
                         raise
-            finally:
-                self._inside = False
-                if self._close_later:
-                    self.close()
+                    except BaseException:
+                        log.doubt()
+                        self._taker.close()  # they open again where they are asked to
+                        raise
+                    finally:
+                        try:
+                            log.unlock()
+                        except BaseException:
+                            log.unlock()
+                            raise
+                finally:
+                    self._inside = False
+        finally:
+            if self._close_later:
+                self.close()
 
     def _take_slot(self) -> None:
         slot = self._slots.take()

@@ -131,21 +131,25 @@ class SharedWriter:
         Raises:
             LockedError: an exclusive writer has the journal, for longer than lock_timeout.
         """
-        with self._mutex:
-            depth = self._depth
-            try:
-                self._enter()
-                self._encoding = True
-                offset = self._end.offset
-                self._write(encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value), 1)
-            finally:
+        try:
+            with self._mutex:
+                depth = self._depth
                 try:
-                    self._leave(depth)
-                except BaseException:
-                    self._leave(depth)
-                    raise
-        if self.durability == "disk":
-            self._syncer.commit(offset + 1)
+                    self._enter()
+                    self._encoding = True
+                    offset = self._end.offset
+                    self._write(encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value), 1)
+                finally:
+                    try:
+                        self._leave(depth)
+                    except BaseException:
+                        self._leave(depth)
+                        raise
+            if self.durability == "disk":
+                self._syncer.commit(offset + 1)
+        finally:
+            if self._close_later:
+                self.close()
         return offset
 
     def append_many(
@@ -167,22 +171,26 @@ class SharedWriter:
     @contextmanager
     def turn(self) -> Iterator[Self]:
         """Hold the lock for several appends, and know :attr:`offset` meanwhile; what was appended is durable after."""
-        with self._mutex:
-            depth = self._depth
-            try:
-                self._enter()
-                first = self._end.offset
-                yield self
-            finally:
-                stop = self._end.offset
+        try:
+            with self._mutex:
+                depth = self._depth
                 try:
-                    self._leave(depth)
-                except BaseException:
-                    self._leave(depth)
-                    raise
-            outermost = not depth
-        if self.durability == "disk" and stop > first and outermost:
-            self._syncer.commit(stop)
+                    self._enter()
+                    first = self._end.offset
+                    yield self
+                finally:
+                    stop = self._end.offset
+                    try:
+                        self._leave(depth)
+                    except BaseException:
+                        self._leave(depth)
+                        raise
+                outermost = not depth
+            if self.durability == "disk" and stop > first and outermost:
+                self._syncer.commit(stop)
+        finally:
+            if self._close_later:
+                self.close()
 
     def encode_many(
         self,
@@ -211,7 +219,11 @@ class SharedWriter:
     def sync(self) -> None:
         """Force everything that this writer appended to the disk."""
         self._require_open()
-        self._syncer.commit(self._end.offset)
+        try:
+            self._syncer.commit(self._end.offset)
+        finally:
+            if self._close_later:
+                self.close()
 
     @property
     def offset(self) -> int:
@@ -226,18 +238,17 @@ class SharedWriter:
     def close(self) -> None:
         """Sync what was appended and close; a second time does nothing.
 
-        In a signal handler that came in the middle of an append: when that is at its end.
+        In a signal handler that came in the middle of a call of this writer: when that is at its end, without the
+        mutex, which the background thread and others may be waiting for.
 
         Raises:
             WriterFailedError: the last sync failed, or one in the background that no call has told of.
         """
         if self._closed or os.getpid() != self._pid:
             return
-        with self._mutex:
-            if self._depth:
-                self._close_later = True
-                return
-            self._close_later = False
+        self._close_later = self._mutex._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+        if self._close_later:
+            return
         try:
             with self._mutex:
                 try:
@@ -246,7 +257,7 @@ class SharedWriter:
                 finally:
                     self._closed = True  # nothing comes in between the last sync and this
         finally:
-            self._syncer.close()  # without the mutex, which the background thread may be waiting for
+            self._syncer.close()
             self._end.close()
             _alive.discard(self)
         if self._failure is not None and self._syncer.untold:
@@ -295,10 +306,6 @@ class SharedWriter:
             self._end.leave()  # before the depth says so: somebody may close this writer in here
             self._encoding = False
         self._depth = depth
-        if depth:
-            return
-        if self._close_later:
-            self.close()
 
     def _write(self, data: bytes, count: int) -> None:
         assert self._depth

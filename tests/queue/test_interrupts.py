@@ -7,6 +7,7 @@ files say: it goes on with the queue as another one would.
 import fcntl
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,12 +15,14 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 import sej
 from sej.disk import Mode, OsDisk, OsFile
 from sej.queue import JournalQueue
+from sej.shared_writer import SharedWriter
 from tests.queue.support import FakeClock, opened
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
@@ -181,3 +184,83 @@ def use(q: JournalQueue) -> None:
     for act in (q.stats, partial(q.put, b"by the handler"), partial(q.get, 0)):
         with suppress(sej.LockedError):
             act()
+
+
+def in_time(act: Callable[[], object]) -> None:
+    """Run it in a thread, and see that it ends."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_handler_closes_a_writer_whose_background_thread_waits_for_it(tmp_path: Path) -> None:
+    w = SharedWriter(tmp_path, durability="interval", sync_interval_s=3600)
+    begun = threading.Event()
+    sync = w._syncer._sync
+
+    def begin() -> int:
+        begun.set()
+        return sync()
+
+    w._syncer._sync = begin
+
+    def append() -> None:
+        with w.turn():
+            w.append(b"a")
+            w._syncer.request()
+            assert begun.wait(60)
+            w.close()
+
+    in_time(append)
+    assert w._closed
+    assert sej.Journal(tmp_path).end_offset == 1
+
+
+def test_a_handler_closes_a_queue_that_another_thread_puts_into(tmp_path: Path) -> None:
+    q = opened(tmp_path, FakeClock())
+    refused: list[BaseException] = []
+
+    def put() -> None:
+        try:
+            q.put(b"b", priority=1)
+        except sej.ClosedError as error:
+            refused.append(error)
+
+    def close() -> None:
+        putting.start()
+        while q._writer._mutex.acquire(blocking=False):  # until the other one has the journal
+            q._writer._mutex.release()
+        q.close()
+
+    putting = threading.Thread(target=put, daemon=True)
+    in_time(lambda: q._locked(close))
+    in_time(putting.join)
+    assert q._closed and len(refused) <= 1
+    with opened(tmp_path, FakeClock()) as again:
+        assert len(again) == 1 - len(refused)
+
+
+def test_many_threads_close_a_queue_at_once(tmp_path: Path) -> None:
+    for place in range(20):
+        q = opened(tmp_path / str(place), FakeClock(), QuickDisk())
+        q.put_many([b"a", b"b"])
+        q.get(timeout=0)
+        together = threading.Barrier(4)
+        failed: list[BaseException] = []
+
+        def close(q: JournalQueue = q, together: threading.Barrier = together, failed: Any = failed) -> None:
+            together.wait(60)
+            try:
+                q.close()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=close) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not failed
+        with opened(tmp_path / str(place), FakeClock(), QuickDisk()) as again:
+            assert again.stats().ready == 2
