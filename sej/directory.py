@@ -52,10 +52,12 @@ class Directory:
     __slots__ = ("disk", "path")
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
-        """Name it; nothing is looked at."""
+        """Name it; nothing is looked at. A relative path means the directory that the process is in now."""
         self.path = os.fspath(path)
         if not isinstance(self.path, str):
             raise TypeError(f"a journal's path must be str or a path object, not {type(self.path).__name__}")
+        if not os.path.isabs(self.path):
+            self.path = os.path.join(os.getcwd(), self.path)
         self.disk = disk
 
     def at(self, *parts: str) -> str:

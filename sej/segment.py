@@ -185,12 +185,12 @@ class SegmentReader:
 
     def _fill(self, position: int, size: int) -> None:
         """Read a chunk: a large one into the same memory again where the codec takes that as fast as bytes."""
+        self._chunk = b""  # what a read that fails leaves in the memory is nobody's
         self._chunk_at = position
         if size <= _SMALL_BYTES or size > self._chunk_bytes or IMPLEMENTATION == "python":
             self._chunk = self._file.read(size, position)
             return
         if len(self._memory) < size:
-            self._chunk = b""
             self._memory = bytearray(size)
         view = memoryview(self._memory)
         self._chunk = view[: self._file.read_into(view[:size], position)]

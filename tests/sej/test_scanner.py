@@ -338,3 +338,65 @@ def test_a_flipped_bit_in_a_value_is_found_by_verify(where: int, tmp_path: Path)
     assert raised.value.path == str(file) and raised.value.position is not None and raised.value.position <= at
     (problem,) = sej.Journal(tmp_path).verify()
     assert problem.kind == "checksum" and problem.position <= at < (problem.end or 0)
+
+
+class _FailingRead(OsFile):
+    """Fails once, in the middle of a read, when it is told to."""
+
+    fail = False
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        if type(self).fail:
+            type(self).fail = False
+            super().read_into(buffer[: len(buffer) // 2], position)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+        return super().read_into(buffer, position)
+
+
+class _FailingReads(OsDisk):
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        try:
+            return _FailingRead(os.dup(file.fileno()), file.path)
+        finally:
+            file.close()
+
+
+def test_what_a_failed_read_left_in_memory_is_never_given_out(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b"%08d" % n * 4 for n in range(20000)])
+    with sej.Scanner(tmp_path, disk=_FailingReads()) as s:
+        found: list[Message] = []
+        for at in range(1000):
+            _FailingRead.fail = at % 2 == 1
+            try:
+                batch = s.read(100_000)
+            except OSError as error:
+                assert error.errno == errno.EIO
+                continue
+            if not batch and not _FailingRead.fail:
+                break
+            found += batch
+        _FailingRead.fail = False
+    assert values(found) == [b"%08d" % n * 4 for n in range(20000)]
+
+
+def test_a_relative_path_means_the_directory_of_the_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        with sej.Writer("j", segment_bytes=100) as w:
+            w.append_many([b"%s%d" % (name.encode(), n) for n in range(10)])
+    monkeypatch.chdir(tmp_path / "a")
+    with (
+        sej.Scanner("j") as s,
+        sej.Offset("j", "r") as kept,
+        sej.Writer("j", segment_bytes=100, durability="disk") as w,
+    ):
+        first = s.read(1)
+        monkeypatch.chdir(tmp_path / "b")
+        kept.commit(5)
+        w.append_many([b"more"] * 10)
+        assert values([*first, *s]) == [b"a%d" % n for n in range(10)] + [b"more"] * 10
+    monkeypatch.chdir(tmp_path)
+    assert sej.read_offset("a/j", "r") == 5 and sej.Journal("b/j").end_offset == 10
