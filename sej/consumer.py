@@ -5,33 +5,35 @@ another in the order of offsets; after a crash handling goes on at the kept offs
 commit come twice. A message that fails max_attempts times goes to the dead letters, or stops the consumer with
 :class:`RetriesExhaustedError`; it is never skipped silently.
 
-A handler may also kill its process. ``ofs/NAME.tries`` counts that: it is there while a consumer is at work, so a
-consumer that finds one knows that its predecessor died. It then commits and counts message by message until it is past
-what its predecessor could have had in hand, and treats a message that killed max_attempts processes as failed.
+A handler may also kill its process. ``ofs/NAME.tries`` (:mod:`sej.tries`) counts that: a consumer whose predecessor
+died commits and counts message by message until it is past what that one could have had in hand, and treats a message
+that killed max_attempts processes as failed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from sej.dead import append_dead_letter, source_of
 from sej.directory import Directory
-from sej.disk import OS, Disk, File
+from sej.disk import OS, Disk
 from sej.errors import RetriesExhaustedError
 from sej.message import FIRST, Message, Start
 from sej.offset import Offset
 from sej.scanner import Scanner
+from sej.tries import Tries
 
 __all__ = ["Consumer"]
 
 _BATCH: Final = 256
+_CAREFUL: Final = 1000
+"""The predecessor may have had so many uncommitted messages in hand, whatever is asked for now."""
 _STOP_LOOK_S: Final = 0.2
 
 
@@ -142,7 +144,7 @@ class Consumer:
         with (
             Offset(self.path, self.name, self._default, disk=self._disk) as kept,
             Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
-            _Tries(self._directory, kept) as tries,
+            Tries(self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * _BATCH) as tries,
         ):
             return self._run(handler, batch_messages, scanner, kept, tries)
 
@@ -156,7 +158,7 @@ class Consumer:
         batch_messages: int,
         scanner: Scanner,
         kept: Offset,
-        tries: _Tries,
+        tries: Tries,
     ) -> int:
         handled = 0
         done = kept.value
@@ -174,10 +176,12 @@ class Consumer:
                         break
                 size = 1 if tries.careful(ready[0].offset) else batch_messages
                 batch, ready = ready[:size], ready[size:]
-                if not self._handle(handler, batch, kept, tries):
+                count = self._handle(handler, batch, kept, tries)
+                if count:
+                    done = batch[count - 1].offset + 1
+                    handled += count
+                if count < len(batch):
                     break
-                done = batch[-1].offset + 1
-                handled += len(batch)
                 now = time.monotonic()
                 if done - kept.value >= self._commit_messages or now >= commit_at or tries.careful(batch[0].offset):
                     kept.commit(done)
@@ -198,23 +202,24 @@ class Consumer:
         return []
 
     def _handle(
-        self, handler: Callable[[list[Message]], object], batch: list[Message], kept: Offset, tries: _Tries
-    ) -> bool:
-        """Try until it works, it is among the dead letters, or the consumer was stopped (False)."""
-        attempt = tries.begin(batch[0].offset)
+        self, handler: Callable[[list[Message]], object], batch: list[Message], kept: Offset, tries: Tries
+    ) -> int:
+        """Try until it works, it is among the dead letters, or the consumer was stopped; how many are done with."""
+        attempt = tries.begin(batch[0].offset, self._max_attempts)
         failure: BaseException | None = None
         while attempt < self._max_attempts:
             attempt += 1
             if failure is not None and self._stop.wait(self._backoff(attempt)):
-                return False
+                return 0
             try:
                 handler(batch)
             except Exception as error:
                 failure = error
                 continue
-            return True
+            return len(batch)
         if len(batch) > 1:
-            return all(self._handle(handler, [message], kept, tries) for message in batch)
+            one_by_one = (self._handle(handler, [message], kept, tries) for message in batch)
+            return sum(takewhile(bool, one_by_one))
         reason = f"{type(failure).__name__}: {failure}" if failure else f"it ended the process {attempt} times"
         message = batch[0]
         again = kept.value == message.offset
@@ -237,54 +242,8 @@ class Consumer:
             disk=self._disk,
         )
         kept.commit(message.offset + 1)
-        return True
+        return 1
 
     def _backoff(self, attempt: int) -> float:
         longest = min(self._backoff_s * 2.0 ** (attempt - 2), self._backoff_max_s)
         return longest * random.uniform(0.5, 1.0)
-
-
-class _Tries:
-    """Counts what ended its process: ``ofs/NAME.tries`` is there while a consumer is at work."""
-
-    def __init__(self, directory: Directory, kept: Offset) -> None:
-        self._disk = directory.disk
-        self._path = directory.at("ofs", f"{kept.name}.tries")
-        self._file: File | None = None
-        self._offset, self._attempts = -1, 0
-        self._careful_below = -1
-        with contextlib.suppress(FileNotFoundError):
-            file = self._disk.open(self._path, "read")
-            try:
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    last = json.loads(file.read(4096, 0))
-                    self._offset, self._attempts = int(last["offset"]), int(last["attempts"])
-            finally:
-                file.close()
-            # The predecessor died: whatever it had in hand lies within what one commit covers.
-            self._careful_below = kept.value + 2 * _BATCH + 1000
-
-    def careful(self, offset: int) -> bool:
-        """Whether to go message by message, because a predecessor died around here."""
-        return offset < self._careful_below
-
-    def begin(self, offset: int) -> int:
-        """Note that a message is in hand; how many processes it has ended already."""
-        ended = self._attempts if offset == self._offset else 0
-        if self._file is None or self.careful(offset):
-            if self._file is None:
-                self._file = self._disk.open(self._path, "append")
-            # Only where each message is written down can one be blamed.
-            blame = {"offset": offset, "attempts": ended + 1} if self.careful(offset) else {"offset": -1, "attempts": 0}
-            line = json.dumps(blame) + "\n"
-            self._file.truncate(0)
-            self._file.write(line.encode())
-        return ended
-
-    def __enter__(self) -> _Tries:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._disk.unlink(self._path)

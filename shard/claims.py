@@ -1,15 +1,12 @@
 """One shard that a worker holds: the reader's lock and offset, the place reached, failures and their consequences.
 
 The lock is the reader's own, ``ofs/NAME.lck``: whoever holds it is the one reader of that name in this shard, be it a
-worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` is the consumer's note of the message in hand: it is
-there while somebody is at work, so whoever finds one knows that its predecessor died, goes message by message past what
-that one could have had in hand, and gives up on a message that ended too many processes.
+worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` (:mod:`sej.tries`) is the consumer's note of the
+message in hand: whoever finds one gives up on a message that ended too many processes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -18,17 +15,17 @@ from typing import Final
 
 from sej.dead import append_dead_letter, source_of
 from sej.directory import Directory
-from sej.disk import Disk, File
+from sej.disk import Disk
 from sej.errors import LockLostError, RetriesExhaustedError
 from sej.message import Message, Start
 from sej.offset import Offset
+from sej.tries import Tries
 
 __all__ = ["COMMIT_MESSAGES", "Claim", "Handler", "Terms"]
 
 COMMIT_MESSAGES: Final = 1000
 """The offset is kept at least every so many messages, so a successor is careful for that many."""
 _COMMIT_S: Final = 1.0
-_NOTE_BYTES: Final = 64
 
 Handler = Callable[[int, Message], object]
 
@@ -73,11 +70,11 @@ class Claim:
         self._attempts = 0
         self._commit_at = time.monotonic() + _COMMIT_S
         try:
-            self._note = _Note(self._directory, name, terms.disk)
+            self._note = Tries(self._directory, name, self.done, 2 * COMMIT_MESSAGES)
+            self._note.appear()
         except BaseException:
             self._kept.close()
             raise
-        self._careful_below = self.done + 2 * COMMIT_MESSAGES if self._note.left_behind else -1
 
     def handle(self, handler: Handler, batch: Sequence[Message], stop: Callable[[], bool]) -> int:
         """Handle messages one after the other until one fails, or stop says so; returns how many are done with.
@@ -91,8 +88,8 @@ class Claim:
         for message in batch:
             if stop():
                 break
-            if message.offset < self._careful_below and not self._attempts:
-                self._attempts = self._note.begin(message.offset)
+            if not self._attempts and self._note.careful(message.offset):
+                self._attempts = self._note.begin(message.offset, self._terms.max_attempts)
                 if self._attempts >= self._terms.max_attempts:
                     self._give_up(message, f"it ended the process {self._attempts} times", None)
                     continue
@@ -173,40 +170,3 @@ class Claim:
         )
         self.done = message.offset + 1
         self.commit()
-
-
-class _Note:
-    """``ofs/NAME.tries``: which message is in hand, and how many processes it has ended before."""
-
-    def __init__(self, directory: Directory, name: str, disk: Disk) -> None:
-        self._disk = disk
-        self._path = directory.at("ofs", f"{name}.tries")
-        self._offset, self._ended = -1, 0
-        self.left_behind = False
-        with contextlib.suppress(FileNotFoundError):
-            file = disk.open(self._path, "read")
-            self.left_behind = True
-            try:
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # torn: nobody can be blamed
-                    last = json.loads(file.read(4096, 0))
-                    self._offset, self._ended = int(last["offset"]), int(last["attempts"])
-            finally:
-                file.close()
-        self._file: File = disk.open(self._path, "temp")
-        self._write(self._offset, self._ended)
-
-    def begin(self, offset: int) -> int:
-        """Note that a message is in hand; how many processes it has ended already."""
-        ended = self._ended if offset == self._offset else 0
-        self._write(offset, ended + 1)
-        return ended
-
-    def remove(self) -> None:
-        self._disk.unlink(self._path)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _write(self, offset: int, attempts: int) -> None:
-        text = json.dumps({"offset": offset, "attempts": attempts})
-        self._file.write_at(text.ljust(_NOTE_BYTES - 1).encode() + b"\n", 0)

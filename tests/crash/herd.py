@@ -12,6 +12,13 @@ from typing import Self
 ROOT = Path(__file__).parent.parent.parent
 
 
+def chance() -> random.Random:
+    """Dice for one history; SEJ_SEED throws as they were thrown before."""
+    seed = int(os.environ.get("SEJ_SEED") or random.randrange(2**32))
+    print(f"SEJ_SEED={seed}")
+    return random.Random(seed)
+
+
 class Herd(ABC):
     """Those who are alive, and what each of them has said. None may fail: a signal is the only end."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.crash.herd import Herd
+from tests.crash.herd import Herd, chance
 
 
 class World(Herd):
@@ -28,9 +28,7 @@ class World(Herd):
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    with World(folder, random.Random(seed)) as world:
+    with World(folder, chance()) as world:
         for _ in range(processes):
             world.start()
         end = time.monotonic() + seconds

@@ -12,7 +12,7 @@ import pytest
 
 import sej
 from sej.queue import JournalQueue
-from tests.crash.herd import Herd
+from tests.crash.herd import Herd, chance
 from tests.queue.chaos import CLOCKS, SharedClock, name_of
 from tests.queue.support import NS
 
@@ -58,9 +58,7 @@ class World(Herd):
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    with World(folder, random.Random(seed)) as world:
+    with World(folder, chance()) as world:
         acts = [world.replace] * 4 + [world.pass_time] * 3 + [world.set_wall_clock] * 2 + [world.reboot]
         for _ in range(processes):
             world.start()

@@ -105,6 +105,23 @@ def test_a_batch_that_fails_is_taken_apart(path: Path, tmp_path: Path) -> None:
     assert [letter.message.offset for letter in sej.dead_letters(tmp_path / "dead")] == [100]
 
 
+def test_what_was_handled_of_a_batch_that_was_taken_apart_is_kept_by_a_stop(path: Path) -> None:
+    seen: list[int] = []
+    stopping = consumer(path, max_attempts=2)
+
+    def handle(batch: list[sej.Message]) -> None:
+        if len(batch) > 1:
+            raise RuntimeError("not so many")
+        if batch[0].offset == 2:
+            stopping.stop()
+            raise RuntimeError("not now")
+        seen.append(batch[0].offset)
+
+    assert stopping.run_batches(handle, batch_messages=10) == 2
+    assert seen == [0, 1]
+    assert sej.read_offset(path, "worker") == 2
+
+
 def test_stop_returns_while_messages_keep_coming(path: Path) -> None:
     worker = consumer(path, timeout=None)
     with sej.Writer(path) as w:

@@ -1,0 +1,123 @@
+"""The note of the message in hand: no death loses what was counted, and none blames a message that nobody had."""
+
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.directory import Directory
+from sej.disk import OS, Disk, File
+from sej.tries import Tries
+from tests.crash.disk import CrashDisk
+from tests.sej.hooks import HookedDisk
+
+
+class DiedError(BaseException):
+    """The process is gone: from here on it does nothing."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "ofs").mkdir()
+    Tries(Directory(tmp_path, OS), "worker", 0, 1000).appear()
+    return tmp_path
+
+
+def in_hand(path: Path, offset: int, disk: Disk = OS) -> int:
+    """What somebody who died with this message in hand was told when he took it."""
+    return Tries(Directory(path, disk), "worker", 0, 1000).begin(offset, 5)
+
+
+def dying_at(call: int, cut: int) -> HookedDisk:
+    """Dies at its call-th call, of whose data so much is written."""
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if disk.calls >= call:
+            if disk.calls == call and file is not None and data and cut:
+                file.write(data[:cut])
+            raise DiedError
+
+    disk = HookedDisk(hook)
+    return disk
+
+
+@pytest.mark.parametrize(("before", "now"), [(10, 10), (19, 20), (9, 10), (100, 99)])
+def test_a_death_at_any_byte_of_a_note_loses_no_count_and_blames_nobody_else(path: Path, before: int, now: int) -> None:
+    note = path / "ofs" / "worker.tries"
+    assert [in_hand(path, before) for _ in range(3)] == [0, 1, 2]
+    there = note.read_bytes()
+    died = True
+    call = 0
+    while died:
+        call += 1
+        for cut in range(60):  # the rest is blank
+            note.write_bytes(there)
+            try:
+                in_hand(path, now, dying_at(call, cut))
+                died = False
+            except DiedError:
+                blamed = {offset: ended for offset in range(200) if (ended := ended_by(path, offset))}
+                assert set(blamed) <= {before, now}
+                if before == now:
+                    assert blamed[now] in (3, 4)
+    assert call > 1
+
+
+def test_a_death_while_a_message_is_put_aside_is_no_attempt(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j") as w:
+        w.append_many([b"a", b"b"])
+    sej.Offset(tmp_path / "j", "worker").close()
+    (tmp_path / "j" / "ofs" / "worker.tries").write_text('{"offset": 0, "attempts": 3}\n')
+    seen: list[int] = []
+
+    def run(disk: Disk) -> None:
+        consumer = sej.Consumer(
+            tmp_path / "j", "worker", max_attempts=3, dead_letter=tmp_path / "dead", timeout=0.0, disk=disk
+        )
+        consumer.run(lambda message: seen.append(message.offset))
+
+    for call in (3, 5, 9):
+        with pytest.raises(DiedError):
+            run(dying_at(call, 0))
+    run(OS)
+    assert seen == [1]
+    (letter,) = sej.dead_letters(tmp_path / "dead")
+    assert (letter.attempts, letter.reason) == (3, "it ended the process 3 times")
+
+
+def test_whoever_commits_seldom_finds_what_ends_it_as_soon() -> None:
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if dead:
+            raise DiedError
+
+    dead = False
+    disk = HookedDisk(hook, CrashDisk())
+    with sej.Writer("j", disk=disk) as w:
+        w.append_many([b""] * 1700)
+
+    def handle(message: sej.Message) -> None:
+        nonlocal dead
+        if message.offset == 1600:
+            dead = True
+            raise DiedError
+
+    consumer = sej.Consumer(
+        "j",
+        "worker",
+        max_attempts=2,
+        dead_letter="dead",
+        timeout=0.0,
+        commit_messages=10**6,
+        commit_interval_s=10**6,
+        disk=disk,
+    )
+    for _ in range(3):
+        with pytest.raises(DiedError):
+            consumer.run(handle)
+        dead = False
+    assert consumer.run(handle) == 100
+
+
+def ended_by(path: Path, offset: int) -> int:
+    """What is blamed on a message, without taking it in hand."""
+    return Tries(Directory(path, OS), "worker", 0, 1000).begin(offset, 0)
