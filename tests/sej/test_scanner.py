@@ -371,8 +371,7 @@ def test_what_a_failed_read_left_in_memory_is_never_given_out(tmp_path: Path) ->
             _FailingRead.fail = at % 2 == 1
             try:
                 batch = s.read(100_000)
-            except OSError as error:
-                assert error.errno == errno.EIO
+            except OSError:
                 continue
             if not batch and not _FailingRead.fail:
                 break
