@@ -69,6 +69,7 @@ def append_dead_letter(
     attempts: int,
     reason: str,
     perhaps_there: bool = False,
+    lock_timeout: float | None = None,
     disk: Disk = OS,
 ) -> None:
     """Put a message among the dead letters, durably.
@@ -82,7 +83,12 @@ def append_dead_letter(
         reason: the last failure.
         perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of
             this source and reader is looked at first.
+        lock_timeout: seconds to wait for another writer of that journal, as several readers may share one; None: for
+            ever.
         disk: the seam.
+
+    Raises:
+        LockedError: another writer has it for longer.
     """
     if perhaps_there and _newest_offset(path, source, reader, disk) == message.offset:
         return
@@ -94,7 +100,7 @@ def append_dead_letter(
         "reason": reason[:_REASON_CHARS],
     }
     value = json.dumps(head).encode() + b"\n" + message.value
-    with Writer(path, lock_timeout=None, disk=disk) as writer:  # several readers may share one
+    with Writer(path, lock_timeout=lock_timeout, disk=disk) as writer:
         writer.append(value, message.key, message.type, message.timestamp)
         writer.sync()
 

@@ -99,7 +99,8 @@ class JournalQueue(WorkQueue):
             default: where a new queue begins: an offset, FIRST or LAST.
             dead_letter: the journal of the dead letters; None: ``dead/<name>`` in the SEJ directory.
             maxsize: put waits, or raises QueueFullError, while so many items wait; 0: no bound.
-            expire_s: messages older than so many seconds are thrown away when their turn comes; None: never.
+            expire_s: messages older than so many seconds are thrown away when their turn comes; None: never, and
+                a message without a timestamp is not old.
             dedupe_window_s: for how long a dedupe_key is remembered.
             backoff_s: the first wait of ``retry()``, doubled with each attempt, with jitter.
             backoff_max_s: the longest.
@@ -203,8 +204,8 @@ class JournalQueue(WorkQueue):
         finally:
             if self._close_later:
                 self.close()
-        if self._taker.lost:
-            self._tell_losses(items)
+        if self._taker.lost or self._taker.unburied is not None:
+            self._tell(items)
         return items
 
     def _take_now(self, n: int, now: int) -> list[Item]:
@@ -220,20 +221,27 @@ class JournalQueue(WorkQueue):
         epoch = log.epoch
         return [JournalItem(self, message, attempts, epoch) for message, attempts in found]
 
-    def _tell_losses(self, items: list[Item]) -> None:
-        """Once, by the one who found them missing."""
-        lost, self._taker.lost = self._taker.lost, 0
+    def _tell(self, items: list[Item]) -> None:
+        """Once, by the one who found it: what is missing, and what cannot be given up."""
+        (lost, self._taker.lost), (error, self._taker.unburied) = (self._taker.lost, 0), (self._taker.unburied, None)
         try:
-            warnings.warn(
-                f"queue {self.name!r} in {self.path}: {lost} items were taken out of the journal before their turn, by"
-                " retention that left this queue aside; it goes on behind them, and stats().lost counts them",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            if lost:
+                self._warn(
+                    f"{lost} items were taken out of the journal before their turn, by retention that left this queue"
+                    " aside; it goes on behind them, and stats().lost counts them"
+                )
+            if error is not None:
+                self._warn(
+                    "items that were tried too often cannot be put among the dead letters, which is tried again every"
+                    f" 10 seconds; meanwhile stats().delayed counts them: {error}"
+                )
         except RuntimeWarning:  # somebody wants warnings to be errors
             for item in items:
                 item.give_back()
             raise
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(f"queue {self.name!r} in {self.path}: {what}", RuntimeWarning, stacklevel=6)
 
     def _due_s(self) -> float | None:
         state = self._log.state
@@ -283,7 +291,7 @@ class JournalQueue(WorkQueue):
 
     def _purge_now(self) -> int:
         log, end = self._log, self._log.tail.end_offset()
-        self._taker.give_up(self._clock.boot_ns())
+        self._taker.take_back(self._clock.boot_ns())
         state = log.state
         gone = len(state.waiting) - state.void(end) + state.fresh(end)
         log.append(record(PURGE, state.frontier, max(end, state.frontier)))

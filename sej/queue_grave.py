@@ -20,6 +20,8 @@ __all__ = ["Grave"]
 
 _BATCH: Final = 256
 _LOOK_BACK: Final = 4096
+_LOCK_S: Final = 1.0
+"""Others write one letter at a time; who has that journal for longer must not keep the whole queue waiting."""
 
 
 class Grave:
@@ -59,6 +61,7 @@ class Grave:
                     reader=self._name,
                     attempts=attempts,
                     reason=reason,
+                    lock_timeout=_LOCK_S,
                     disk=self._directory.disk,
                 )
             except (OSError, SejError):

@@ -40,7 +40,7 @@ def snapshot(state: QueueState, now: int, end: int) -> Iterator[bytes]:
     for start, stop in _ranges(sorted(state.above - state.leased.keys() - state.waiting.keys())):
         yield record(DONE, start, stop)
     for offset, (at, timestamp, check) in state.expires.items():
-        if offset < end:
+        if offset < end and (offset >= state.frontier or state.has(offset)):  # others were purged, or lost
             yield record(EXPIRE, offset, timestamp % 2**64, at, extra=check)
     for key, (offset, until, check) in state.dedupe.items():
         if until > now and offset < end:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from sej.directory import Directory
-from sej.errors import OffsetTooSmallError
-from sej.message import Message
+from sej.errors import OffsetTooSmallError, SejError
+from sej.message import NO_TIMESTAMP, Message
 from sej.queue_clock import Clock
 from sej.queue_codec import message_check, record, stamp_of
-from sej.queue_format import DONE, DROP, FREE, LOST, PICK, WAIT
+from sej.queue_format import DONE, DOOMED, DROP, FREE, LOST, PICK, WAIT
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.queue_replay import lease_record
@@ -24,6 +24,8 @@ __all__ = ["PROBE_NS", "Taker"]
 
 PROBE_NS: Final = 100_000_000
 """How often others' slots are looked at: a dead process' items come back within so many nanoseconds of a look."""
+_BURY_NS: Final = 10_000_000_000
+"""Where a dead letter could not be written, the next attempt comes so much later: others are not kept waiting."""
 
 
 class Taker:
@@ -32,6 +34,7 @@ class Taker:
     Attributes:
         others: looks up messages that are not taken in order.
         lost: how many items were found missing since somebody asked.
+        unburied: why an item could not be put among the dead letters, since somebody asked; None: all could.
     """
 
     def __init__(
@@ -66,12 +69,16 @@ class Taker:
         self._lease_ns = lease_ns
         self._max_attempts = max_attempts
         self._expire_ns = expire_ns
-        self._probe_at = self.lost = 0
+        self._probe_at = self._bury_at = self.lost = 0
+        self.unburied: Exception | None = None
         self._fresh = MessageReader(directory)
         self.others = MessageReader(directory, 64)
 
     def take(self, n: int, now: int) -> list[tuple[Message, int]]:
-        """Up to n items that can be had now: messages, and how often each was handed out."""
+        """Up to n items that can be had now: messages, and how often each was handed out.
+
+        What is wrong with the next one is raised where it comes first: those before it are somebody's already.
+        """
         state = self._log.state
         state.tick(now)
         if now >= self._probe_at:
@@ -84,6 +91,11 @@ class Taker:
             except OffsetTooSmallError as error:
                 if not self._lose(error.first_available):
                     raise
+            except (OSError, SejError):
+                if not found or self._log.failed:
+                    raise
+                self.close()  # they open again where they are asked to
+                break
         return found
 
     def _take_next(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
@@ -100,7 +112,7 @@ class Taker:
             self._pick(ready[1], now, found)
         return True
 
-    def give_up(self, now: int) -> None:
+    def take_back(self, now: int) -> None:
         """Take back what is in nobody's hands any more: its holder died, or its lease is over."""
         log, state = self._log, self._log.state
         self._probe(now)
@@ -194,19 +206,35 @@ class Taker:
         elif self._is_expired(message, now):
             log.append(record(DONE, offset, offset + 1))
         elif offset in state.waiting and state.waiting[offset].doomed:
-            self._bury(message, attempts, "it was given up by a process that died just then")
+            self._give_up(message, attempts, "it was given up by a process that died just then", now)
         elif attempts >= self._max_attempts:
-            self._bury(message, attempts, f"its holder died or did not end it in time, {attempts} times")
+            self._give_up(message, attempts, f"its holder died or did not end it in time, {attempts} times", now)
         else:
             deadline, band = now + self._lease_ns, state.band(offset)
             log.append(record(PICK, offset, 0, deadline, band=band, attempt=attempts + 1, slot=self._slots.mine))
             found.append((message, attempts + 1))
 
+    def _give_up(self, message: Message, attempts: int, reason: str, now: int) -> None:
+        """Bury an item; where there can be no letter of it now, it waits, and keeps nobody from the others."""
+        log = self._log
+        if now >= self._bury_at:
+            try:
+                self._bury(message, attempts, reason)
+                return
+            except (OSError, SejError) as error:
+                if log.failed:
+                    raise
+                self.unburied = error
+                self._bury_at = now + _BURY_NS
+        band = log.state.band(message.offset)
+        log.append(record(WAIT, message.offset, b=self._bury_at, band=band, attempt=attempts, extra=DOOMED))
+
     def _is_expired(self, message: Message, now: int) -> bool:
         row = self._log.state.expires.get(message.offset)
         if row is not None and row[0] <= now and row[1:] == (message.timestamp, message_check(message)):
             return True
-        return self._expire_ns is not None and message.timestamp + self._expire_ns <= self._clock.wall_ns()
+        at = message.timestamp
+        return self._expire_ns is not None and at != NO_TIMESTAMP and at + self._expire_ns <= self._clock.wall_ns()
 
     def _probe(self, now: int) -> None:
         """Give back what dead processes held."""

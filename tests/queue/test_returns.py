@@ -208,3 +208,78 @@ def test_a_child_of_a_thread_in_the_middle_of_a_call_is_refused(tmp_path: Path, 
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     q.close()
+
+
+def test_a_message_without_a_timestamp_is_not_old(tmp_path: Path, clock: FakeClock) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"old", timestamp=clock.wall_ns() - 61_000_000_000)
+        w.append(b"timeless", timestamp=sej.NO_TIMESTAMP)
+    with opened(tmp_path, clock, expire_s=60) as q:
+        assert values(q) == [b"timeless"]
+
+
+def test_what_cannot_be_buried_keeps_nobody_from_the_others(tmp_path: Path, clock: FakeClock) -> None:
+    grave = tmp_path / "grave"
+    grave.write_bytes(b"a file where a journal is due")
+    with opened(tmp_path / "q", clock, dead_letter=grave, max_attempts=1, lease_s=10) as q:
+        q.put_many([b"a", b"b"])
+        q.get_many(2, timeout=0)
+        q.put_many([b"c", b"d"])
+        clock.move(11)
+        with pytest.warns(RuntimeWarning, match="cannot be put among the dead letters.*this is a file") as told:
+            found = q.get_many(9, timeout=0)
+        assert [item.value for item in found] == [b"c", b"d"] and len(told) == 1
+        assert q.stats() == (0, 2, 2, 0, 0)
+        found[0].done()
+        with pytest.raises(sej.NotAJournalError):
+            found[1].fail("as a caller sees it")
+        found[1].done()  # it is held still
+        grave.unlink()
+        assert q.get(timeout=0) is None
+        assert q.stats() == (0, 2, 0, 2, 0)
+        clock.move(11)
+        assert q.get(timeout=0) is None
+        assert q.stats() == (0, 0, 0, 2, 2)
+        assert [letter.message.value for letter in sej.dead_letters(grave)] == [b"a", b"b"]
+
+
+def test_a_journal_of_dead_letters_that_somebody_has_stops_nobody(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sej.queue_grave._LOCK_S", 0.0)
+    with opened(tmp_path, clock, max_attempts=1, lease_s=10) as q, sej.Writer(q.dead_letter):
+        q.put_many([b"a", b"b"])
+        item = take(q)
+        with pytest.raises(sej.LockedError):
+            item.fail()
+        clock.move(11)
+        with pytest.warns(RuntimeWarning, match="lock is held"):
+            assert take(q).value == b"b"
+
+
+def test_items_that_were_found_before_a_fault_are_handed_out(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, segment_bytes=1) as q:
+        q.put_many([b"first", b"second"], priority=1)
+        q.put(b"third")
+        broken = tmp_path / "jnl" / sorted(os.listdir(tmp_path / "jnl"))[-2]
+        data = bytearray(broken.read_bytes())
+        data[0] ^= 1
+        broken.write_bytes(data)
+        assert [item.value for item in q.get_many(9, timeout=0)] == [b"first", b"second"]
+        with pytest.raises(sej.CorruptionError):
+            q.get_many(9, timeout=0)
+
+
+def test_what_is_purged_leaves_nothing_in_the_state(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock) as q:
+        q.purge()
+        before = os.path.getsize(tmp_path / "ofs" / "worker.queue")
+        for _ in range(3):
+            q.put_many([b"x"] * 100, expire_s=60)
+            assert q.purge() == 100
+        assert os.path.getsize(tmp_path / "ofs" / "worker.queue") == before
+        q.put(b"kept", expire_s=60)
+        assert q.purge() == 1
+        q.put(b"late", expire_s=60)
+        clock.move(61)
+        assert values(q) == []
