@@ -217,7 +217,13 @@ class LeaseLostError(SejError):
 
 
 class QueueFullError(SejError):
-    """The queue holds ``maxsize`` items already."""
+    """The queue holds ``maxsize`` items already.
+
+    Attributes:
+        never: whether waiting is of no use, because so many at once never fit.
+    """
+
+    never = False
 
 
 class UnsupportedError(SejError):

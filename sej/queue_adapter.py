@@ -10,8 +10,10 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Final, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
 from sej.work import Item, Stats, WorkQueue
@@ -19,6 +21,9 @@ from sej.work import Item, Stats, WorkQueue
 __all__ = ["AsyncQueue", "QueueAdapter"]
 
 _SLICE_S: Final = 0.5
+_PAUSE_S: Final = 0.001
+_PAUSE_MAX_S: Final = 0.05
+_T = TypeVar("_T")
 
 
 class QueueAdapter:
@@ -172,11 +177,29 @@ def _give_back(items: list[Item]) -> None:
             item.give_back()
 
 
+class _Turns(NamedTuple):
+    """Of the tasks of one loop that wait, one at a time does so for all: a thread each would leave none for others."""
+
+    loop: asyncio.AbstractEventLoop
+    get: asyncio.Lock
+    put: asyncio.Lock
+
+
+async def _acquired(lock: asyncio.Lock, end: float | None) -> bool:
+    """Whether it was one's turn before the end."""
+    try:
+        async with asyncio.timeout_at(end):
+            return await lock.acquire()
+    except TimeoutError:
+        return False
+
+
 class AsyncQueue:
     """A work queue for coroutines: each call runs in a thread, so that the loop goes on.
 
-    A wait is cut into slices of half a second: a task that is cancelled gives its thread back within one, and an item
-    that arrived meanwhile is given back.
+    However many tasks wait for items, they take up one thread. Its wait is cut into slices of half a second: a task
+    that is cancelled ends within one, and an item that arrived meanwhile is given back. A task that is cancelled while
+    it waits for room has put nothing.
 
     Example:
         >>> import asyncio, tempfile, sej
@@ -194,14 +217,47 @@ class AsyncQueue:
     def __init__(self, work: WorkQueue) -> None:
         """Wrap a queue; closing stays the caller's business."""
         self.work = work
+        self._waiting = ThreadPoolExecutor(1, "sej-queue")  # starts its thread when somebody waits
+        self._last_turns: _Turns | None = None
 
-    async def put(self, value: Any, key: bytes = b"", **options: Any) -> int:
+    async def put(self, value: Any, key: bytes = b"", *, timeout: float | None = None, **options: Any) -> int:  # noqa: ASYNC109
         """As :meth:`sej.WorkQueue.put`."""
-        return await asyncio.to_thread(self.work.put, value, key, **options)
+        return await self._put(partial(self.work.put, value, key, **options), timeout)
 
-    async def put_many(self, values: Iterable[Any], **options: Any) -> Sequence[int]:
+    async def put_many(
+        self,
+        values: Iterable[Any],
+        keys: Iterable[bytes] | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        **options: Any,
+    ) -> Sequence[int]:
         """As :meth:`sej.WorkQueue.put_many`."""
-        return await asyncio.to_thread(self.work.put_many, values, **options)
+        listed = None if keys is None else list(keys)
+        return await self._put(partial(self.work.put_many, list(values), listed, **options), timeout)
+
+    async def _put(self, put: Callable[..., _T], timeout: float | None) -> _T:  # noqa: ASYNC109
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        turn = self._turns().put
+        try:
+            return await asyncio.to_thread(put, timeout=0.0)
+        except QueueFullError as error:
+            if error.never or "maxsize" not in self.work.can or not await _acquired(turn, end):
+                raise
+        try:
+            pause = _PAUSE_S
+            while True:
+                left = pause if end is None else end - loop.time()
+                await asyncio.sleep(max(min(pause, left), 0.0))
+                pause = min(pause * 2, _PAUSE_MAX_S)
+                try:
+                    return await asyncio.to_thread(put, timeout=0.0)
+                except QueueFullError as full:
+                    if full.never or (end is not None and loop.time() >= end):
+                        raise
+        finally:
+            turn.release()
 
     async def get(self, timeout: float | None = None) -> Item | None:  # noqa: ASYNC109 - the face's own name
         """As :meth:`sej.WorkQueue.get`."""
@@ -212,21 +268,38 @@ class AsyncQueue:
         """As :meth:`sej.WorkQueue.get_many`."""
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
-        while True:
-            wait = _SLICE_S if end is None else max(min(end - loop.time(), _SLICE_S), 0.0)
-            hand = _Hand()
-            taking = loop.run_in_executor(None, hand.take, self.work, n, wait)
-            try:
-                found = await asyncio.shield(taking)
-            except asyncio.CancelledError:
-                if late := hand.turn_away():
-                    await asyncio.shield(loop.run_in_executor(None, _give_back, late))
-                else:
-                    with contextlib.suppress(Exception):
-                        await asyncio.shield(taking)
-                raise
-            if found or (end is not None and loop.time() >= end):
-                return found
+        turn = self._turns().get
+        found = await self._take(None, n, 0.0)
+        if found or timeout == 0 or not await _acquired(turn, end):
+            return found
+        try:
+            while True:
+                wait = _SLICE_S if end is None else max(min(end - loop.time(), _SLICE_S), 0.0)
+                found = await self._take(self._waiting, n, wait)
+                if found or (end is not None and loop.time() >= end):
+                    return found
+        finally:
+            turn.release()
+
+    async def _take(self, executor: ThreadPoolExecutor | None, n: int, wait: float) -> list[Item]:
+        loop = asyncio.get_running_loop()
+        hand = _Hand()
+        taking = loop.run_in_executor(executor, hand.take, self.work, n, wait)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            if late := hand.turn_away():
+                await asyncio.shield(loop.run_in_executor(None, _give_back, late))
+            else:
+                with contextlib.suppress(Exception):
+                    await asyncio.shield(taking)
+            raise
+
+    def _turns(self) -> _Turns:
+        loop = asyncio.get_running_loop()
+        if self._last_turns is None or self._last_turns.loop is not loop:
+            self._last_turns = _Turns(loop, asyncio.Lock(), asyncio.Lock())
+        return self._last_turns
 
     async def done(self, item: Item) -> None:
         """As :meth:`sej.Item.done`."""
@@ -240,6 +313,14 @@ class AsyncQueue:
         """As :meth:`sej.Item.fail`."""
         await asyncio.to_thread(item.fail, reason)
 
+    async def extend(self, item: Item, lease_s: float) -> None:
+        """As :meth:`sej.Item.extend`."""
+        await asyncio.to_thread(item.extend, lease_s)
+
+    async def done_many(self, items: Iterable[Item]) -> None:
+        """As :meth:`sej.WorkQueue.done_many`."""
+        await asyncio.to_thread(self.work.done_many, items)
+
     async def stats(self) -> Stats:
         """As :meth:`sej.WorkQueue.stats`."""
         return await asyncio.to_thread(self.work.stats)
@@ -247,6 +328,7 @@ class AsyncQueue:
     async def close(self) -> None:
         """Close the queue."""
         await asyncio.to_thread(self.work.close)
+        self._waiting.shutdown(wait=False)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         """Item after item, waiting for each; for ever."""

@@ -181,7 +181,9 @@ class Putter:
         if not self._maxsize or not count:
             return True
         if count > self._maxsize:
-            raise QueueFullError(f"{count} items at once never fit a queue with maxsize {self._maxsize}")
+            error = QueueFullError(f"{count} items at once never fit a queue with maxsize {self._maxsize}")
+            error.never = True
+            raise error
         state, end = self._log.state, self._log.tail.end_offset()
         room = self._maxsize - count - state.fresh(end)
         return len(state.waiting) <= room or len(state.waiting) - state.void(end) <= room

@@ -1,0 +1,125 @@
+"""The face for coroutines: tasks that wait in crowds, that are cancelled, and that wait for room."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej.queue import JournalQueue
+from tests.queue.support import FakeClock
+from tests.queue.test_interrupts import in_time
+from tests.queue.test_queue import values
+
+
+class Counting(JournalQueue):
+    """Counts who waits at once, and who tried to put."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, "worker", clock=FakeClock(), **options)
+        self.guard = threading.Lock()
+        self.waiting = self.crowd = self.puts = 0
+
+    def get_many(self, n: int, timeout: float | None = None) -> list[sej.Item]:
+        if timeout == 0:
+            return super().get_many(n, timeout)
+        with self.guard:
+            self.waiting += 1
+            self.crowd = max(self.crowd, self.waiting)
+        try:
+            return super().get_many(n, timeout)
+        finally:
+            with self.guard:
+                self.waiting -= 1
+
+    def put(self, *arguments: Any, **options: Any) -> int:
+        self.puts += 1
+        return super().put(*arguments, **options)
+
+
+async def until(true: Callable[[], object]) -> None:
+    while not true():  # noqa: ASYNC110 - what happens in threads rings no bell here
+        await asyncio.sleep(0)
+
+
+def test_tasks_that_wait_take_up_one_thread(tmp_path: Path) -> None:
+    async def main(q: Counting) -> None:
+        face = sej.AsyncQueue(q)
+        tasks = [asyncio.ensure_future(face.get()) for _ in range(20)]
+        gone = asyncio.ensure_future(face.get(timeout=0.001))
+        await until(lambda: q.waiting)
+        assert await gone is None
+        await face.put_many(iter([b"%d" % number for number in range(20)]), iter([b"key"] * 20))
+        items = [item for item in await asyncio.gather(*tasks) if item is not None]
+        assert {item.value for item in items} == {b"%d" % number for number in range(20)}
+        await face.extend(items[0], 60)
+        await face.done_many(items)
+
+    with Counting(tmp_path) as q:
+        asyncio.run(main(q))
+        assert q.crowd == 1
+        assert q.stats() == (0, 0, 0, 20, 0)
+        asyncio.run(main(q))  # in another loop
+
+
+def test_a_crowd_that_is_cancelled_takes_nothing_with_it(tmp_path: Path) -> None:
+    async def main(q: Counting) -> None:
+        face = sej.AsyncQueue(q)
+        tasks = [asyncio.ensure_future(face.get()) for _ in range(20)]
+        await until(lambda: q.waiting)
+        await face.put_many([b"x"] * 5)
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        for item in found:
+            if isinstance(item, sej.Item):
+                item.give_back()
+        assert q.stats() == (5, 0, 0, 0, 0)
+
+    with Counting(tmp_path, max_attempts=1) as q:
+        asyncio.run(main(q))
+        assert {item.attempts for item in q.get_many(9, timeout=0)} == {1}
+
+
+def test_a_put_that_is_cancelled_while_it_waits_for_room_puts_nothing(tmp_path: Path) -> None:
+    async def main(q: Counting) -> None:
+        face = sej.AsyncQueue(q)
+        await face.put(b"first")
+        waiting = [asyncio.ensure_future(face.put(b"second")) for _ in range(2)]
+        await until(lambda: q.puts >= 4)  # one has tried twice, and waits for its third time
+        for task in waiting:
+            task.cancel()
+        for task in waiting:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    with Counting(tmp_path, maxsize=1) as q:
+        in_time(lambda: asyncio.run(main(q)))  # ends its threads, too
+        assert values(q) == [b"first"]
+        assert q.stats() == (0, 0, 0, 1, 0)
+
+
+def test_a_put_waits_for_room_without_holding_up_the_loop(tmp_path: Path) -> None:
+    async def main(q: Counting) -> None:
+        face = sej.AsyncQueue(q)
+        await face.put(b"first")
+        with pytest.raises(sej.QueueFullError):
+            await face.put(b"late", timeout=0.01)
+        with pytest.raises(sej.QueueFullError, match="never fit"):
+            await face.put_many([b"a", b"b"])
+        waiting = [asyncio.ensure_future(face.put(b"%d" % number)) for number in range(3)]
+        with pytest.raises(sej.QueueFullError):
+            await face.put(b"late", timeout=0.01)
+        for _ in waiting:
+            item = await face.get()
+            assert item is not None
+            await face.done(item)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            waiting = [task for task in waiting if not task.done()]
+
+    with Counting(tmp_path, maxsize=1) as q:
+        asyncio.run(main(q))
+        assert len(values(q)) == 1
