@@ -23,7 +23,7 @@ import os
 from functools import partial
 
 from sej import _codec_py as _reference
-from sej._buffer_py import _interrupted
+from sej._buffer_py import _interrupted, _nested
 
 cdef extern from *:
     """
@@ -199,6 +199,8 @@ cdef class Buffer:
             with self._lock:
                 if self._refuse is not None:
                     self._refuse()
+                if self._busy:  # with the lock held: it is this thread's own, and this is a signal's handler
+                    raise _nested()
                 offset = self.offset
                 self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
                 if self._used - self._drained >= self.limit:
@@ -275,6 +277,8 @@ cdef class Buffer:
         with self._lock:
             if self._refuse is not None:
                 self._refuse()
+            if self._busy:
+                raise _nested()
             first = self.offset
             self._busy = True
             try:

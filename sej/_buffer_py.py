@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from threading import Lock
+from threading import Lock, RLock
 from typing import NoReturn
 
 from sej._codec_py import Run, _as_bytes, _check
-from sej.errors import WriterFailedError
+from sej.errors import LockedError, WriterFailedError
 from sej.format import HEAD, INT32, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.message import BytesLike
 
@@ -37,6 +37,7 @@ class Buffer:
     """
 
     __slots__ = (
+        "_busy",
         "_data",
         "_drain",
         "_drained",
@@ -56,13 +57,14 @@ class Buffer:
         "steady_until",
     )
 
-    def __init__(self, offset: int, drain: Callable[[], None], lock: Lock) -> None:
+    def __init__(self, offset: int, drain: Callable[[], None], lock: Lock | RLock) -> None:
         """Start empty.
 
         Args:
             offset: of the first message.
             drain: writes what is pending; called with the lock held.
-            lock: the writer's.
+            lock: the writer's. Where it lets its own thread in again, a signal's handler that comes in the middle of
+                anything is refused.
         """
         self.offset = offset
         self.limit = self.batch_limit = 1
@@ -74,6 +76,7 @@ class Buffer:
         self.position = self.steady_until = self._look_at = 0
         self._writing = False
         """And still set after a write that did not end well."""
+        self._busy = False
         self._data = bytearray()
         self._drained = 0
         self.clear()
@@ -86,9 +89,15 @@ class Buffer:
         self._require_open()  # without the lock: in a forked child nobody may be there to let it go
         with self._lock:
             self._require_open()
-            offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
-            if len(self._data) - self._drained >= self.limit:
-                self._run_drain()
+            if self._busy:
+                raise _nested()
+            self._busy = True
+            try:
+                offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
+                if len(self._data) - self._drained >= self.limit:
+                    self._run_drain()
+            finally:
+                self._busy = False
             return offset
 
     def append_many(
@@ -114,13 +123,19 @@ class Buffer:
         self._require_open()
         with self._lock:
             self._require_open()
+            if self._busy:
+                raise _nested()
             first = self.offset
-            for index in range(count):
-                self._put(payloads[index], labels[index], types[index], timestamps[index])
-                if len(self._data) - self._drained >= self.batch_limit:
+            self._busy = True
+            try:
+                for index in range(count):
+                    self._put(payloads[index], labels[index], types[index], timestamps[index])
+                    if len(self._data) - self._drained >= self.batch_limit:
+                        self._run_drain()
+                if len(self._data) - self._drained >= self.limit:
                     self._run_drain()
-            if len(self._data) - self._drained >= self.limit:
-                self._run_drain()
+            finally:
+                self._busy = False
             return range(first, first + count)
 
     def extend(self, data: BytesLike, run: Run, start: int) -> None:
@@ -142,9 +157,11 @@ class Buffer:
 
     def freeze(self) -> None:
         """Let no append in until :meth:`thaw`; with the lock held by the caller, who keeps it until then."""
+        self._busy = True
 
     def thaw(self) -> None:
         """Let appends in again."""
+        self._busy = False
 
     def pending(self) -> memoryview:
         """What was encoded and not drained; valid until the next call."""
@@ -250,6 +267,11 @@ class Buffer:
         data += message
         self.offset = offset + 1
         return offset
+
+
+def _nested() -> LockedError:
+    """For a signal's handler that appends in the middle of a call of its own thread."""
+    return LockedError("this thread is in the middle of an append: in a signal's handler nothing can be appended then")
 
 
 def _interrupted() -> WriterFailedError:

@@ -21,7 +21,7 @@ from sej.checksum import crc32c
 from sej.codec import Buffer, measure
 from sej.directory import Directory
 from sej.disk import File
-from sej.errors import ClosedError, DecodeError, LockLostError, SejError, WriterFailedError
+from sej.errors import ClosedError, DecodeError, LockedError, LockLostError, SejError, WriterFailedError
 from sej.index import Block
 from sej.index_format import BLOCK_BYTES
 from sej.locks import Lock
@@ -58,8 +58,9 @@ class Appender:
     _pid: int
     _closed: bool
     _failure: BaseException | None
-    _mutex: threading.Lock
-    """Guards everything below; the buffer uses the same lock."""
+    _mutex: threading.RLock
+    """Guards everything below; the buffer uses the same lock. No call goes in twice: a signal's handler is refused."""
+    _close_later: bool
     _lock: Lock
     _lock_check_at: float
     _buffer: Buffer
@@ -68,15 +69,23 @@ class Appender:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """With the mutex, everything handed to the kernel, and no append coming in; what the disk refuses poisons."""
-        with self._mutex:
-            self._require_open()
-            self._buffer.freeze()
+        with self._frozen():
             try:
                 self._buffer.flush()
                 yield
             except OSError as error:
                 self._fail(error)
                 raise self._failed("a write or sync failed", error) from error
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """With the mutex, and no append coming in."""
+        self._require_apart()
+        with self._mutex:
+            self._require_open()
+            self._buffer.freeze()
+            try:
+                yield
             finally:
                 self._buffer.thaw()
 
@@ -280,9 +289,13 @@ class Appender:
                 self._buffer.thaw()
         file.sync()
         with self._mutex:
-            if file is self._file and not self._closed:
-                self._synced_position = max(self._synced_position, position)
-                self._write_index(self._synced_position)
+            self._buffer.freeze()
+            try:
+                if file is self._file and not self._closed:
+                    self._synced_position = max(self._synced_position, position)
+                    self._write_index(self._synced_position)
+            finally:
+                self._buffer.thaw()
         return offset
 
     def _stage(
@@ -354,12 +367,31 @@ class Appender:
                 clear_frames(error.__traceback__.tb_next)  # the writer keeps the error, but no new segment's lock in it
 
     def _require_open(self) -> None:
-        if self._closed or self._failure is not None or os.getpid() != self._pid:
+        if self._closed or self._close_later or self._failure is not None or os.getpid() != self._pid:
             self._refuse()
+
+    def _is_inside(self) -> bool:
+        """Whether this thread has the mutex: then this is a signal's handler, in the middle of a call."""
+        return self._mutex._is_owned()  # type: ignore[attr-defined, no-any-return]  # as threading.Condition asks
+
+    def _require_apart(self) -> None:
+        if self._is_inside():
+            raise LockedError(
+                "this thread is in the middle of a call of this writer: a signal's handler can only close it then",
+                path=self.path,
+            )
+        if self._close_later:
+            self._refuse()
+
+    def close(self) -> None:
+        """Close; see the writer."""
+        raise NotImplementedError
 
     def _refuse(self) -> NoReturn:
         if os.getpid() != self._pid:
             raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path)
+        if self._close_later and not self._is_inside():
+            self.close()
         if self._failure is not None:
             self._syncer.untold = False
             if isinstance(self._failure, LockLostError):

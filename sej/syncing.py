@@ -48,9 +48,10 @@ class Syncer:
         self._written = written
         self.durable_offset = offset
         self.untold = False
-        self._lock = threading.Lock()  # taken bare: an interrupt inside of Condition.__enter__ would leave it held
+        # Taken bare: an interrupt inside of Condition.__enter__ would leave it held. A signal's handler may come again.
+        self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
-        self._leading = False
+        self._leader: int | None = None
         self._waiting = 0
         self._company = False
         self._error: BaseException | None = None
@@ -69,12 +70,14 @@ class Syncer:
         Raises:
             WriterFailedError: a sync failed.
         """
+        before: int | None = None
         with self._lock:
             while self.durable_offset < offset:
                 if self._error is not None:
                     raise self._failure(self._error)
-                if not self._leading:
-                    self._leading = True
+                before = self._leader
+                if before is None or before == threading.get_ident():  # itself: a signal's handler syncs in its midst
+                    self._leader = threading.get_ident()
                     break
                 self._waiting += 1
                 try:
@@ -99,7 +102,7 @@ class Syncer:
             raise
         finally:
             with self._lock:
-                self._leading = False
+                self._leader = before
                 self._company = self._waiting > 1
                 self.durable_offset = max(self.durable_offset, reached)
                 self._condition.notify_all()
@@ -129,7 +132,8 @@ class Syncer:
         """Stop the background thread."""
         self._closing = True
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        inside = self._lock._is_owned()  # type: ignore[attr-defined]  # a signal's handler: the thread may wait for us
+        if self._thread is not None and self._thread is not threading.current_thread() and not inside:
             self._thread.join()
 
     def _start(self) -> None:

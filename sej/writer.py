@@ -44,7 +44,8 @@ class Writer(Appender):
 
     Any call may raise :class:`~sej.WriterFailedError` (a write or sync failed, now or before) or, of its kind,
     :class:`~sej.LockLostError` (the lock file was removed or replaced). After :meth:`close`, and in a forked child,
-    every call raises :class:`~sej.ClosedError`.
+    every call raises :class:`~sej.ClosedError`. In a signal's handler that came in the middle of a call of this writer,
+    every call but :meth:`close` raises :class:`~sej.LockedError` and does nothing.
 
     Attributes:
         path: the SEJ directory.
@@ -105,9 +106,10 @@ class Writer(Appender):
         self._retention = retention
         self._durability = durability
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._close_later = False
+        self._closing, self._begun_to_close = threading.RLock(), False
         self._failure: BaseException | None = None
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         prepare(self._directory, allow_network_fs=allow_network_fs)
         self._lock = Lock(self._directory.at("jnl.lck"), what="the journal's writer lock", disk=disk)
         self._lock.acquire(timeout=lock_timeout)
@@ -285,6 +287,7 @@ class Writer(Appender):
 
     def last_batch(self, name: str) -> int | None:
         """The highest number that :meth:`append_once` got from a name; None where there is none."""
+        self._require_apart()
         with self._mutex:
             return self._batches.last(name)
 
@@ -362,14 +365,12 @@ class Writer(Appender):
 
     def flush(self) -> None:
         """Hand everything to the kernel: it survives the death of this process, and readers see it."""
-        with self._mutex:
-            self._require_open()
+        with self._frozen():
             self._buffer.flush()
 
     def sync(self) -> None:
         """Force everything appended so far to the disk: it survives power loss."""
-        with self._mutex:
-            self._require_open()
+        with self._frozen():
             self._buffer.flush()
             offset = self._buffer.offset
         self._syncer.commit(offset)
@@ -397,11 +398,26 @@ class Writer(Appender):
     def close(self) -> None:
         """Write and sync what is left, and let go of the lock; a second time does nothing.
 
+        In a signal's handler that came in the middle of a call of this writer: at the next call, which raises
+        :class:`~sej.ClosedError`, or at the end of the ``with`` block.
+
         Raises:
             WriterFailedError: the last write or sync failed. The lock is released all the same.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
+        if self._is_inside():
+            if not self._closed:
+                self._close_later = True
+                self._buffer.stop(self._refuse)
+            return
+        with self._closing:  # of many who close at once one does, and the others return when it is done
+            if self._closed or self._begun_to_close:
+                return
+            self._begun_to_close, self._close_later = True, False
+            self._close()
+
+    def _close(self) -> None:
         _alive.discard(self)
         try:
             if self._failure is None:
@@ -451,7 +467,7 @@ _alive: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for writer in list(_alive):
-        writer._mutex = threading.Lock()  # another thread may have held it, and is not here to let it go
+        writer._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
         writer._buffer.stop(writer._refuse)
         writer._file.close()  # the child's copy: the segment's lock must die with the parent
 

@@ -1,0 +1,148 @@
+"""A signal's handler, or another thread, that uses or closes a writer in the middle of a call of it."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej import _buffer_py
+from sej.codec import Buffer
+from sej.disk import File
+from tests.sej.hooks import HookedDisk, Worker, until
+from tests.sej.support import read_all, values
+
+
+class Signalling(HookedDisk):
+    """Sends this process a signal, once, at a call of a verb."""
+
+    def __init__(self) -> None:
+        super().__init__(self.send)
+        self.at = ""
+
+    def send(self, verb: str, file: File | None, data: bytes) -> None:
+        if verb == self.at:
+            self.at = ""
+            signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.fixture(params=["chosen", "python"], autouse=True)
+def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sej.writer.Buffer", Buffer if request.param == "chosen" else _buffer_py.Buffer)
+
+
+@pytest.fixture
+def handle() -> Iterator[Callable[[Callable[[], object]], list[object]]]:
+    """Install a handler; what it returned or raised comes into a list."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def install(work: Callable[[], object]) -> list[object]:
+        found: list[object] = []
+
+        def handler(*_: object) -> None:
+            try:
+                found.append(work())
+            except sej.SejError as error:
+                found.append(type(error))
+
+        signal.signal(signal.SIGUSR1, handler)
+        return found
+
+    yield install
+    signal.signal(signal.SIGUSR1, before)
+
+
+INSIDE: dict[str, Callable[[sej.Writer], object]] = {
+    "append": lambda w: w.append(b"handler"),
+    "append_many": lambda w: w.append_many([b"handler"]),
+    "append_once": lambda w: w.append_once("n", 1, [b"handler"]),
+    "publish": lambda w: w.publish([b"handler"]),
+    "rotate": lambda w: w.rotate(),
+    "flush": lambda w: w.flush(),
+    "sync": lambda w: w.sync(),
+    "last_batch": lambda w: w.last_batch("n"),
+}
+OUTSIDE: dict[str, Callable[[sej.Writer], object]] = {
+    "append": lambda w: w.append(b"x" * 70000),
+    "append_many": lambda w: w.append_many([b"x" * 70000]),
+    "publish": lambda w: w.publish([b"x"]),
+    "append_once": lambda w: w.append_once("m", 1, [b"x"]),
+}
+
+
+@pytest.mark.parametrize("call", INSIDE)
+@pytest.mark.parametrize("outside", OUTSIDE)
+@pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
+def test_in_the_middle_of_a_write_a_handler_is_refused(
+    call: str, outside: str, durability: Any, tmp_path: Path, handle: Any
+) -> None:
+    disk = Signalling()
+    with sej.Writer(tmp_path, durability=durability, disk=disk) as w:
+        w.append(b"before")
+        w.flush()
+        found = handle(lambda: INSIDE[call](w))
+        disk.at = "write" if outside.startswith("append") and outside != "append_once" else "rename"
+        OUTSIDE[outside](w)
+        assert found == [sej.LockedError]
+        w.append(b"after")
+    read = read_all(tmp_path)
+    assert [message.offset for message in read] == [0, 1, 2]
+    assert read[0].value == b"before" and read[1].value[:1] == b"x" and read[2].value == b"after"
+
+
+def test_while_the_disk_syncs_a_handler_may_append_and_sync(tmp_path: Path, handle: Any) -> None:
+    disk = Signalling()
+    with sej.Writer(tmp_path, durability="disk", disk=disk) as w:
+        found = handle(lambda: (w.append(b"handler"), w.durable_offset))
+        disk.at = "sync"
+        assert w.append(b"main") == 0
+        assert found == [(1, 2)]
+        assert w.append(b"again") == 2 and w.durable_offset == 3
+    assert values(read_all(tmp_path)) == [b"main", b"handler", b"again"]
+
+
+@pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
+@pytest.mark.parametrize("outside", OUTSIDE)
+def test_a_writer_that_a_handler_closes_is_closed_when_the_call_is_over(
+    outside: str, durability: Any, tmp_path: Path, handle: Any
+) -> None:
+    disk = Signalling()
+    w = sej.Writer(tmp_path, durability=durability, disk=disk)
+    found = handle(w.close)
+    disk.at = "write"
+    OUTSIDE[outside](w)
+    assert found == [None]
+    with pytest.raises(sej.ClosedError):
+        w.append(b"after")
+    assert w.closed
+    sej.Writer(tmp_path).close()
+    assert [value[:1] for value in values(read_all(tmp_path))] == [b"x"]
+
+
+def test_many_who_close_at_once_all_find_it_closed(tmp_path: Path) -> None:
+    inside, on = threading.Event(), threading.Event()
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "sync" and armed:
+            inside.set()
+            assert on.wait(30)
+
+    armed = False
+    w = sej.Writer(tmp_path, disk=HookedDisk(hook))
+    w.append(b"v")
+    armed = True
+
+    def close() -> bool:
+        w.close()
+        with sej.Writer(tmp_path, lock_timeout=None):
+            return True
+
+    closing = [Worker(close)]
+    until(inside.is_set)
+    closing += [Worker(close) for _ in range(3)]
+    on.set()
+    assert [each.result() for each in closing] == [True] * 4
+    assert values(read_all(tmp_path)) == [b"v"]
