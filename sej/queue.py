@@ -119,6 +119,12 @@ class JournalQueue(WorkQueue):
             raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
         if not 1 <= max_attempts <= MAX_ATTEMPT:
             raise ValueError(f"max_attempts {max_attempts}: 1 to {MAX_ATTEMPT} are due")
+        if expire_s is not None and not expire_s > 0:
+            raise ValueError(f"expire_s {expire_s}: more than 0 seconds are due, or None for ever")
+        waits = {"dedupe_window_s": dedupe_window_s, "backoff_s": backoff_s, "backoff_max_s": backoff_max_s}
+        for what, span_s in waits.items():
+            if not span_s >= 0:
+                raise ValueError(f"{what} {span_s}: 0 seconds or more are due")
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self.name = check_name(name, "a queue's name")

@@ -19,7 +19,7 @@ from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue_clock import Clock, span_ns
 from sej.queue_codec import message_check, record
-from sej.queue_format import BACK, DEAD, DEDUPE, EXPIRE, INTENT, MAX_BAND
+from sej.queue_format import BACK, DEAD, DEDUPE, DONE, EXPIRE, INTENT, MAX_BAND
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.queue_state import NEVER
@@ -126,7 +126,8 @@ class Putter:
 
     def _put_now(self, values: list[bytes], keys: list[bytes] | None, wishes: Wishes) -> Sequence[int] | None:
         batch = self._batch(values, keys, wishes.dedupe_keys)
-        return self._put(batch, wishes) if self._has_room(len(batch.values)) else None
+        count = len(batch.values)
+        return self._put(batch, wishes) if self._has_room(count) or self._makes_room(count) else None
 
     def put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
         """Put dead letters back, each once, under the queue's lock; durable when it returns.
@@ -187,6 +188,24 @@ class Putter:
         state, end = self._log.state, self._log.tail.end_offset()
         room = self._maxsize - count - state.fresh(end)
         return len(state.waiting) <= room or len(state.waiting) - state.void(end) <= room
+
+    def _makes_room(self, count: int) -> bool:
+        """Whether there is room without those that nobody wants any more, whose turn may be far away."""
+        log, now = self._log, self._clock.boot_ns()
+        rows = log.state.expires.items()
+        over = [offset for offset, row in rows if row[0] <= now and offset not in log.state.leased]
+        gone = [record(DONE, offset, offset + 1) for offset in over if self._is(offset, *log.state.expires[offset][1:])]
+        if gone:
+            log.append(*gone)
+        return bool(gone) and self._has_room(count)
+
+    def _is(self, offset: int, timestamp: int, check: int) -> bool:
+        """Whether this message is there."""
+        try:
+            message = self._reader.at(offset)
+        except OffsetTooSmallError:
+            return False
+        return message is not None and (message.timestamp, message_check(message)) == (timestamp, check)
 
     def _batch(self, values: list[bytes], keys: list[bytes] | None, dedupe_keys: Sequence[bytes] | None) -> _Batch:
         """Which of them are to be written."""

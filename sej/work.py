@@ -246,7 +246,8 @@ class WorkQueue(ABC):
             key: up to 127 bytes that travel with it.
             delay_s: seconds until it may be taken.
             priority: a band from -3 to 3; the highest band that has something ready is served first.
-            expire_s: seconds after which nobody wants it any more.
+            expire_s: seconds after which nobody wants it any more; it is thrown away when its turn comes, or when a
+                put needs the room, and counted until then.
             dedupe_key: a put with the same key within the queue's window puts nothing and returns the first's number.
             timeout: seconds to wait for room where the queue has a maxsize; None: for ever.
 

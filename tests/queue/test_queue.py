@@ -281,6 +281,21 @@ class TestPutting:
             assert not putter.is_alive()
             assert len(q) == 2
 
+    def test_what_nobody_wants_any_more_takes_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, maxsize=4) as q:
+            q.put_many([b"held", b"fresh"], expire_s=5)
+            q.put(b"later", expire_s=5, delay_s=50)
+            q.put(b"for ever")
+            held = take(q)
+            q.put(b"short", expire_s=7)
+            clock.move(6)
+            assert q.put_many([b"a", b"b"], timeout=0) == range(5, 7)
+            with pytest.raises(sej.QueueFullError):
+                q.put(b"c", timeout=0)
+            held.done()
+            assert q.stats() == (4, 0, 0, 2, 0)
+            assert values(q) == [b"for ever", b"short", b"a", b"b"]
+
     def test_dedupe(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, dedupe_window_s=60) as one, opened(tmp_path, clock) as other:
             assert one.put(b"a", dedupe_key=b"1") == 0
@@ -507,9 +522,12 @@ class TestWhole:
                 call()
 
     def test_options_are_checked(self, tmp_path: Path) -> None:
-        for wrong in ({"lease_s": 0}, {"max_attempts": 0}, {"durability": "buffer"}, {"maxsize": -1}):
-            with pytest.raises(ValueError, match=next(iter(wrong))):
-                sej.open_queue(tmp_path, **wrong)
+        wrong: dict[str, Any] = {"lease_s": 0, "max_attempts": 0, "durability": "buffer", "maxsize": -1, "expire_s": 0}
+        wrong |= dict.fromkeys(("backoff_s", "backoff_max_s", "dedupe_window_s"), -1)
+        for what, value in wrong.items():
+            for bad in {value, float("nan")} if what.endswith("_s") else {value}:
+                with pytest.raises(ValueError, match=what):
+                    sej.open_queue(tmp_path, **{what: bad})
         with pytest.raises(ValueError, match="backend 'foo'"):
             sej.open_queue(tmp_path, backend="foo")
         with pytest.raises(ValueError, match="serializer 'foo'"):
