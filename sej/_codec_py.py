@@ -24,6 +24,7 @@ from sej.format import (
     MAX_TYPE,
     NO_TIMESTAMP,
     OFFSET,
+    OFFSET_SIZE,
     OVERHEAD_SIZE,
 )
 from sej.message import BytesLike, Message
@@ -296,9 +297,9 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
     at = text.find(prefix)
     while 0 <= at <= len(text) - OVERHEAD_SIZE:
         offset = OFFSET.unpack_from(text, at)[0]
-        if not offset and prefix and not prefix.strip(b"\0"):
-            at = _skip_zeros(text, at)  # a zero-filled stretch matches everywhere
-        elif due < offset <= min(due + (position + at - damage) // OVERHEAD_SIZE, MAX_OFFSET):
+        if not offset and prefix and not prefix.strip(b"\0"):  # a zero-filled stretch matches everywhere
+            at = _skip_zeros(text, at, OFFSET_SIZE if due >= 0 else OVERHEAD_SIZE)
+        if due < offset <= min(due + (position + at - damage) // OVERHEAD_SIZE, MAX_OFFSET):
             found = _whole(text, at, file_end - position)
             if found is not None:
                 return Candidate(position + at, position + found, offset)
@@ -306,13 +307,14 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
     return None
 
 
-def _skip_zeros(text: bytes, at: int) -> int:
-    step = 1 << 16
+def _skip_zeros(text: bytes, at: int, left: int) -> int:
+    """So many zeros before the end of those at a place; the place itself, if there are fewer."""
+    first, step = at, 1 << 16
     while at < len(text) and not text[at : at + step].strip(b"\0"):
         at += step
     rest = text[at : at + step]
     zeros = len(rest) - len(rest.lstrip(b"\0"))
-    return max(at + zeros - 8, 0)
+    return max(at + zeros - left, first)
 
 
 def _whole(data: bytes, position: int, file_end: int) -> int | None:

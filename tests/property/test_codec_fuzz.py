@@ -88,8 +88,9 @@ noise = st.one_of(st.binary(max_size=120), st.integers(0, 200).map(bytes), mutat
 strays = st.builds(encoded, st.integers(0, 12), st.just(5), st.just(0), st.binary(max_size=3), st.binary(max_size=12))
 
 
-@given(parts=st.lists(st.one_of(noise, strays), max_size=5), due=st.integers(0, 6), passed=st.integers(0, 400))
+@given(parts=st.lists(st.one_of(noise, strays), max_size=5), due=st.integers(-1, 6), passed=st.integers(0, 400))
 @example(parts=[bytes(500), encoded(3, 0, 0, b"", b"")], due=2, passed=0)
+@example(parts=[bytes(500), encoded(0, 7, 0, b"", b"")], due=-1, passed=1 << 50)
 @example(parts=[bytes(70000), encoded(300, 0, 0, b"", b"")], due=255, passed=0)
 @example(parts=[bytes(70000), encoded(65536, 0, 0, b"", b"")], due=65530, passed=1 << 21)
 def test_the_candidate_is_the_first_message_that_could_belong(parts: list[bytes], due: int, passed: int) -> None:
