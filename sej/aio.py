@@ -19,6 +19,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 import sej.scanner
@@ -27,6 +29,9 @@ from sej.errors import ClosedError
 from sej.message import FIRST, BytesLike, Message, Start
 
 __all__ = ["Scanner", "Writer"]
+
+_BATCH = 1024
+_Waiting = tuple[tuple[Any, ...], "asyncio.Future[int]"]
 
 
 class Scanner:
@@ -38,27 +43,41 @@ class Scanner:
         """Open a journal for reading; see :class:`sej.Scanner` for arguments and errors."""
         self.scanner = sej.scanner.Scanner(path, offset, timeout, **options)
 
-    async def read(self, max_messages: int = 1024, timeout: float | Start | None = FIRST) -> list[Message]:
+    async def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
         """As :meth:`sej.Scanner.read`. When it is cancelled, what was read meanwhile comes with the next read."""
         if not self.scanner.ready:
-            waiting = asyncio.ensure_future(asyncio.to_thread(self.scanner.prefetch, max_messages, timeout))
-            try:
-                await asyncio.shield(waiting)
-            except asyncio.CancelledError:
-                self.scanner.interrupt()
-                await waiting
-                raise
+            await self._read_ahead(max_messages, timeout)
         return self.scanner.read(max_messages, timeout=0.0) if self.scanner.ready else []
 
+    async def _read_ahead(self, max_messages: int, timeout: float | Start | None) -> bool:
+        read_ahead = partial(self.scanner.prefetch, max_messages, timeout)
+        waiting = asyncio.get_running_loop().run_in_executor(None, read_ahead)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            self.scanner.interrupt()
+            while not waiting.done():  # the thread is on its way out: nobody else may read before
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([waiting])
+            self.scanner.resume()
+            waiting.exception()  # comes again with the next read
+            raise
+
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Message after message; ends after the time-out."""
-        while batch := await self.read():
-            for message in batch:
+        """Message after message; ends after the time-out. Iterating again goes on where it ended."""
+        while True:
+            ready = self.scanner._ready
+            for message in ready:
                 yield message
+                if self.scanner._ready is not ready:
+                    break  # a seek, or another task, came between
+            else:
+                if not await self._read_ahead(_BATCH, FIRST):
+                    return
 
     @property
     def offset(self) -> int:
-        """The offset behind what was read."""
+        """The offset of the next message."""
         return self.scanner.offset
 
     async def close(self) -> None:
@@ -82,12 +101,27 @@ class Writer:
         self._path = path
         self._options = options
         self._writer: sej.writer.Writer | None = None
-        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[int]]] = []
-        self._sender: asyncio.Task[None] | None = None
+        self._waiting: list[_Waiting] = []
+        self._sent: asyncio.Future[None] | None = None
+        """Done when nothing waits any more; None: nothing does."""
 
     async def open(self) -> Self:
-        """Open the journal; see :class:`sej.Writer` for errors."""
-        self._writer = await asyncio.to_thread(sej.writer.Writer, self._path, **self._options)
+        """Open the journal; see :class:`sej.Writer` for errors. When it is cancelled, nothing stays open."""
+        wanted = True
+
+        def work() -> sej.writer.Writer:
+            writer = sej.writer.Writer(self._path, **self._options)
+            if not wanted:
+                writer.close()
+            return writer
+
+        opening = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            self._writer = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            wanted = False
+            opening.add_done_callback(_close_again)
+            raise
         return self
 
     @property
@@ -110,10 +144,12 @@ class Writer:
     ) -> int:
         """Append one message, as durable as the writer says, and return its offset."""
         self.writer  # noqa: B018  # raises where it is not open
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
         self._waiting.append(((value, key, type, timestamp), done))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.ensure_future(self._send())
+        if self._sent is None:
+            self._sent = loop.create_future()
+            loop.call_soon(self._send)
         return await done
 
     async def append_many(
@@ -131,10 +167,13 @@ class Writer:
         await asyncio.to_thread(self.writer.sync)
 
     async def close(self) -> None:
-        """Let appends that wait go through, then close."""
-        if self._sender is not None:
-            await self._sender
-        await asyncio.to_thread(self.writer.close)
+        """Let appends that wait go through, then close; when it is cancelled, close all the same."""
+        try:
+            if self._sent is not None:
+                await asyncio.shield(self._sent)
+        finally:
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(loop.run_in_executor(None, self.writer.close))
 
     async def __aenter__(self) -> Self:
         """Open."""
@@ -144,15 +183,38 @@ class Writer:
         """Close."""
         await self.close()
 
-    async def _send(self) -> None:
-        """Take everything that waits to the thread, until nothing does."""
-        while self._waiting:
-            batch, self._waiting = self._waiting, []
-            results = await asyncio.to_thread(self.writer.append_each, [row for row, _ in batch])
-            for (_, done), result in zip(batch, results, strict=True):
-                if done.done():
-                    continue  # its task was cancelled; the message is in the journal all the same
-                if isinstance(result, BaseException):
-                    done.set_exception(result)
-                else:
-                    done.set_result(result)
+    # No task does this: nobody can cancel it, and leave others without an answer.
+
+    def _send(self) -> None:
+        """Take everything that waits to the thread."""
+        batch, self._waiting = self._waiting, []
+        rows = [row for row, _ in batch]
+        sending: asyncio.Future[list[int | Exception]]
+        try:
+            sending = asyncio.get_running_loop().run_in_executor(None, self.writer.append_each, rows)
+        except RuntimeError as error:  # the loop is at its end and starts no more threads
+            sending = asyncio.get_running_loop().create_future()
+            sending.set_exception(error)
+        sending.add_done_callback(partial(self._answer, batch))
+
+    def _answer(self, batch: list[_Waiting], sending: asyncio.Future[list[int | Exception]]) -> None:
+        error = sending.exception()
+        results = sending.result() if error is None else [error] * len(batch)
+        for (_, done), result in zip(batch, results, strict=True):
+            if done.done():
+                continue  # its task was cancelled; the message is in the journal all the same
+            if isinstance(result, BaseException):
+                done.set_exception(result)
+            else:
+                done.set_result(result)
+        if self._waiting:
+            self._send()
+        elif self._sent is not None:
+            self._sent.set_result(None)
+            self._sent = None
+
+
+def _close_again(opening: asyncio.Future[sej.writer.Writer]) -> None:
+    """The thread had opened a writer when it was said that nobody waits for it."""
+    if opening.exception() is None:
+        opening.result().close()

@@ -138,6 +138,10 @@ class Scanner:
         if self._watch is not None:
             self._watch.wake()
 
+    def resume(self) -> None:
+        """Take an interrupt back: the read may have been over when it came, and the next one is to wait."""
+        self._interrupted = False
+
     def __iter__(self) -> Iterator[Message]:
         """Message after message; ends after the time-out. Iterating again goes on where it ended."""
         self._require_open()

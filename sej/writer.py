@@ -215,7 +215,7 @@ class Writer(Appender):
         for row in rows:
             try:
                 found.append(self._buffer.append(*row))
-            except (SejError, TypeError) as error:
+            except Exception as error:
                 found.append(error)
         if self._durability == "disk":
             try:

@@ -1,6 +1,8 @@
 """The asyncio faces: they wait without blocking the loop, share syncs, and lose nothing when cancelled."""
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import sej
 import sej.aio
 from tests.crash.disk import CrashDisk
+from tests.sej.hooks import until
 
 
 def test_what_is_awaited_is_read_back_in_order(tmp_path: Path) -> None:
@@ -81,6 +84,106 @@ def test_a_cancelled_read_takes_no_message_with_it(tmp_path: Path) -> None:
             assert [message.value for message in await s.read()] == [b"a"]
 
     asyncio.run(main())
+
+
+def test_what_a_loop_left_half_way_comes_with_the_next(tmp_path: Path) -> None:
+    async def main() -> list[int]:
+        async with sej.aio.Writer(tmp_path) as w:
+            await w.append_many([b"v"] * 10)
+        found: list[int] = []
+        async with sej.aio.Scanner(tmp_path) as s:
+            async for message in s:
+                found.append(message.offset)
+                break
+            assert s.offset == 1
+            found += [message.offset for message in await s.read(2)]
+            found += [message.offset async for message in s]
+        return found
+
+    assert asyncio.run(main()) == list(range(10))
+
+
+def test_a_read_that_was_cancelled_too_late_lets_the_next_one_wait(tmp_path: Path) -> None:
+    async def main() -> None:
+        with sej.Writer(tmp_path) as w:
+            async with sej.aio.Scanner(tmp_path, timeout=None) as s:
+                reading = asyncio.ensure_future(s.read())
+                await asyncio.sleep(0)
+                w.append(b"a")
+                until(lambda: s.scanner.ready == 1)  # the thread has it, the loop does not know so far
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+                assert [message.value for message in await s.read()] == [b"a"]
+                reading = asyncio.ensure_future(s.read())
+                done, _ = await asyncio.wait([reading], timeout=0.05)
+                assert not done, "it waits"
+                w.append(b"b")
+                assert [message.value for message in await reading] == [b"b"]
+
+    asyncio.run(main())
+
+
+def test_a_read_that_is_cancelled_again_and_again_leaves_no_thread(tmp_path: Path) -> None:
+    async def main() -> None:
+        sej.Writer(tmp_path).close()
+        async with sej.aio.Scanner(tmp_path, timeout=None) as s:
+            reading = asyncio.ensure_future(s.read())
+            while not reading.done():
+                await asyncio.sleep(0)
+                reading.cancel()
+            assert reading.cancelled()
+            assert s.scanner.read(timeout=0.0) == [], "nobody else reads"
+
+    asyncio.run(main())  # waits for all threads
+
+
+def test_whatever_an_append_raises_the_others_get_their_answer(tmp_path: Path) -> None:
+    released = memoryview(b"v")
+    released.release()
+
+    async def main() -> list[object]:
+        async with sej.aio.Writer(tmp_path) as w:
+            return list(await asyncio.gather(w.append(released), w.append(b"a"), return_exceptions=True))
+
+    first, second = asyncio.run(main())
+    assert isinstance(first, ValueError) and second == 0
+
+
+def test_a_loop_that_ends_closes_its_writers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def produce() -> None:
+            async with sej.aio.Writer(tmp_path, durability="disk") as w:
+                while True:
+                    await w.append(b"v")
+                    appended.set()
+
+        appended = asyncio.Event()
+        producing = asyncio.ensure_future(produce())
+        await appended.wait()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as asyncio.run does at its end
+            task.cancel()
+        await asyncio.wait([producing])
+        assert producing.cancelled()
+        sej.Writer(tmp_path).close()
+
+    asyncio.run(main())
+
+
+def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        with sej.Writer(tmp_path):
+            opening = asyncio.ensure_future(sej.aio.Writer(tmp_path, lock_timeout=None).open())
+            await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+        gc.collect()
+    sej.Writer(tmp_path).close()
 
 
 def test_a_writer_that_is_not_open_says_so(tmp_path: Path) -> None:
