@@ -208,6 +208,20 @@ class Ledger:
                 sets.append(record)
         return list(found.values())[-MARKS_KEPT:], sets[-MARKS_KEPT:]
 
+    def ended(self) -> set[tuple[bytes, bytes]]:
+        """The claims that stood in a mutex and have ended since the last foreign change: essence and owner."""
+        data = b"" if self._file is None else self._file.read(self._read_to, 0)
+        ended: set[tuple[bytes, bytes]] = set()
+        held: dict[int, Record] = {}
+        for record in _records(data) if b"\nm " in data else ():
+            if record.kind in CLAIMS:
+                held[record.position] = record
+            elif (record.kind in MARKS or record.kind == GIVEN_BACK) and record.position in held:
+                claim = held.pop(record.position)
+                if claim.kind == IN_MUTEX:
+                    ended |= {(claim.digest, claim.owner), (record.digest, claim.owner)}
+        return ended
+
     def shorten(self) -> None:
         """Drop the older half; the lock is held and the ledger is fresh. Others notice as of :meth:`rewrite`."""
         assert self._file is not None

@@ -21,7 +21,7 @@ from sej.locks import host_name, process_start
 from textqueue.grammar import MUTEX
 from textqueue.parser import name_of, variables_of
 
-__all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "is_own", "mutex_of", "owner_text"]
+__all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "is_claim", "is_own", "mutex_of", "owner_text"]
 
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
@@ -67,6 +67,11 @@ def holder_of(raw: bytes) -> bytes:
     """Who is written into a message's mutex; empty where it is free, or has none."""
     mutex = mutex_of(raw)
     return b"" if mutex is None else mutex.holder
+
+
+def is_claim(holder: bytes) -> bool:
+    """Whether it is a claim of ours, and not what a person wrote."""
+    return _OWNER.fullmatch(holder) is not None
 
 
 def owner_text(room: int = 255, owner: str | None = None) -> bytes:

@@ -20,7 +20,7 @@ from textqueue.errors import MessageMovedError
 from textqueue.grammar import BOM, STATUS_OF
 from textqueue.hot import proven
 from textqueue.ledger import BESIDE, CLAIMS, IN_MUTEX, Ledger, Record
-from textqueue.mutex import holder_of, is_alive, mutex_of
+from textqueue.mutex import holder_of, is_alive, is_claim, mutex_of
 from textqueue.parser import chunks, digest, essence, value_of
 from textqueue.reader import scan, token_of
 
@@ -86,8 +86,11 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
     for record in ledger.claims.values():
         claims[record.digest].append(record)
     past = _past(sets)
+    ended = ledger.ended()
+    busy = {(record.digest, record.owner) for record in ledger.claims.values()}
     before = token_of(file.status())
-    seen = _where(file, marks.keys() | claims.keys() | past.keys() | {record.owner for record in sets})
+    wanted = {record.owner for record in sets} | {name for name, _ in ended}
+    seen = _where(file, wanted | marks.keys() | claims.keys() | past.keys())
     if token_of(file.status()) != before:  # somebody wrote there meanwhile: nothing of this is certain
         return []
     free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
@@ -95,7 +98,18 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
     kept: list[Record] = []
     lost: list[Record] = []
 
+    def freed(name: bytes, place: _Seen) -> _Seen:
+        """The message without the claim that a stale buffer brought back with it; its owner is at work elsewhere."""
+        room = mutex_of(place.raw)
+        if room is None or not is_claim(room.holder) or (name, room.holder) in busy:
+            return place
+        blank = room.filled(b"")
+        if not _write(file, place, room.position, blank):
+            return place
+        return place._replace(raw=place.raw[: room.position] + blank + place.raw[room.position + len(blank) :])
+
     def taken_back(record: Record, place: _Seen, *, again: bool) -> None:
+        place = freed(record.digest, place)
         text = value_of(place.raw).decode("utf-8", "replace")
         if not again:
             conflicts.append(Conflict(path, place.position, text, "reverted", "delivered again"))
@@ -153,6 +167,11 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
             else:
                 taken_back(record, place, again=same and on_revert == "reapply")
             break
+    for name, owner in sorted(ended - busy):
+        for place in free.get(name, {}).values():
+            if holder_of(place.raw) == owner and freed(name, place) is not place:
+                text = value_of(place.raw).decode("utf-8", "replace")
+                conflicts.append(Conflict(path, place.position, text, "claim", "blanked again: it had ended"))
     ledger.rewrite(
         [*_remembered(lost), *_known(sets, seen), *kept], token=token_of(file.status()), epoch=time.time_ns()
     )

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -41,6 +42,47 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again(path: Path) -> Non
         assert [conflict.kind for conflict in other.conflicts] == ["claim"]
         assert claim.done()
     assert path.read_bytes() == b"# hello\n" + buffer.replace(b"-a", b"=a")
+
+
+@pytest.mark.parametrize("mode", ["reapply", "deliver"])
+def test_a_stale_buffer_brings_no_claim_back_that_had_ended(path: Path, mode: Literal["reapply", "deliver"]) -> None:
+    with TextQueue(path, on_revert=mode) as q, TextQueue(path, on_revert=mode) as other:
+        q.append("a", variables=[MUTEX])
+        unclaimed = path.read_bytes()
+        with q.claim():
+            buffer = path.read_bytes()
+        path.write_bytes(b"# hello\n" + buffer)
+        with other.claim() as m:
+            assert (m is None) == (mode == "reapply")
+        assert [conflict.kind for conflict in other.conflicts] == ["reverted"]
+    assert path.read_bytes() == b"# hello\n" + unclaimed.replace(b"-a", b"=a")
+
+
+def test_a_stale_buffer_brings_no_claim_back_that_was_given_back(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=["retries=3 ", MUTEX])
+        claim = q.take()
+        assert claim is not None
+        buffer = path.read_bytes()
+        claim.failed()
+        path.write_bytes(b"# hello\n" + buffer)
+        with other.claim() as m:
+            assert m is not None
+        assert [conflict.kind for conflict in other.conflicts] == ["claim"]
+    assert path.read_bytes().count(b"\n=a\n") == 1
+
+
+def test_a_mark_that_was_taken_back_frees_no_equal_message_that_is_worked_on(path: Path) -> None:
+    with TextQueue(path, on_revert="deliver") as q, TextQueue(path, on_revert="deliver") as other:
+        q.append_many(["a", "a"], variables=[MUTEX])
+        with q.claim():
+            pass
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"# hello\n" + path.read_bytes().partition(b"=")[2].partition(b"\n")[2].partition(b"\n")[2])
+        assert other.take() is None
+        assert claim.done()
+    assert path.read_bytes().startswith(b"# hello\n=a\n")
 
 
 def test_a_claimed_message_that_a_person_deletes_is_reported_and_left(path: Path) -> None:
