@@ -7,7 +7,7 @@
         ├── MessageMovedError      the message is not in the file any more, or not as it was read
         ├── InvalidTextError       a text, variable or option that the format cannot hold    (also a ValueError)
         ├── VariableTooLongError   a value is longer than the room of its variable           (also a ValueError)
-        ├── NoSuchVariableError    no variable of that name or number                        (also a LookupError)
+        ├── NoSuchVariableError    no variable of that name or number                        (an IndexError, a KeyError)
         └── FileInUseError         an editor shows the file open, or somebody keeps the lock
 """
 
@@ -41,8 +41,8 @@ class VariableTooLongError(TextQueueError, ValueError):
     """A value is longer, in encoded bytes, than the room of its variable."""
 
 
-class NoSuchVariableError(TextQueueError, LookupError):
-    """The message has no variable of that name or number."""
+class NoSuchVariableError(TextQueueError, IndexError, KeyError):
+    """The message has no variable of that name or number; the published package raises an IndexError."""
 
 
 class FileInUseError(TextQueueError):

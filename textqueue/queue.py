@@ -332,7 +332,7 @@ class TextQueue:
     ) -> int:
         """Move done messages to the end of another file; a crash in between loses and repeats nothing.
 
-        A comment right above them goes with them.
+        A comment goes with the messages right below it, up to a blank line or the next comment, when all of them go.
 
         Args:
             target: the file; made when it is missing.

@@ -128,6 +128,16 @@ def test_a_variable_that_is_too_long_is_a_value_error_as_it_was(example: Path) -
         item.set_variable(0, "x" * 100)
 
 
+def test_a_variable_that_is_not_there_is_what_lists_and_dicts_raise(example: Path) -> None:
+    q = textqueue.TextQueue()
+    q.add_input(example)
+    *_, item = list(q.messages())
+    with pytest.raises(IndexError, match="none of number 9"):
+        item.set_variable(9, "x")
+    with pytest.raises(KeyError, match="no variable 'color'"):
+        item["color"]
+
+
 def test_importing_says_so_where_the_published_package_is_installed_too(tmp_path: Path) -> None:
     (tmp_path / "textqueue-1.1.dist-info").mkdir()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
