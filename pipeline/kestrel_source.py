@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 import kestrel
 from kestrel import segmented
+from kestrel.errors import MissingError
 from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
 from pipeline.discovery import paths_of
 from pipeline.options import KESTREL_READ, OptionError, parse
@@ -100,9 +101,12 @@ def rows_of(
     """The items of a queue, head first; those that somebody had reserved come first, as after a restart.
 
     Raises:
+        MissingError: there is no file of such a queue.
         CorruptionError: a file is damaged; skip logs it and takes each file up to there.
-        OptionError: reader is given for a queue of Kestrel 2, which has none.
+        OptionError: the queue has no such reader; one of Kestrel 2 has none.
     """
+    if not any(name == queue or name.startswith((f"{queue}.", f"{queue}~~")) for name in os.listdir(directory)):
+        raise MissingError(f"there is no file of a queue {queue!r}", path=directory)
     kind = kind or kind_of(directory, queue)
     if kind == "libkestrel":
         yield from _libkestrel(directory, queue, reader, on_damage)
@@ -123,6 +127,9 @@ def rows_of(
 def _libkestrel(directory: str, queue: str, reader: str | None, on_damage: str) -> Iterator[dict[str, Any]]:
     state = segmented.load(directory, queue)
     _judge(state.damage, on_damage)
+    if reader is not None and reader not in state.readers:
+        known = ", ".join(map(repr, sorted(state.readers))) or "none"
+        raise OptionError(f"queue {queue!r} has no reader {reader!r}; it has: {known}")
     wanted = None if reader is None else set(state.pending(reader))
     for ordinal, item in enumerate(item for item in state.items if wanted is None or item.id in wanted):
         times = {"add_time": _time(item.add_time), "expire_time": _time(item.expire_time)}

@@ -8,7 +8,8 @@ from pyspark.sql.types import StructType
 
 import kestrel
 from kestrel import segmented
-from pipeline import Behind, Lag
+from pipeline import Behind, Lag, OptionError
+from pipeline.kestrel_source import rows_of
 from pipeline.textqueue_source import TextQueueSource, TextRows, _append_once
 from tests.pipeline.conftest import fill
 from textqueue import MessageStatus, TextQueue
@@ -123,6 +124,16 @@ def test_libkestrel_queue_is_a_table(spark: SparkSession, tmp_path: Path) -> Non
     reader = spark.read.format("kestrel").option("queue", "jobs")
     rows = reader.schema("id BIGINT, data BINARY").load(str(tmp_path)).collect()
     assert [(row.id, bytes(row.data)) for row in rows] == [(1, b"a"), (2, b"b"), (3, b"c")]
+
+
+def test_a_kestrel_queue_or_reader_that_is_not_there_is_no_empty_table(tmp_path: Path) -> None:
+    with pytest.raises(kestrel.KestrelError, match="no file of a queue 'jobs'"):
+        list(rows_of(str(tmp_path), queue="jobs"))
+    with segmented.Queue(tmp_path, "jobs") as queue:
+        queue.reader("alpha")
+    assert list(rows_of(str(tmp_path), queue="jobs", reader="alpha")) == []
+    with pytest.raises(OptionError, match="no reader 'beta'; it has: 'alpha'"):
+        list(rows_of(str(tmp_path), queue="jobs", reader="beta"))
 
 
 def test_lag_is_reported_and_exported(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
