@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,10 +52,9 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    _show_workers_the_way()
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(app).config(map={**spark_conf(), **(conf or {})})
+    builder = SparkSession.builder.appName(app).config(map={**spark_conf(), **_way_for_workers(), **(conf or {})})
     if master is not None:
         builder = builder.master(master)
     spark: SparkSession = builder.getOrCreate()
@@ -87,9 +87,13 @@ def find_java() -> None:
         raise RuntimeError(_NO_JAVA)
 
 
-def _show_workers_the_way() -> None:
-    """Workers import this package too; from a checkout that is not installed they need its place on PYTHONPATH."""
+def _way_for_workers() -> dict[str, str]:
+    """Workers import this package too: from a checkout that is not installed they need to be told where it is.
+
+    Told to them alone: in the environment of this process every program that it starts would inherit it.
+    """
     here = str(Path(__file__).resolve().parent.parent)
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if here not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([*known, here])
+    if here in (*known, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return {}
+    return {"spark.executorEnv.PYTHONPATH": os.pathsep.join([*known, here])}
