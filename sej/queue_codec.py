@@ -16,6 +16,7 @@ from sej.queue_format import (
     BOOT,
     CHECK,
     CHECKED,
+    DEDUPE,
     DONE,
     HEAD,
     HEAD_BODY,
@@ -29,6 +30,7 @@ from sej.queue_format import (
 __all__ = [
     "Checked",
     "boot_record",
+    "dedupe_record",
     "done_record",
     "good_bytes",
     "head",
@@ -75,6 +77,12 @@ def boot_record(boot_id: bytes, began: int, now: int) -> bytes:
     """Times that follow are of this boot, which began at began, ns of the wall clock; now is its time."""
     high, low = int.from_bytes(boot_id[:8], "big"), int.from_bytes(boot_id[8:], "big")
     return record(BOOT, high, low, began, slot=now >> 32 & 0xFFFFFFFF, extra=now & 0xFFFFFFFF)
+
+
+def dedupe_record(key: bytes, offset: int, until: int, check: int) -> bytes:
+    """What a dedupe key's 12 bytes mean until then; until 0: nothing any more."""
+    slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
+    return record(DEDUPE, offset, a, until, slot=slot, extra=check)
 
 
 def head(epoch: int) -> bytes:

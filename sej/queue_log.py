@@ -16,20 +16,21 @@ What it promises:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Final
 
 from sej.directory import Directory
 from sej.disk import File, replace_file
-from sej.errors import OffsetBeyondEndError, WriterFailedError
+from sej.errors import OffsetBeyondEndError, SejError, WriterFailedError
 from sej.format import OFFSET
 from sej.journal import Journal, Tail
 from sej.maintenance import readers_lock
 from sej.message import FIRST, Start
 from sej.offset import read_offset, sync_up_to
 from sej.queue_clock import Clock
-from sej.queue_codec import boot_record, head, read_head, record, stamp_of
+from sej.queue_codec import boot_record, dedupe_record, head, message_check, read_head, record, stamp_of
 from sej.queue_format import KEPT, RECORD_SIZE
 from sej.queue_lock import QueueLock
 from sej.queue_reader import MessageReader
@@ -194,9 +195,28 @@ class QueueLog:
         if value == self.state.kept:
             return
         self.prepare_head()
+        self._prove_keys(value)
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.ofs"), self.ofs_path, OFFSET.pack(value))
         self.append(record(KEPT, value, b=self._clock.boot_ns()))
+
+    def _prove_keys(self, value: int) -> None:
+        """Forget the dedupe keys below a head whose messages were never written: retention may take what tells so."""
+        rows = self.state.unproven(value)
+        if not rows:
+            return
+        void = []
+        reader = MessageReader(self._directory, 64)
+        try:
+            for offset, key, check in rows:
+                with contextlib.suppress(SejError):  # it is gone, or damaged: nobody can tell
+                    message = reader.at(offset)
+                    if message is None or message.offset != offset or message_check(message) != check:
+                        void.append(dedupe_record(key, 0, 0, 0))
+        finally:
+            reader.close()
+        if void:
+            self.append(*void)
 
     def prepare_head(self) -> None:
         """Make durable what :meth:`keep_head` relies on: without the lock, so that nobody waits for that."""

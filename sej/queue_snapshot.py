@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sej.queue_codec import boot_record, record
-from sej.queue_format import BACK, COUNTS, DEDUPE, DONE, DOOMED, EXPIRE, INTENT, KEPT, PICK, START, WAIT
+from sej.queue_codec import boot_record, dedupe_record, record
+from sej.queue_format import BACK, COUNTS, DONE, DOOMED, EXPIRE, INTENT, KEPT, PICK, START, WAIT
 from sej.queue_state import NEVER, QueueState
 
 __all__ = ["snapshot"]
@@ -44,8 +44,7 @@ def snapshot(state: QueueState, now: int, end: int) -> Iterator[bytes]:
             yield record(EXPIRE, offset, timestamp % 2**64, at, extra=check)
     for key, (offset, until, check) in state.dedupe.items():
         if until > now and offset < end:
-            slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
-            yield record(DEDUPE, offset, a, until, slot=slot, extra=check)
+            yield dedupe_record(key, offset, until, check)
 
 
 def _ranges(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -110,6 +110,7 @@ class QueueState:
         self.kept: int | None = None
         self.anchor: tuple[int, int] | None = None
         self.boot: tuple[bytes, int] | None = None
+        self._unproven: list[tuple[int, bytes]] = []
         self._head = frontier
         self._earliest = NEVER
         self._now = self._seen = 0
@@ -181,11 +182,15 @@ class QueueState:
             key = slot.to_bytes(4, "big") + a.to_bytes(8, "big")
             if b:
                 self.dedupe[key] = (offset, b, extra)
+                if self.kept is None or offset >= self.kept:
+                    heappush(self._unproven, (offset, key))
             else:
                 self.dedupe.pop(key, None)
         elif kind == KEPT:
             self.kept = offset
             self._seen = max(self._seen, b)
+            while self._unproven and self._unproven[0][0] < offset:
+                heappop(self._unproven)
         elif kind == PURGE:
             self._purge(a)
         elif kind == BOOT:
@@ -370,6 +375,19 @@ class QueueState:
     def of_slots(self, slots: set[int]) -> list[int]:
         """The items that slots hold."""
         return [offset for offset, lease in self.leased.items() if lease.slot in slots]
+
+    def unproven(self, head: int) -> list[tuple[int, bytes, int]]:
+        """(offset, key, check) of the dedupe keys below head that nobody has compared with their message.
+
+        Whoever kept an offset has done that below it.
+        """
+        rows = []
+        while self._unproven and self._unproven[0][0] < head:
+            rows.append(heappop(self._unproven))
+        for row in rows:  # until the head is kept
+            heappush(self._unproven, row)
+        there = [(offset, key, self.dedupe.get(key, (-1, 0, 0))) for offset, key in rows]
+        return [(offset, key, found[2]) for offset, key, found in there if found[0] == offset]
 
     # --- what it adds up to
 
