@@ -242,6 +242,8 @@ class Putter:
                     records.append(_dedupe(key, message, now + self._window_ns))
                 if records:
                     self._log.append(*records)
+                    if turn.durability == "disk":  # or a loss of power may leave the message without them
+                        self._log.force()
                 turn.append_encoded(data, len(span))
         if batch.hashes is None:
             return span

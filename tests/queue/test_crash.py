@@ -69,6 +69,21 @@ def test_power_loss(compact_bytes: int) -> None:
     assert count > 50
 
 
+def test_power_loss_leaves_no_delayed_item_early_and_no_keyed_one_twice() -> None:
+    clock = FakeClock()
+    disk = CrashDisk()
+    q = opened(PATH, clock, disk, durability="disk")
+    q.put(b"once", dedupe_key=b"key")
+    q.put_many([b"later", b"much later"], delay_s=1000)
+    disk.mark("put")
+    kill(q)
+    for crash in crashes(disk):
+        with opened(PATH, clock, crash.disk, durability="disk") as q:
+            q.put(b"once", dedupe_key=b"key")
+            found = [item.value for item in q.get_many(100, timeout=0)]
+        assert found == [b"once"], (crash.step, crash.marks)
+
+
 def crashes(disk: CrashDisk) -> Iterator[Crash]:
     return itertools.islice(disk.crash_states(), 1500)
 
