@@ -22,7 +22,18 @@ from typing import Final, NamedTuple
 from kestrel.errors import BadNameError, MissingError
 from sej.disk import OS, Disk
 
-__all__ = ["KEPT", "Listing", "Part", "check_name", "join", "list_parts", "lock_path", "queue_names", "stamp_of"]
+__all__ = [
+    "KEPT",
+    "Listing",
+    "Part",
+    "check_name",
+    "check_numbers",
+    "join",
+    "list_parts",
+    "lock_path",
+    "queue_names",
+    "stamp_of",
+]
 
 KEPT: Final = "kept"
 _FORBIDDEN: Final = "./~\\\0"
@@ -71,6 +82,17 @@ def check_name(name: str) -> str:
     if not name or any(mark in name for mark in _FORBIDDEN):
         raise BadNameError(f"a queue cannot be named {name!r}: at least one character, and none of . / ~ \\ and NUL")
     return name
+
+
+def check_numbers(**options: float | None) -> None:
+    """See that sizes, counts and times are none below 0.
+
+    Raises:
+        ValueError: one is.
+    """
+    for name, value in options.items():
+        if value is not None and not value >= 0:
+            raise ValueError(f"{name} must be 0 or more, not {value!r}")
 
 
 def lock_path(directory: str | os.PathLike[str], name: str) -> str:

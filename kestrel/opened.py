@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, Self
 from kestrel.backlog import MEMORY_PER_BYTE, Backlog
 from kestrel.codec import removes, xid_operation
 from kestrel.errors import Damage, FullError, ShutError, TooLargeError
-from kestrel.files import join
+from kestrel.files import check_numbers, join
 from kestrel.format import MAX_ITEM_SIZE, UNREMOVE
 from kestrel.fuse import opening
 from kestrel.growth import Growth
@@ -137,7 +137,13 @@ class Opened:
             BadNameError: no queue can have this name.
             DamageError: the files are those of a Kestrel 3 queue.
             FailedError: the lock or a write failed.
+            ValueError: a size, count or time is below 0.
         """
+        check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
+        check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s, compact_delay_s=compact_delay_s)
+        check_numbers(
+            max_memory_bytes=max_memory_bytes, journal_bytes=journal_bytes, max_journal_bytes=max_journal_bytes
+        )
         self.name = name
         self.directory = os.fspath(directory)
         self._max_items = max_items

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, ShutError, TooLargeError
-from kestrel.files import check_name, join
+from kestrel.files import check_name, check_numbers, join
 from kestrel.fuse import opening
 from kestrel.journal import open_file
 from kestrel.packing import wall_clock_ms
@@ -97,7 +97,12 @@ class Queue:
             BadNameError: no queue can have this name.
             DamageError: the files are those of a Kestrel 2 queue.
             FailedError: the lock or a write failed.
+            ValueError: a size, count or time is below 0, or journal_bytes leaves no room for an item.
         """
+        check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
+        check_numbers(max_errors=max_errors, checkpoint_s=checkpoint_s)
+        if journal_bytes < (least := MAGIC_SIZE + PUT_EXPIRING_HEAD.size):
+            raise ValueError(f"journal_bytes must be {least} or more, not {journal_bytes!r}")
         self.name = check_name(name)
         self.directory = os.fspath(directory)
         self.guard = threading.RLock()

@@ -512,3 +512,26 @@ def test_a_replay_that_never_sees_files_at_rest_says_so() -> None:
             kestrel.replay("/q", "cars", disk=disk)
         disk.__class__ = CrashDisk
         assert len(kestrel.replay("/q", "cars", disk=disk).items) == 12
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "max_items",
+        "max_bytes",
+        "max_item_bytes",
+        "max_age_s",
+        "open_timeout_s",
+        "max_queue_age_s",
+        "max_memory_bytes",
+        "journal_bytes",
+        "max_journal_bytes",
+        "compact_delay_s",
+    ],
+)
+def test_sizes_counts_and_times_are_not_below_0(
+    opened: Callable[..., kestrel.Queue], tmp_path: Path, option: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be .* or more, not -1"):
+        opened(**{option: -1})
+    assert not list(tmp_path.iterdir())

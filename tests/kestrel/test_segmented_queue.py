@@ -353,3 +353,14 @@ def test_an_expired_item_is_told_until_it_is_heard(opened: Callable[..., segment
         assert reader.get() is None
         assert told == [1, 1, 2]
         assert (len(reader), reader.head) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "option", ["journal_bytes", "max_items", "max_bytes", "max_item_bytes", "max_age_s", "max_errors", "checkpoint_s"]
+)
+def test_sizes_counts_and_times_are_not_below_0(
+    opened: Callable[..., segmented.Queue], tmp_path: Path, option: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be .* or more, not -1"):
+        opened(**{option: -1})
+    assert not list(tmp_path.iterdir())
