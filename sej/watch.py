@@ -6,6 +6,8 @@ One inotify instance serves the whole process. There is no thread: of the thread
 reads the descriptor itself, hands events to the others, and passes the lead on when its own wait is over. So an event
 costs one system call and no hand-over in the common case of one reader.
 
+A forked child makes an instance of its own at its first wait: what the parent is told must not be read by the child.
+
 What it promises: a change after :meth:`Watch.wait` returned is not lost: the next ``wait`` returns at once. A wait
 may return early or for nothing; the caller looks for itself. It returns at the latest after ``safety_s``, so a missed
 event (network file systems, a full queue) costs that much and no more.
@@ -39,6 +41,16 @@ _POLL_FIRST_S: Final = 0.001
 _POLL_MAX_S: Final = 0.05
 
 
+class _Ear:
+    """What is told of changes: the hub knows it instead of its watch, which may be forgotten."""
+
+    __slots__ = ("number", "pending")
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.pending = False
+
+
 class Watch:
     """Waits for changes in one directory (its entries, not theirs below).
 
@@ -57,17 +69,25 @@ class Watch:
         """
         self.directory = os.fspath(directory)
         self._safety_s = safety_s
-        self._pending = False
         self._closed = False
         self._idle_waits = 0
+        self._ear = ear = _Ear()
         self._hub = _Hub.current()
-        self._id = self._hub.add(self)
-        self._end_observing = self._hub.observe(self) if self._id is None else None
+        self._hub.add(ear, self.directory)
+        self._end_observing = self._hub.observe(ear, self.directory) if ear.number is None else None
+
+    def _present(self) -> _Hub:
+        """The hub of this process."""
+        if self._hub.forked and not self._closed:
+            self._hub = _Hub.current()
+            self._hub.add(self._ear, self.directory)
+            self._ear.pending = True  # what came between nobody has told
+        return self._hub
 
     @property
     def polling(self) -> bool:
         """Whether this watch polls, because the system gave it no inotify watch."""
-        return self._id is None
+        return self._ear.number is None
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change.
@@ -78,11 +98,12 @@ class Watch:
         Returns:
             True: look again (something changed, the safety net is due, or the watch polls). False: the timeout passed.
         """
+        hub = self._present() if self._hub.forked else self._hub
         limit = self._safety_s if timeout is None else min(timeout, self._safety_s)
-        if self._id is None:
+        if self._ear.number is None:
             limit = min(limit, _POLL_FIRST_S * 2 ** min(self._idle_waits, 10), _POLL_MAX_S)
             self._idle_waits += 1
-        found = bool(self._hub.wait((self,), limit))
+        found = bool(hub.wait((self,), limit))
         if found:
             self._idle_waits = 0
         return found or timeout is None or limit < timeout
@@ -93,7 +114,7 @@ class Watch:
 
     def wake(self) -> None:
         """Let a wait in another thread return at once."""
-        self._hub.notify(self)
+        self._hub.notify(self._ear)
 
     def close(self) -> None:
         """Stop watching; a wait in another thread returns."""
@@ -101,7 +122,12 @@ class Watch:
             self._closed = True
             if self._end_observing is not None:
                 self._end_observing()
-            self._hub.remove(self)
+            self._hub.remove(self._ear)
+
+    def __del__(self) -> None:
+        """Stop watching what was forgotten."""
+        if hasattr(self, "_end_observing") and not sys.is_finalizing():
+            self.close()
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -123,6 +149,8 @@ def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Wat
         Those to look at again: where something changed, those that poll, or all where the safety net is due. An empty
         list: the timeout passed.
     """
+    for watch in watches:
+        watch._present()
     polling = [watch for watch in watches if watch.polling]
     safety = min(watch._safety_s for watch in watches)
     limit = safety
@@ -143,18 +171,20 @@ class _Hub:
     """The process's one inotify instance and who waits on it."""
 
     _instance: _Hub | None = None
-    _guard = threading.Lock()
+    _guard = threading.RLock()
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._lock = threading.Lock()
+        self.forked = False
+        """It belongs to the parent of this process."""
+        # The same thread may come again: a signal's handler that wakes or closes, a watch that is collected.
+        self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._leading = False
         self._followers = 0
-        self._watches: dict[int, set[Watch]] = {}
+        self._ears: dict[int, tuple[_Ear, ...]] = {}
         self._observers: Observers | None = None
-        self._fd = _inotify_init()
         self._bell_out, self._bell_in = os.pipe()
+        self._fd = _inotify_init()
         os.set_blocking(self._bell_out, False)
         os.set_blocking(self._bell_in, False)
         self._poller = select.poll()
@@ -166,20 +196,30 @@ class _Hub:
     def current(cls) -> _Hub:
         """The instance of this process; a forked child makes its own."""
         with cls._guard:
-            if cls._instance is None or cls._instance.pid != os.getpid():
+            if cls._instance is None:
                 cls._instance = cls()
             return cls._instance
 
-    def add(self, watch: Watch) -> int | None:
-        if self._fd is None:
-            return None
-        with self._lock:
-            number = _inotify_add(self._fd, watch.directory)
-            if number is not None:
-                self._watches.setdefault(number, set()).add(watch)
-            return number
+    @classmethod
+    def after_fork(cls) -> None:
+        """In the child: another thread of the parent may have held the locks."""
+        hub, cls._instance, cls._guard = cls._instance, None, threading.RLock()
+        if hub is not None:
+            hub.forked = True
+            for fd in (hub._fd, hub._bell_out, hub._bell_in):
+                if fd is not None:
+                    os.close(fd)
 
-    def observe(self, watch: Watch) -> Callable[[], None] | None:
+    def add(self, ear: _Ear, directory: str) -> None:
+        ear.number = None
+        if self._fd is None:
+            return
+        with self._lock:
+            ear.number = number = _inotify_add(self._fd, directory)
+            if number is not None:
+                self._ears[number] = (*self._ears.get(number, ()), ear)
+
+    def observe(self, ear: _Ear, directory: str) -> Callable[[], None] | None:
         """Let the library tell of changes; returns what ends that, or None where inotify would do it."""
         if not _OBSERVE:
             return None
@@ -188,21 +228,25 @@ class _Hub:
                 from sej.observing import Observers
 
                 self._observers = Observers()
-        return self._observers.add(watch.directory, lambda: self.notify(watch))
+        return self._observers.add(directory, lambda: self.notify(ear))
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, ear: _Ear) -> None:
+        if self.forked:
+            return
         with self._lock:
-            number = watch._id
-            if number is not None and self._fd is not None and watch in self._watches.get(number, ()):
-                self._watches[number].discard(watch)
-                if not self._watches[number]:
-                    del self._watches[number]
+            number = ear.number
+            if number is not None and number in self._ears and self._fd is not None:
+                self._ears[number] = tuple(other for other in self._ears[number] if other is not ear)
+                if not self._ears[number]:
+                    del self._ears[number]
                     _inotify_remove(self._fd, number)
-        self.notify(watch)
+        self.notify(ear)
 
-    def notify(self, watch: Watch) -> None:
+    def notify(self, ear: _Ear) -> None:
+        if self.forked:
+            return
         with self._lock:
-            watch._pending = True
+            ear.pending = True
             self._condition.notify_all()
         with contextlib.suppress(BlockingIOError):  # a full pipe rings already
             os.write(self._bell_in, b"!")
@@ -212,7 +256,7 @@ class _Hub:
         deadline = time.monotonic() + timeout
         last = False
         with self._lock:
-            while not (found := [watch for watch in watches if watch._pending or watch._closed]) and not last:
+            while not (found := [watch for watch in watches if watch._ear.pending or watch._closed]) and not last:
                 left = max(deadline - time.monotonic(), 0.0)
                 last = left == 0.0
                 if self._leading:
@@ -231,7 +275,7 @@ class _Hub:
                             self._condition.notify_all()
                 self._hand_out(events)
             for watch in found:
-                watch._pending = False
+                watch._ear.pending = False
             return found
 
     def _follow(self, timeout: float) -> None:
@@ -262,14 +306,18 @@ class _Hub:
             number, mask, name_size = words[at], words[at + 1], words[at + 3]
             at += _EVENT_WORDS + name_size // words.itemsize
             if mask & _OVERFLOW:
-                for group in self._watches.values():
-                    for watch in group:
-                        watch._pending = True
-            for watch in self._watches.get(number, ()):
-                watch._pending = True
+                for group in list(self._ears.values()):
+                    for ear in group:
+                        ear.pending = True
+            for ear in self._ears.get(number, ()):
+                ear.pending = True
             if mask & _IGNORED:  # the directory is gone, and the kernel's watch with it
-                for watch in self._watches.pop(number, ()):
-                    watch._id = None
+                for ear in self._ears.pop(number, ()):
+                    ear.number = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Hub.after_fork)
 
 
 def _libc() -> ctypes.CDLL | None:

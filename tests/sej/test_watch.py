@@ -1,5 +1,6 @@
 """Waiting for a directory: what changed is not missed, a wait ends in time, one inotify for the process."""
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 
+import sej
 from sej.watch import Watch
 from tests.sej.hooks import Worker, output
 
@@ -174,3 +176,101 @@ def test_an_interrupt_as_the_leader_comes_back_leaves_no_leader(
     assert waiting.result() is True
     assert time.monotonic() - start < LONG_S / 2
     watch.close()
+
+
+def test_a_forgotten_watch_is_no_watch_any_more(tmp_path: Path) -> None:
+    kept = Watch(tmp_path)
+    before = len(kept._hub._ears)
+    (tmp_path / "other").mkdir()
+    sej.Writer(tmp_path / "j").close()
+    for _ in range(20):
+        Watch(tmp_path).wait(0.0)
+        Watch(tmp_path / "other").wait(0.0)
+        scanner = sej.Scanner(tmp_path / "j", timeout=0.001)
+        assert list(scanner) == []
+        del scanner
+    gc.collect()
+    assert len(kept._hub._ears) == before
+    assert [list(group) for group in kept._hub._ears.values() if kept._ear in group] == [[kept._ear]]
+    (tmp_path / "new").touch()
+    assert kept.wait(LONG_S)
+    kept.close()
+
+
+def test_a_signals_handler_that_comes_between_may_wake_and_close(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, safety_s=LONG_S)
+
+    def work() -> bool:
+        with watch._hub._lock:  # as a handler in the middle of a wait finds it
+            watch.wake()
+            woken = watch.wait(0.0)
+            watch.close()
+        return woken
+
+    assert Worker(work).result() is True
+
+
+FORK = """
+import os, sys, threading
+from sej.watch import Watch
+path = sys.argv[1]
+watch = Watch(path, safety_s=30.0)
+assert not watch.wait(0.0)
+holding, done = threading.Event(), threading.Event()
+def hold():
+    with watch._hub._lock:
+        holding.set()
+        done.wait()
+threading.Thread(target=hold).start()
+holding.wait()
+child = os.fork()
+if child == 0:
+    watch.wait(30.0)  # perhaps for nothing
+    assert not watch.wait(0.0)
+    open(os.path.join(path, "child"), "w").close()
+    told = watch.wait(30.0)
+    watch.close()
+    other = Watch(path, safety_s=30.0)
+    other.wait(0.0)
+    os._exit(0 if told and not other.polling else 1)
+done.set()
+assert os.waitpid(child, 0)[1] == 0
+assert watch.wait(30.0), "what the child was told is told to the parent, too"
+assert not watch.wait(0.0) and not watch.polling
+open(os.path.join(path, "parent"), "w").close()
+print(watch.wait(30.0), watch.polling)
+"""
+
+
+def test_a_forked_child_watches_by_itself(tmp_path: Path) -> None:
+    assert output(FORK, tmp_path) == "True False"
+
+
+FULL = """
+import os, resource, sys
+from sej.watch import Watch
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+count = lambda: len(os.listdir("/proc/self/fd"))
+there = count()
+for free in range(5):
+    full = []
+    try:
+        while True:
+            full.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        for _ in range(free):
+            os.close(full.pop())
+    try:
+        with Watch(sys.argv[1]) as watch:
+            watch.wait(0.0)
+            print(free, watch.polling)
+        break
+    except OSError:
+        for fd in full:
+            os.close(fd)
+        assert count() == there, "a descriptor leaked"
+"""
+
+
+def test_where_descriptors_run_out_none_leaks(tmp_path: Path) -> None:
+    assert output(FULL, tmp_path) == "2 True"
