@@ -339,12 +339,14 @@ class Appender:
         return _Poisoning(self._fail)
 
     def _failed(self, what: str, error: BaseException) -> WriterFailedError:
+        with self._buffer.pending() as view:
+            lost = self._segment_offset_of_pending(view) if len(view) else self._buffer.offset
         return WriterFailedError(
             f"{what}: {error}; this writer is closed for good: mend the cause and open it anew,"
             " which finds what is on disk",
             path=self._segment.path,
             position=self._buffer.position,
-            offset=self._buffer.offset,
+            offset=lost,
         )
 
     def _abandon(self) -> None:

@@ -18,7 +18,7 @@ from sej import LockLostError, WriterFailedError, _buffer_py
 from sej.disk import File
 from sej.opening import start_segment
 from tests.sej.hooks import HookedDisk, Worker, output, until
-from tests.sej.support import read_all, segment, values
+from tests.sej.support import encoded, read_all, segment, values
 
 CALLS: dict[str, Callable[[sej.Writer], object]] = {
     "append": lambda w: w.append(b"v"),
@@ -200,8 +200,12 @@ def test_a_full_disk_leaves_a_clean_tail_and_appending_works_again(durability: A
         w.append_many([b"%d" % n * 50 for n in range(9)])
         w.flush()
 
-    with pytest.raises(WriterFailedError, match="No space left"):
+    with pytest.raises(WriterFailedError, match="No space left") as failed:
         doomed()
+    with pytest.raises(WriterFailedError) as again_failed:
+        w.sync()
+    for error in (failed.value, again_failed.value):
+        assert (error.offset, error.position) == (3, 3 * len(encoded(0, 0, 0, b"", b"good"))), "the first that is lost"
     w.close()
     found = read_all(tmp_path)
     assert sej.Journal(tmp_path).verify() == [], "no torn tail is left behind"
@@ -506,6 +510,24 @@ def test_a_forgotten_writer_warns_and_loses_nothing(tmp_path: Path) -> None:
     del w
     with pytest.warns(ResourceWarning, match="never closed"):
         gc.collect()
+    assert values(read_all(tmp_path)) == [b"v"]
+    sej.Writer(tmp_path).close()
+
+
+def test_a_forgotten_writer_that_syncs_in_the_background_ends_with_its_thread(tmp_path: Path) -> None:
+    w = sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001)
+    w.append(b"v")
+    shared = sej.SharedWriter(tmp_path / "shared", durability="interval", sync_interval_s=0.001)
+    shared.append(b"v")
+    threads = [w._syncer._thread, shared._syncer._thread]
+    del w, shared
+
+    def ended() -> bool:
+        gc.collect()
+        return not any(thread is not None and thread.is_alive() for thread in threads)
+
+    with pytest.warns(ResourceWarning, match="never closed"):
+        until(ended)
     assert values(read_all(tmp_path)) == [b"v"]
     sej.Writer(tmp_path).close()
 
