@@ -50,7 +50,7 @@ class Messages:
         if not isinstance(self.first, int):
             raise TypeError(f"an offset must be an int, not {type(self.first).__name__}")
         if not 0 <= self.first <= MAX_OFFSET - len(messages):
-            raise InvalidMessageError(f"offset {self.first}: 0 to {MAX_OFFSET} is due", offset=self.first)
+            raise _beyond(self.first)
         self.known: Sequence[Message] = ()
         self.size = 0
         self._messages = messages
@@ -92,10 +92,13 @@ class Encoded:
 
         Raises:
             DecodeError: too few bytes for one.
+            InvalidMessageError: no journal has such an offset.
         """
         if len(data) < OVERHEAD_SIZE:
             raise DecodeError(f"{len(data)} bytes are no whole message", position=0)
         self.first: int = OFFSET.unpack_from(data)[0]
+        if self.first > MAX_OFFSET:
+            raise _beyond(self.first)
         self.known: Sequence[Message] = ()
         self.size = len(data)
         self._data = data
@@ -105,11 +108,14 @@ class Encoded:
 
         Raises:
             DecodeError: these are no whole messages, or (``found``) their offsets do not count up by one.
+            InvalidMessageError: their offsets reach beyond what a journal may have.
         """
-        if due == self.first:
-            return
         data, size, first = self._data, len(self._data), self.first
+        if due == first <= MAX_OFFSET - size // OVERHEAD_SIZE:
+            return
         run = measure(data, 0, size, first, size)
+        if first + run.messages > MAX_OFFSET:
+            raise _beyond(first)
         if run.position != size:
             measure(data, run.position, size, first + run.messages, 1)  # raises where it is wrong
             raise DecodeError(f"the last {size - run.position} bytes are no whole message", position=run.position)
@@ -122,3 +128,7 @@ class Encoded:
         """As :meth:`Batch.append`."""
         if self.size:
             writer.append_encoded(self._data)
+
+
+def _beyond(first: int) -> InvalidMessageError:
+    return InvalidMessageError(f"offset {first}: 0 to {MAX_OFFSET} is due, for the next one as well", offset=first)

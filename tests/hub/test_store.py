@@ -192,6 +192,20 @@ def test_bytes_that_are_no_whole_messages_are_refused(tmp_path: Path, cut: int) 
         assert store.sources() == [hub.Source("a", "old")]
 
 
+@pytest.mark.parametrize("first", [2**63 - 2, 2**63 - 1, 2**63, 2**64 - 2])
+@pytest.mark.parametrize("known", [False, True])
+def test_offsets_that_no_journal_may_have_are_refused(tmp_path: Path, first: int, known: bool) -> None:
+    parts = [first.to_bytes(8, "big"), ((first + 1) % 2**64).to_bytes(8, "big")]
+    tail = packed([sej.Message(0, 1, 0, b"", b"value")])[8:]
+    with hub.Store(tmp_path) as store:
+        if known:
+            store.put("a", "j", [sej.Message(2**63 - 3, 1, 0, b"", b"before")])
+        with pytest.raises(sej.InvalidMessageError, match="0 to 9223372036854775807 is due"):
+            store.put_encoded("a", "j", b"".join(part + tail for part in parts))
+        assert store.end_offset("a", "j") == (2**63 - 2 if known else 0)
+        assert store.sources() == ([hub.Source("a", "j")] if known else [])
+
+
 def test_empty_batches_ask_where_the_journal_stands(tmp_path: Path, put: Put) -> None:
     with hub.Store(tmp_path) as store:
         assert put(store, "a", "j", []) == 0
