@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from sej.directory import Directory, Segment
+from sej.directory import Directory, Segment, containing
 from sej.disk import Disk, File, replace_file
 from sej.errors import CorruptionError, InvalidNameError
 from sej.format import OFFSET, OFFSET_SIZE
 from sej.index import Block, BlockIndex, IndexFile, read_blocks
-from sej.recovery import good_end
+from sej.recovery import good_end, last_message_start
 
 __all__ = ["Retention", "clean", "finish_merge", "merge", "merged_away", "readers_lock", "slowest_reader"]
 
@@ -167,12 +167,17 @@ def merge(directory: Directory, min_bytes: int) -> int:
 def finish_merge(directory: Directory) -> None:
     """Finish what a merge that crashed had begun; called by a writer when it opens.
 
+    Where the marker is lost, as in a copy of ``jnl/`` alone, the segments tell: what a longer one has, too, goes.
+
     Raises:
         CorruptionError: its marker is damaged.
     """
     if directory.disk.status(directory.at("txn", "merge")) is not None:
         with readers_lock(directory):
             _finish_merge(directory)
+    if _covered(directory):
+        with readers_lock(directory):
+            _remove_joined(directory, _covered(directory))
 
 
 def merged_away(directory: Directory) -> list[Segment]:
@@ -282,6 +287,61 @@ def _remove_joined(directory: Directory, others: list[Segment]) -> None:
     for segment in others:
         directory.disk.unlink(segment.path)
         directory.disk.unlink(IndexFile(directory, segment).path)
+
+
+def _covered(directory: Directory) -> list[Segment]:
+    """The segments whose bytes are the end of a longer one before them, which is good and goes up to the next one."""
+    disk, segments = directory.disk, directory.segments()
+    if len(segments) < 3:
+        return []
+    found: list[Segment] = []
+    there = [disk.status(segment.path) for segment in segments]
+    for at, joined in enumerate(segments[:-2]):
+        status, next_status = there[at], there[at + 1]
+        if status is None or next_status is None or status.mtime_ns < next_status.mtime_ns or joined in found:
+            continue  # what was joined was written behind its parts
+        due = _offset_behind(disk, joined, status.size)
+        stop = containing(segments, due)
+        parts = segments[at + 1 : stop]
+        if parts and segments[stop].first_offset == due and _ends_at(disk, joined, due):
+            position = status.size - sum(part.size for part in there[at + 1 : stop] if part is not None)
+            if position > 0 and _ends_with(disk, joined, position, parts):
+                found.extend(parts)
+    return found
+
+
+def _offset_behind(disk: Disk, segment: Segment, size: int) -> int:
+    """What follows its last message, by the size at its end; its own first offset where none can be found so."""
+    try:
+        file = disk.open(segment.path, "read")
+    except FileNotFoundError:
+        return segment.first_offset
+    try:
+        start = last_message_start(file, size)
+        return segment.first_offset if start is None else OFFSET.unpack(file.read(OFFSET_SIZE, start))[0] + 1
+    finally:
+        file.close()
+
+
+def _ends_with(disk: Disk, segment: Segment, position: int, parts: list[Segment]) -> bool:
+    """Whether from that position on a segment holds the bytes of those parts and nothing else."""
+    whole = disk.open(segment.path, "read")
+    try:
+        for part in parts:
+            file = disk.open(part.path, "read")
+            try:
+                at = 0
+                while data := file.read(_COPY_BYTES, at):
+                    if whole.read(len(data), position) != data:
+                        return False
+                    at, position = at + len(data), position + len(data)
+            finally:
+                file.close()
+        return position == whole.status().size
+    except FileNotFoundError:
+        return False
+    finally:
+        whole.close()
 
 
 def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:

@@ -252,6 +252,27 @@ def test_the_checksums_of_the_parts_outlive_a_merge_that_was_killed(path: Path, 
     assert not (path / "txn" / "merge").exists()
 
 
+@pytest.mark.parametrize("gone", [0, 2])
+@pytest.mark.parametrize(("changed", "finished"), [(None, True), (30, True), (70, False), (-30, False)])
+def test_a_merge_whose_marker_is_lost_is_finished_where_the_parts_stand_in_what_was_joined(
+    path: Path, gone: int, changed: int | None, finished: bool
+) -> None:
+    names = list(segments(path))
+    joined = bytearray(b"".join((path / "jnl" / name).read_bytes() for name in names[1:6]))
+    if changed is not None:
+        joined[changed] ^= 1
+    for name in names[2 : 2 + gone]:
+        (path / "jnl" / name).unlink()
+    before = list(segments(path))
+    (path / "jnl" / names[1]).write_bytes(joined)
+    with sej.Writer(path) as w:
+        assert w.offset == COUNT
+    assert list(segments(path)) == ([*names[:2], *names[6:]] if finished else before)
+    if changed is None:
+        assert values(path) == list(range(COUNT))
+        assert sej.Journal(path).verify() == []
+
+
 def test_a_marker_of_a_merge_that_cannot_be_read_says_so(path: Path) -> None:
     kill_a_merge(path, "before the rename")
     marker = path / "txn" / "merge"
