@@ -41,6 +41,8 @@ _CHECKPOINT_BYTES: Final = 1 << 28
 _LOCK_CHECK_S: Final = 0.09
 _LOOK_NS: Final = 100_000_000
 """For so long the buffer writes single messages by itself; then the lock is looked at again."""
+_needed: Final[dict[int, object]] = {}
+"""What each open writer needs to close: of a forgotten one the collector must not close the files before that."""
 
 
 class Appender:
@@ -125,6 +127,7 @@ class Appender:
         self._segment = end.segment
         self._buffer.position = end.position
         self._index_file = end.index_file
+        self._need(self._lock, end.file, end.index_file)
         self._indexed = end.known
         self._newest = end.newest_timestamp
         self._blocks: list[Block] = end.blocks
@@ -136,6 +139,13 @@ class Appender:
         self._set_limits()
         if self._blocks:
             self._write_index(end.synced_position)
+
+    def _need(self, *files: object) -> None:
+        """Keep files open for as long as this writer is; none: it needs nothing any more."""
+        if files:
+            _needed[id(self)] = files
+        else:
+            _needed.pop(id(self), None)
 
     def _set_limits(self) -> None:
         """Say when the buffer drains: a message that ends a segment or a block is the last one of its write."""
@@ -357,6 +367,7 @@ class Appender:
         if hasattr(self, "_file"):
             self._index_file.close()
             self._file.close()
+            self._need()
         self._lock.release()
 
     def _fail(self, error: BaseException) -> None:

@@ -40,6 +40,7 @@ class RestingWriter(Writer):
             self._file.unlock()
             # A sync in the background may hold the file still: it closes with the last who does.
             self._file = OsFile(-1, self._segment.path)
+            self._need()
             self.resting = True
             self._lock.release()
 
@@ -57,6 +58,7 @@ class RestingWriter(Writer):
             if self._unchanged():
                 with self._mutex:
                     self._file = self._directory.disk.open(self._segment.path, "append")
+                    self._need(self._lock, self._file, self._index_file)
                     lock_segment(self._file)
                     self._set_limits()
                     self.resting = False
@@ -109,6 +111,7 @@ class RestingWriter(Writer):
         self.resting = False
         self._buffer.stop(self._refuse)
         self._syncer.close()
+        self._need()
 
     def _sync_some(self) -> int:
         with self._mutex:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from sej.errors import ClosedError, SejError, WriterFailedError
@@ -131,29 +132,47 @@ class Syncer:
     def close(self) -> None:
         """Stop the background thread."""
         self._closing = True
+        if self._thread is threading.current_thread():
+            return  # it finds that out by itself
         self._wake.set()
         inside = self._lock._is_owned()  # type: ignore[attr-defined]  # a signal's handler: the thread may wait for us
-        if self._thread is not None and self._thread is not threading.current_thread() and not inside:
+        if self._thread is not None and not inside:
             self._thread.join()
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="sej-sync", daemon=True)
+        arguments = weakref.ref(self), self._wake, self._interval_s
+        self._thread = threading.Thread(target=_run, args=arguments, name="sej-sync", daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait(self._interval_s)
-            self._wake.clear()
-            if self._closing or self._error is not None:
-                return
-            try:
-                self.commit(self._written())
-            except (OSError, SejError):
-                self.untold = True
-                return  # the writer is poisoned and says so at its next call
+    def __del__(self) -> None:
+        """Stop the thread of a writer that was forgotten."""
+        if hasattr(self, "_thread") and self._thread is not threading.current_thread():
+            self._wake.set()
+
+    def _sync_in_background(self) -> bool:
+        """Whether to go on."""
+        if self._closing or self._error is not None:
+            return False
+        try:
+            self.commit(self._written())
+        except (OSError, SejError):
+            self.untold = True  # the writer is poisoned and says so at its next call
+            return False
+        return True
 
     @staticmethod
     def _failure(error: BaseException) -> WriterFailedError:
         if isinstance(error, WriterFailedError):
             return error
         return WriterFailedError(f"a sync failed: {error}; open the writer anew, which finds what is on disk")
+
+
+def _run(of: weakref.ref[Syncer], wake: threading.Event, interval_s: float | None) -> None:
+    """The thread; between two syncs it keeps no writer alive."""
+    while True:
+        wake.wait(interval_s)
+        wake.clear()
+        syncer = of()
+        if syncer is None or not syncer._sync_in_background():
+            return
+        del syncer

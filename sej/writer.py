@@ -438,6 +438,7 @@ class Writer(Appender):
             self._file.unlock()  # aloud: a child that was just forked may still have the descriptor
             self._file.close()
             self._lock.release()
+            self._need()
         if self._failure is not None and self._syncer.untold:
             raise self._failed("a sync in the background failed", self._failure) from self._failure
 
@@ -453,8 +454,10 @@ class Writer(Appender):
     def __del__(self) -> None:
         """Close what was forgotten, and say so."""
         if getattr(self, "_syncer", None) is not None and not self._closed and os.getpid() == self._pid:
-            warnings.warn(f"the writer of {self.path} was never closed", ResourceWarning, stacklevel=1, source=self)
-            self.close()
+            try:
+                warnings.warn(f"the writer of {self.path} was never closed", ResourceWarning, stacklevel=1, source=self)
+            finally:  # a warning may be an error
+                self.close()
 
     def __repr__(self) -> str:
         """Path, offset and state."""

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -514,18 +515,34 @@ def test_a_forgotten_writer_warns_and_loses_nothing(tmp_path: Path) -> None:
     sej.Writer(tmp_path).close()
 
 
+def test_a_forgotten_writer_is_closed_where_warnings_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: ignored.append(found.exc_type))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        w = sej.Writer(tmp_path, durability="buffer")
+        w.append(b"v")
+        del w
+        gc.collect()
+    assert ignored == [ResourceWarning]
+    assert values(read_all(tmp_path)) == [b"v"]
+    sej.Writer(tmp_path).close()
+
+
 def test_a_forgotten_writer_that_syncs_in_the_background_ends_with_its_thread(tmp_path: Path) -> None:
     w = sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001)
     w.append(b"v")
     shared = sej.SharedWriter(tmp_path / "shared", durability="interval", sync_interval_s=0.001)
     shared.append(b"v")
     threads = [w._syncer._thread, shared._syncer._thread]
-    del w, shared
 
     def ended() -> bool:
         gc.collect()
         return not any(thread is not None and thread.is_alive() for thread in threads)
 
+    del w, shared
     with pytest.warns(ResourceWarning, match="never closed"):
         until(ended)
     assert values(read_all(tmp_path)) == [b"v"]
