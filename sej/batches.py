@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sej.checksum import crc32c
@@ -225,12 +226,17 @@ class Batches:
         return count
 
     def _equal_prefix(self, staged: str, first: int, count: int, end: int) -> int:
-        """How many of the staged rows stand in the journal where they were promised."""
-        there = 0
+        """How many of the staged rows stand in the journal where they were promised.
+
+        Retention takes what was in the journal: rows that are deleted by now were there, unless what follows them is
+        somebody else's.
+        """
         segments = self._directory.segments()
-        offset = first
+        deleted = min(max(segments[0].first_offset - first, 0), count) if segments else 0
+        there = deleted
+        offset = first + deleted
         stop = min(end, first + count)
-        rows = (message for messages in self._rows(staged, first) for message in messages)
+        rows = islice((message for messages in self._rows(staged, first) for message in messages), deleted, None)
         while offset < stop:
             at = containing(segments, offset)
             if at < 0:
@@ -241,7 +247,7 @@ class Batches:
                     for message in found:
                         if message.offset == offset < stop:
                             if message != next(rows):
-                                return there
+                                return there if there > deleted else 0
                             offset += 1
                             there += 1
             finally:

@@ -77,6 +77,8 @@ class Offset:
         if beyond_end not in ("raise", "rewind"):
             raise ValueError(f"beyond_end {beyond_end!r}: expected 'raise' or 'rewind'")
         self.name = check_name(name, "a reader's name")
+        if not isinstance(default, Start):
+            _check_offset(default)
         self._directory = Directory(path, disk)
         self._directory.require()
         self.path = self._directory.path
@@ -89,7 +91,7 @@ class Offset:
                 path=self._directory.at("ofs", name),
             )
         self._file_path = self._directory.at("ofs", f"{name}.ofs")
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a signal's handler may close in the middle of a commit
         self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk).acquire()
         self._closed = False
         self._beyond_end = beyond_end
@@ -140,9 +142,10 @@ class Offset:
             self._keep(offset)
 
     def close(self) -> None:
-        """Let go of the reader's lock."""
-        self._closed = True
-        self._lock.release()
+        """Let go of the reader's lock, when a commit in another thread is at its end."""
+        with self._guard:
+            self._closed = True
+            self._lock.release()
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -182,10 +185,7 @@ class Offset:
     def _check(self, offset: int) -> None:
         if self._closed or not self._lock.held:
             raise ClosedError(f"reader {self.name!r} is closed", path=self._file_path)
-        if not isinstance(offset, int):
-            raise TypeError(f"an offset must be an int, not {type(offset).__name__}")
-        if not 0 <= offset <= MAX_OFFSET:
-            raise ValueError(f"offset {offset}: 0 to {MAX_OFFSET} is due")
+        _check_offset(offset)
 
     def _keep(self, offset: int) -> None:
         self._lock.check()
@@ -196,6 +196,13 @@ class Offset:
         replace_file(self._disk, temporary, self._file_path, OFFSET.pack(offset))
         self._value = offset
         self._kept = True
+
+
+def _check_offset(offset: int) -> None:
+    if not isinstance(offset, int):
+        raise TypeError(f"an offset must be an int, not {type(offset).__name__}")
+    if not 0 <= offset <= MAX_OFFSET:
+        raise ValueError(f"offset {offset}: 0 to {MAX_OFFSET} is due")
 
 
 def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable
 from typing import Final
 
@@ -131,8 +132,8 @@ class SharedEnd:
     def _catch_up(self, size: int) -> bool:
         """Measure what others appended; False where it is not all whole messages."""
         assert self.file is not None
-        if size < self.position:
-            return False
+        if size < self.position or size - self.position > _INDEX_BYTES:
+            return False  # so much is walked piece by piece
         data = self.file.read(size - self.position, self.position)
         try:
             run = measure(data, 0, len(data), self.offset, len(data))
@@ -195,7 +196,11 @@ class SharedEnd:
         self._sealed(self.offset)
         self._take(start_segment(self._directory, self.offset))
         if self._retention is not None:
-            clean(self._directory, self._retention)
+            try:
+                clean(self._directory, self._retention, wait=False)
+            except OSError as error:
+                path = self._directory.path
+                warnings.warn(f"retention failed in {path}: {error}", RuntimeWarning, stacklevel=2)
 
     def _sign(self) -> None:
         """Leave a mark that nobody has seen before."""

@@ -216,3 +216,45 @@ def test_what_is_kept_has_a_checksum(tmp_path: Path) -> None:
             w.append_once("p", 1, [b"a"])
         assert raised.value.path == str(done)
         assert w.offset == 1
+
+
+@pytest.mark.parametrize("keep_bytes", [1, 400, 1000, 2000])
+def test_what_retention_took_of_a_batch_is_not_appended_again(keep_bytes: int, tmp_path: Path) -> None:
+    rows = [b"%03d" % n for n in range(100)]
+
+    def strike(verb: str, file: File | None, data: bytes) -> None:
+        if data.find(b'"batches"') >= 0:
+            raise OSError(errno.EIO, "the batch is appended, and nobody has written that down")
+
+    w = sej.Writer(tmp_path, segment_bytes=300, disk=HookedDisk(strike))
+    w.append_many([b"old"] * 10)
+    with pytest.raises(WriterFailedError):
+        w.append_once("p", 1, rows)
+    w.close()
+    sej.Journal(tmp_path).clean(max_bytes=keep_bytes)
+    left = read_all(tmp_path)
+    assert values(left) == rows[-len(left) :] and len(left) < 100
+    with sej.Writer(tmp_path) as w:
+        assert w.append_once("p", 1, rows) == range(10, 110)
+    assert read_all(tmp_path) == left
+
+
+def test_where_others_wrote_behind_what_retention_took_the_batch_is_appended(tmp_path: Path) -> None:
+    rows = [b"%03d" % n for n in range(100)]
+
+    def strike(verb: str, file: File | None, data: bytes) -> None:
+        if file is not None and file.path.endswith(".jnl") and b"000" in data:
+            raise OSError(errno.EIO, "nothing of the batch is appended")
+
+    w = sej.Writer(tmp_path, segment_bytes=300, disk=HookedDisk(strike))
+    w.append_many([b"old"] * 10)
+    with pytest.raises(WriterFailedError):
+        w.append_once("p", 1, rows)
+    w.close()
+    name = segment(tmp_path, 10)
+    name.write_bytes(b"".join(encoded(10 + n, STAMP, 0, b"", b"foreign") for n in range(10)))
+    segment(tmp_path, 20).write_bytes(b"".join(encoded(20 + n, STAMP, 0, b"", b"foreign") for n in range(10)))
+    sej.Journal(tmp_path).clean(max_bytes=1)
+    with sej.Writer(tmp_path) as w:
+        assert w.append_once("p", 1, rows) == range(30, 130)
+    assert values(read_all(tmp_path)) == [b"foreign"] * 10 + rows

@@ -1,14 +1,16 @@
 """Kept offsets: eight bytes, never a silent jump, never ahead of the journal, one reader of a name."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 import sej
 from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
+from sej.disk import File
 from tests.crash.disk import CrashDisk
-from tests.sej.hooks import script
+from tests.sej.hooks import HookedDisk, Worker, script
 from tests.sej.support import sample
 
 
@@ -192,3 +194,37 @@ def test_a_temporary_file_left_behind_is_no_offset(tmp_path: Path) -> None:
         assert o.value == 0
         o.commit(1)
     assert sej.Journal(tmp_path).offsets() == {"r": 1}
+
+
+@pytest.mark.parametrize("default", [-1, 1 << 63])
+def test_a_default_that_no_journal_reaches_is_refused(default: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is due"):
+        sej.Offset(journal(tmp_path), "r", default=default)
+    with pytest.raises(TypeError, match="must be an int"):
+        sej.Offset(tmp_path, "r", default="first")  # type: ignore[arg-type]
+    assert sej.Journal(tmp_path).offsets() == {}
+
+
+def test_closing_waits_for_a_commit_in_another_thread(tmp_path: Path) -> None:
+    inside, on = threading.Event(), threading.Event()
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "rename" and threading.current_thread() is committing:
+            inside.set()
+            assert on.wait(30)
+
+    journal(tmp_path)
+    committing: Worker | None = None
+    o = sej.Offset(tmp_path, "r", disk=HookedDisk(hook))
+    with o._guard:
+        committing = Worker(lambda: o.commit(5))
+    assert inside.wait(30)
+    closing = Worker(o.close)
+    closing.join(0.05)
+    with pytest.raises(LockedError):
+        sej.Offset(tmp_path, "r")
+    on.set()
+    committing.result()
+    closing.result()
+    with sej.Offset(tmp_path, "r") as again:
+        assert again.value == 5
