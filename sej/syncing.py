@@ -61,8 +61,10 @@ class Syncer:
         self._closing = False
         self._thread: threading.Thread | None = None
         if interval_s is not None:
-            if interval_s <= 0:
-                raise ValueError(f"sync_interval_s {interval_s}: more than 0 is due")
+            if not 0 < interval_s <= threading.TIMEOUT_MAX:
+                raise ValueError(
+                    f"sync_interval_s {interval_s}: more than 0, and no more than threads can wait, is due"
+                )
             self._start()
 
     def commit(self, offset: int) -> None:
