@@ -141,25 +141,34 @@ def read_blocks(file: File, position: int, due: int) -> Iterator[Block]:
             while at < there:
                 try:
                     run = measure(view, at, there, due, BLOCK_BYTES)
+                    if run.position - at < BLOCK_BYTES and position + there < size:
+                        if at:
+                            break
+                        claimed = _whole(view, run.position, there)
                 except DecodeError:
                     return
-                if not run.messages or (run.position - at < BLOCK_BYTES and position + there < size and at):
+                if (claimed is not None and len(memory) < claimed <= size - position) or not run.messages:
                     break
                 crc = crc32c(view[at : run.position])
                 times = run.first_timestamp, run.last_timestamp, run.newest_timestamp
                 yield Block(position + at, position + run.position, due, run.messages, crc, *times)
                 due += run.messages
                 at = run.position
-            if at == 0:
-                try:
-                    claimed = message_size(view, 0, there)
-                except DecodeError:
-                    return
-                if claimed is None or claimed <= len(memory) or claimed > size - position:
-                    return
-        if claimed is not None:
-            memory = bytearray(claimed)  # one message that is larger than what is read at once
-        position += at
+        if at:
+            position += at
+        elif claimed is not None and len(memory) < claimed <= size - position:
+            memory = bytearray(claimed)  # the block ends with a message that is larger than what is read at once
+        else:
+            return
+
+
+def _whole(view: memoryview, start: int, there: int) -> int | None:
+    """How many bytes it takes to have the message at start too; None where that is none, or cannot be told."""
+    try:
+        claimed = message_size(view, start, there)
+    except DecodeError:
+        return None
+    return None if claimed is None else start + claimed
 
 
 def check_block(file: File, block: Block) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import sej
 from sej import CorruptionError
 from sej.checksum import crc32c
+from sej.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk, HookedDisk
 from tests.sej.support import encoded, packed, read_all, segment, segments
@@ -315,3 +316,28 @@ def test_what_a_dead_writer_had_staged_is_swept(path: Path) -> None:
         (path / "tmp" / name).write_bytes(b"left")
     sej.Writer(path).close()
     assert sorted(file.name for file in (path / "tmp").iterdir()) == ["reader.ofs"]
+
+
+@pytest.mark.parametrize("small", [1, 200_000])
+@pytest.mark.parametrize("large", [1 << 20, 3 << 20])
+def test_a_message_that_is_larger_than_what_is_read_at_once_ends_a_block(
+    tmp_path: Path, small: int, large: int
+) -> None:
+    values = [bytes(small), bytes(large), b"behind"]
+    with SharedWriter(tmp_path) as w:  # it knows the end alone, and indexes what stands before that when it opens
+        for value in values:
+            w.append(value)
+    with sej.Scanner(tmp_path, 1) as s:
+        assert [message.value for message in s] == values[1:]
+    with sej.Writer(tmp_path) as w:
+        assert w.append(b"on") == 3
+    with SharedWriter(tmp_path) as w:
+        assert w.append(b"and on") == 4
+    assert sej.Journal(tmp_path).verify() == []
+    whole = entries(tmp_path)[0]
+    assert int.from_bytes(whole[24:28], "big") == 2
+    segment(tmp_path, 0).write_bytes(segment(tmp_path, 0).read_bytes()[:-40] + bytes(40))  # what is torn is in no block
+    index(tmp_path).unlink()
+    with sej.Writer(tmp_path) as w:
+        assert w.recovery is not None and w.offset == 3
+    assert sej.Journal(tmp_path).verify() == []
