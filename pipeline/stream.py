@@ -116,6 +116,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where everything ends now: this run goes that far and no further."""
+        self._root.look()  # bytes behind the last whole message are judged at the second look
         self._target = {name: follower.end for name, follower in self._root.look().items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
