@@ -7,7 +7,6 @@ which is counted.
 
 import random
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 import sej
 from tests.crash.consuming import MAX_ATTEMPTS, NAMES
 from tests.crash.herd import Herd, chance
+from tests.crash.past import Past
 
 
 class World(Herd):
@@ -43,86 +43,6 @@ def history(folder: Path, seconds: float, processes: int) -> None:
     judge(world)
 
 
-class Past:
-    """What was said of one name, told in the order of time."""
-
-    def __init__(self, ended: set[str], buried: set[int]) -> None:
-        """ended: runs that may have left in order; buried: the dead letters."""
-        self.ended = ended
-        self.buried = buried
-        self.done: set[int] = set()
-        self.kept = 0
-        self.run = ""
-        self.over: set[str] = set()
-        self.in_hand: tuple[int, int] | None = None
-        self.reached = 0
-        self.noted: Counter[int] = Counter()
-        self.tried: Counter[int] = Counter()
-        self.failed: Counter[int] = Counter()
-        self.used: Counter[int] = Counter()
-        self.note = -1
-
-    def tell(self, run: str, word: str, *about: int) -> None:
-        if word == "kept":
-            self.keep(about[0])
-            return
-        if word == "over":  # said when somebody else may have the name
-            self.keep(about[0])
-            return
-        if run != self.run:
-            self.leave()
-            assert run not in self.over, "two had one name at once"
-            self.over.add(run)
-            self.run = run
-        getattr(self, f"_{word}")(*about)
-
-    def keep(self, offset: int) -> None:
-        missing = [n for n in range(self.kept, offset) if n not in self.done and n not in self.buried]
-        assert not missing, f"{missing} were passed over"
-        self.kept = max(self.kept, offset)
-
-    def leave(self) -> None:
-        """Whoever had the name is gone."""
-        if self.run in self.ended:
-            self.tried.clear()
-        elif self.note >= 0:
-            self.noted[self.note] += 1
-            self.used[self.note] = max(self.used[self.note], self.noted[self.note])
-        self.failed.clear()
-        self.in_hand = None
-        self.note = -1
-
-    def _note(self, offset: int, attempts: int) -> None:
-        if offset >= 0:
-            self.note = offset
-            assert self.tried[offset] < attempts <= self.noted[offset] + 1, f"attempts at {offset} are {attempts}"
-
-    def _begin(self, first: int, last: int) -> None:
-        assert self.in_hand is None, "one after another"
-        assert first >= self.kept, f"{first} came back behind {self.kept}"
-        while self.reached in self.done or self.reached in self.buried:
-            self.reached += 1
-        assert first <= self.reached, f"{first} came before {self.reached}"
-        self.in_hand = first, last
-        if self.note == first and not self.failed[first]:
-            self.tried[first] += 1
-
-    def _fail(self, first: int, last: int) -> None:
-        assert self.in_hand == (first, last)
-        self.in_hand = None
-        if first == last:
-            self.failed[first] += 1
-            self.used[first] = max(self.used[first], self.noted[first] + self.failed[first])
-
-    def _end(self, first: int, last: int) -> None:
-        assert self.in_hand == (first, last)
-        self.in_hand = None
-        self.done.update(range(first, last + 1))
-
-    def _stop(self) -> None:
-        pass
-
-
 def drained(world: World, name: str) -> list[int]:
     found: list[int] = []
     consumer = sej.Consumer(world.path, name, max_attempts=MAX_ATTEMPTS, dead_letter=f"{world.path}-dead", timeout=0.0)
@@ -140,14 +60,11 @@ def judge(world: World) -> None:
         rows = [row for row in lines if row[1] == name]
         mine = [letter for letter in letters if letter.reader == name]
         buried = {letter.message.offset for letter in mine}
-        past = Past({row[2] for row in rows if row[3] in ("over", "stop")}, buried)
+        ended, stopped = ({row[2] for row in rows if row[3] == word} for word in ("over", "stop"))
+        past = Past(ended, stopped, buried)
         for _, _, run, word, *about in rows:
             past.tell(run, word, *map(int, about))
-        past.leave()
-        assert past.kept <= min(left[name], default=past.kept), "what is kept came back"
-        past.done.update(left[name])
-        past.keep(journal.end_offset)
-        assert left[name] == sorted(left[name])
+        past.end(left[name], journal.end_offset)
         assert len(buried) == len(mine), "two letters of one message"
         for letter in mine:
             assert past.used[letter.message.offset] >= MAX_ATTEMPTS, f"{letter} was given up early"
