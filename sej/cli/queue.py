@@ -6,9 +6,12 @@ import glob
 import json as jsonlib
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,10 +21,12 @@ import click
 from sej.backends import BACKENDS, open_queue
 from sej.cli.choosing import DURATION, JSON, form_options
 from sej.cli.exits import Exit
-from sej.cli.output import print_messages, text_or_b64
+from sej.cli.output import as_json, print_messages, text_or_b64
 from sej.cli.programs import require_program
 from sej.directory import Directory
 from sej.disk import OS
+from sej.errors import LeaseLostError, SejError
+from sej.message import Message
 from sej.work import Item, WorkQueue
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
@@ -98,15 +103,34 @@ def queue() -> None:
 @click.option(
     "--priority", type=click.IntRange(-3, 3), default=0, show_default=True, help="The highest is served first."
 )
-def put(place: _Place, values: tuple[str, ...], key: str, delay: float, priority: int) -> None:
+@click.option("--expire", type=DURATION, help="After how long nobody wants it any more, as in 1d.")
+@click.option("--dedupe-key", help="Put nothing where the same was put within the hour; for one item.")
+def put(
+    place: _Place,
+    values: tuple[str, ...],
+    key: str,
+    delay: float,
+    priority: int,
+    expire: float | None,
+    dedupe_key: str | None,
+) -> None:
     r"""Put items: the values, or each line of standard input.
 
     Example: sej queue put mails 'to alice' 'to bob'
     """
     items = [os.fsencode(value) for value in values] or _lines(sys.stdin.buffer.read())
+    if dedupe_key is not None and len(items) != 1:
+        raise click.UsageError(f"--dedupe-key is of one item, and there are {len(items)}")
     with place.open() as opened:
         if items:
-            opened.put_many(items, [os.fsencode(key)] * len(items) if key else None, delay_s=delay, priority=priority)
+            opened.put_many(
+                items,
+                [os.fsencode(key)] * len(items) if key else None,
+                delay_s=delay,
+                priority=priority,
+                expire_s=expire,
+                dedupe_keys=None if dedupe_key is None else [os.fsencode(dedupe_key)],
+            )
     if sys.stderr.isatty():
         click.echo(f"put {len(items)}", err=True)
 
@@ -116,7 +140,14 @@ def put(place: _Place, values: tuple[str, ...], key: str, delay: float, priority
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--count", type=click.IntRange(min=1), help="Items to take; without it one, or with a COMMAND all.")
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
-@click.option("--lease", type=DURATION, default="60s", show_default=True, help="How long an item may take.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for ever.")
+@click.option(
+    "--lease",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="How long an item is held; that is renewed while COMMAND runs.",
+)
 @click.option(
     "--max-attempts", type=click.IntRange(min=1), default=5, show_default=True, help="After so many it is dead."
 )
@@ -126,6 +157,7 @@ def get(
     command: tuple[str, ...],
     count: int | None,
     timeout: float,
+    follow: bool,
     lease: float,
     max_attempts: int,
     json: bool,
@@ -134,25 +166,76 @@ def get(
 
     The command's environment has SEJ_ATTEMPT and SEJ_KEY. An item is done when it ends with 0, and goes back when it
     does not; after --max-attempts it is dead. Exit code 4: nothing was there; 1: the command failed for an item.
+    SIGTERM ends after the item in hand.
 
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
     require_program(command)
     taken, failed = 0, False
-    with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened:
-        limit = count if count is not None else sys.maxsize if command else 1
-        while taken < limit and (item := opened.get(timeout)) is not None:
+    limit = count if count is not None else sys.maxsize if command else 1
+    until = _until_sigterm() if command else _until_reader_leaves()
+    with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened, until as stopped:
+        renewed_s = lease if "extend" in opened.can else None
+        while taken < limit and (item := stopped.get(opened, None if follow else timeout)) is not None:
             taken += 1
             if command:
-                failed = not _work(place.path, item, command) or failed
+                failed = not _work(place.path, item, command, renewed_s) or failed
             else:
                 sys.stdout.buffer.write(_row(item) if json else item.value + b"\n")
                 sys.stdout.flush()
                 item.done()
-    if not taken:
+    if not taken and not stopped.asked:
         raise SystemExit(Exit.MISSING)
     if failed:
         raise SystemExit(Exit.WRONG)
+
+
+class _Terminated(BaseException):
+    """SIGTERM, while there is nothing in hand."""
+
+
+class _Stop:
+    """Whether to stop before the next item."""
+
+    asked = waiting = False
+
+    def get(self, opened: WorkQueue, timeout: float | None) -> Item | None:
+        """The next item; None where there is none, or none is wanted any more."""
+        try:
+            self.waiting = True
+            return None if self.asked else opened.get(timeout)
+        except _Terminated:
+            return None
+        finally:
+            self.waiting = False
+
+    def ask(self, *_: object) -> None:
+        """As the handler of a signal."""
+        self.asked = True
+        if self.waiting:
+            raise _Terminated
+
+
+@contextmanager
+def _until_sigterm() -> Iterator[_Stop]:
+    """SIGTERM lets the command end that works on an item: nobody else may get the item meanwhile."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGTERM, stop.ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _until_reader_leaves() -> Iterator[_Stop]:
+    from sej.cli.pipes import until_reader_leaves
+
+    with until_reader_leaves() if threading.current_thread() is threading.main_thread() else nullcontext():
+        yield _Stop()
 
 
 @queue.command
@@ -229,19 +312,48 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _row(item: Item) -> bytes:
-    row = {**text_or_b64("key", item.key), **text_or_b64("value", item.value), "attempts": item.attempts}
-    return jsonlib.dumps(row, ensure_ascii=False).encode() + b"\n"
+    """The item as JSON; on a journal with what is said of a message everywhere."""
+    message = item.message
+    if isinstance(message, Message):
+        line = as_json(message)
+    else:
+        row = {**text_or_b64("key", item.key), **text_or_b64("value", item.value)}
+        line = jsonlib.dumps(row, ensure_ascii=False)
+    return f'{line[:-1]}, "attempts": {item.attempts}}}\n'.encode()
 
 
-def _work(path: Path, item: Item, command: tuple[str, ...]) -> bool:
-    """Run the command for an item; whether it ended well."""
+def _work(path: Path, item: Item, command: tuple[str, ...], lease_s: float | None) -> bool:
+    """Run the command for an item, and hold that as long; whether it ended well."""
     key = item.key.decode(errors="surrogateescape")
     environment = {**os.environ, "SEJ_ATTEMPT": str(item.attempts), **({} if "\0" in key else {"SEJ_KEY": key})}
-    done = subprocess.run(command, input=item.value, env=environment, check=False)
-    if done.returncode == 0:
-        item.done()
-        return True
-    reason = f"exit code {done.returncode}"
+    with nullcontext() if lease_s is None else _renewed(item, lease_s):
+        code = subprocess.run(command, input=item.value, env=environment, check=False).returncode
+    reason = f"exit code {code}"
+    try:
+        if code == 0:
+            item.done()
+            return True
+        item.retry(reason=reason)
+    except LeaseLostError as error:
+        reason += f", but {error}"
     click.echo(f"sej: {path}: attempt {item.attempts} of an item: {command[0]}: {reason}", err=True)
-    item.retry(reason=reason)
     return False
+
+
+@contextmanager
+def _renewed(item: Item, lease_s: float) -> Iterator[None]:
+    """Hold an item for longer than its lease; where it is lost all the same, who ends it says so."""
+    over = threading.Event()
+
+    def renew() -> None:
+        with suppress(SejError):
+            while not over.wait(lease_s / 3):
+                item.extend(lease_s)
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

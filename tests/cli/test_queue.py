@@ -2,13 +2,19 @@
 
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import sej as library
-from tests.cli.command import sej
+from sej.cli.output import iso_time
+from sej.cli.queue import _renewed, _work
+from tests.cli.command import sej, start
+from tests.queue.support import FakeClock, opened
+from tests.sej.hooks import until
 
 FAIL = [sys.executable, "-S", "-c", "import sys; sys.exit(3)"]
 CAT = [sys.executable, "-S", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read().upper())"]
@@ -80,7 +86,8 @@ def test_what_fails_is_said_and_counts(tmp_path: Path) -> None:
     assert sej("queue", "get", queue, "--", "./no-such-program").returncode == 2
     assert sej("queue", "get", queue, "--cuont", "3").returncode == 2
     row = json.loads(sej("queue", "get", "--json", "--timeout", "30s", queue).stdout)
-    assert row == {"key": "k", "value": "one", "attempts": 2}
+    timestamp = row.pop("timestamp_ns")
+    assert row == {"offset": 0, "time": iso_time(timestamp), "type": 0, "key": "k", "value": "one", "attempts": 2}
 
 
 @pytest.mark.parametrize("backend", ["kestrel", "libkestrel"])
@@ -114,3 +121,101 @@ def test_items_and_keys_may_be_any_bytes(tmp_path: Path) -> None:
     assert sej("append", "--key", key, queue, stdin=b"x\n").returncode == 0
     (message,) = library.Journal(queue).tail(1)
     assert message.key == b"\xff\xfe"
+
+
+def test_an_item_may_expire_and_be_put_once(tmp_path: Path) -> None:
+    queue = tmp_path / "mails"
+    for _ in range(2):
+        assert sej("queue", "put", "--dedupe-key", "17", queue, "one").returncode == 0
+    assert sej("queue", "put", "--expire", "0s", queue, "late").returncode == 0
+    done = sej("queue", "put", "--dedupe-key", "17", queue, "one", "two")
+    assert done.returncode == 2 and b"--dedupe-key is of one item, and there are 2" in done.stderr
+    assert sej("queue", "get", "--count", "9", queue).stdout == b"one\n"
+    assert sej("queue", "put", "--expire", "1h", tmp_path / "mails.tq", "one").returncode == 1
+
+
+def test_sigterm_ends_after_the_item_in_hand(queue: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    sej("queue", "put", queue, "one", "two")
+    program = "import sys; print('begun', flush=True); sys.exit(len(open(sys.argv[1]).read()))"
+    with start("queue", "get", "--follow", queue, "--", sys.executable, "-S", "-c", program, gate) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGTERM)
+        gate.write_bytes(b"")  # goes on when the program has opened it
+        assert process.wait(60) == 0
+    found = stats(queue)
+    assert (found["ready"], found["leased"], found["done"]) == (1, 0, 1)
+
+
+def test_sigterm_ends_a_wait_for_an_item(queue: Path) -> None:
+    sej("queue", "put", queue, "one")
+    with start("queue", "get", "--follow", queue, "--", *CAT) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(3) == b"ONE"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert stats(queue)["done"] == 1
+
+
+def test_a_wait_ends_with_its_reader(queue: Path) -> None:
+    sej("queue", "put", queue, "one")
+    with start("queue", "get", "--follow", "--count", "5", queue) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        process.stdout.close()
+        assert process.wait(60) == 0
+
+
+class Held(library.Item):
+    """Counts how often it was extended, and is lost then."""
+
+    value = key = b""
+    message = None
+    attempts, ended = 1, False
+
+    def __init__(self, lost_after: int) -> None:
+        self.times, self.lost_after = 0, lost_after
+
+    def extend(self, lease_s: float) -> None:
+        self.times += 1
+        if self.times == self.lost_after:
+            raise library.LeaseLostError("lost")
+
+    def done(self) -> None:
+        """Not here."""
+
+    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+        """Not here."""
+
+    def fail(self, reason: str = "") -> None:
+        """Not here."""
+
+
+def test_an_item_is_held_while_its_command_runs() -> None:
+    threads = threading.active_count()
+    item = Held(4)
+    with _renewed(item, 0.003):
+        until(lambda: item.times == 3)
+        until(lambda: threading.active_count() == threads)  # it was lost, and nothing more can be done
+    assert item.times == 4
+    item = Held(0)
+    with _renewed(item, 0.003):
+        until(lambda: item.times > 2)
+    assert threading.active_count() == threads
+
+
+def test_what_was_lost_all_the_same_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    clock = FakeClock()
+    with opened(tmp_path, clock, lease_s=10) as q, opened(tmp_path, clock) as other:
+        for command in ([sys.executable, "-S", "-c", ""], FAIL):
+            q.put(b"one")
+            item = q.get(timeout=0)
+            assert item is not None
+            clock.move(11)
+            again = other.get(timeout=0)
+            assert again is not None
+            assert not _work(tmp_path, item, tuple(command), None)
+            assert "is not held any more" in capfd.readouterr().err
+            again.done()
