@@ -132,7 +132,7 @@ class Batches:
         """Where batch number of name is, or None where it is not in the journal.
 
         Raises:
-            BatchConflictError: the number is below one whose record is gone.
+            BatchConflictError: the number is new and below the last one, or so old that its record is gone.
         """
         found = next((done for done in self._load(name) if done.number == number), None)
         if found is None:
@@ -298,9 +298,13 @@ class Batches:
                     )
                 return done
         if known and number < known[-1].number:
+            what = (
+                f"it is not among the newest {KEPT_BATCHES}, and whether it is in the journal is not known any more"
+                if len(known) >= KEPT_BATCHES and number < known[0].number
+                else f"it is not in the journal; a new batch needs a number above {known[-1].number}"
+            )
             raise BatchConflictError(
-                f"batch {number} of {name!r} comes after batch {known[-1].number} and is not among the newest"
-                f" {KEPT_BATCHES}: whether it is in the journal is not known any more",
+                f"batch {number} of {name!r} comes behind batch {known[-1].number}, and numbers rise: {what}",
                 path=self._directory.path,
             )
         return None

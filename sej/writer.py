@@ -259,7 +259,8 @@ class Writer(Appender):
             Its offsets. Where messages of a foreign writer came between, the range spans them too.
 
         Raises:
-            BatchConflictError: the number came before with other messages, or is below one whose record is gone.
+            BatchConflictError: the number came before with other messages, or is new and below the last one, or so old
+                that its record is gone.
         """
         values, keys = list(values), None if keys is None else list(keys)
         with self._alone():
@@ -280,7 +281,7 @@ class Writer(Appender):
 
         Raises:
             DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
-            BatchConflictError: the number is below one whose record is gone.
+            BatchConflictError: the number is new and below the last one, or so old that its record is gone.
         """
         with self._alone():
             return self._batches.append_encoded(self, name, number, chunks)
