@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,9 @@ _QUEUE: Final = click.argument("path", metavar="FILE", type=click.Path(path_type
 _POSITIONS: Final = click.argument("positions", metavar="POSITION...", nargs=-1, required=True, type=int)
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
 _ALL: Final = "all"
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
+_NAMED: Final = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\\": b"\\\\"}
+"""What would break a line or reach the terminal is shown as ``sej scan`` shows it."""
 _SHOWN: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical, MessageStatus.comment)
 
 
@@ -282,5 +286,5 @@ def _show(messages: Iterable[Message], *, json: bool) -> None:
             }
             out.write(jsonlib.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
         else:
-            text = message.value_bytes.replace(b"\\", b"\\\\").replace(b"\n", b"\\n")
+            text = _CONTROL.sub(lambda found: _NAMED.get(found[0]) or b"\\x%02x" % found[0][0], message.value_bytes)
             out.write(b"%d\t%b\t%b\n" % (message.position, message.status.name.encode(), text))

@@ -39,6 +39,12 @@ def test_add_next_done_fail(jobs: Path) -> None:
     assert listed(jobs) == [("queued", "three"), ("queued", "four")]
 
 
+def test_what_a_person_typed_reaches_no_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\x1b[31m\tb\\c\r.\n d\x7f\n")
+    assert sej("tq", "list", path).stdout == rb"0	queued	a\x1b[31m\tb\\c\r.\nd\x7f" + b"\n"
+
+
 def test_claim_runs_a_command(jobs: Path) -> None:
     assert sej("tq", "claim", jobs, "--", *CAT).stdout == b"ONE"
     sej("tq", "add", jobs, "last", "--variable", "retries=0 ")
