@@ -393,11 +393,14 @@ class Cursor:
             return self._pass_gap(Gap(reader.due, following, str(error)))
         if self._on_corruption == "raise":
             raise damage.error(reader.path) from error
-        self.gaps.append(Gap(reader.due, max(damage.follower.offset, reader.due), str(error)))
-        if damage.follower.offset < reader.due:  # an older message once more: pass over it
-            reader.skip(damage.follower.end, reader.due)
-        else:
+        belongs = reader.due <= damage.follower.offset and (following is None or damage.follower.offset < following)
+        gap = Gap(reader.due, damage.follower.offset if belongs else reader.due, str(error))
+        if gap.missing or [gap[:2]] != [last[:2] for last in self.gaps[-1:]]:  # once for all that are passed over here
+            self.gaps.append(gap)
+        if belongs:
             reader.skip(damage.follower.position, damage.follower.offset)
+        else:  # an older message once more, or one that another segment has: pass over it
+            reader.skip(damage.follower.end, reader.due)
         self.due = max(self.due, reader.due)
         return True
 

@@ -150,6 +150,13 @@ def _look(file: File, position: int, due: int, size: int) -> _Look | None:
     return _Look(reason, Candidate(position, position + claimed, offset))
 
 
+def _message_at(file: File, position: int, due: int, size: int) -> Candidate | None:
+    if position >= size or _look(file, position, due, size) is not None:
+        return None
+    claimed = message_size(head := file.read(min(_HEADS_BYTES, size - position), position), 0, len(head))
+    return None if claimed is None else Candidate(position, position + claimed, due)
+
+
 def what_is_wrong(file: File, position: int, due: int) -> str | None:
     """Why no message with the due offset starts at position; None: one does, or the file ends there."""
     found = _look(file, position, due, file.status().size)
@@ -166,7 +173,9 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
     if found is None:
         return None
     if found.instead is not None:
-        return Damage(position, due, size - position, found.reason, found.instead)
+        # Where the one that is due next stands behind it, only its offset is damaged.
+        behind = _message_at(file, found.instead.end, due + 1, size)
+        return Damage(position, due, size - position, found.reason, behind or found.instead)
     if found.chained:
         chains = _chains(file, position, due, size, position)
         follower = next((start for start, reaches_end in chains if reaches_end), None)

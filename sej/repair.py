@@ -131,8 +131,10 @@ def _plan(file: File, segment: Segment, floor: int, ceiling: int) -> _Plan:
     size = file.status().size
     end, stop = good_end(file, 0, segment.first_offset)
     runs = [_Run(0, end, segment.first_offset, stop)]
+    if stop > ceiling:
+        runs = [_Run(0, _place(file, runs[0], ceiling), segment.first_offset, ceiling)]
     # The last segment may end with a torn write, as opening would cut it; others were whole when they were left.
-    if end < size and not (ceiling == MAX_OFFSET and is_torn(file, end, stop)):
+    if end < size and stop <= ceiling and not (ceiling == MAX_OFFSET and is_torn(file, end, stop)):
         runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
     if len(runs) > 1 and _is_far(*runs[-2:]):
         runs.pop()

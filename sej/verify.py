@@ -10,6 +10,7 @@ from sej.disk import File
 from sej.errors import CorruptionError
 from sej.gaps import Gap, read_gaps
 from sej.index import IndexFile, verify_block
+from sej.maintenance import merged_away
 from sej.recovery import Damage, find_damage, good_end
 
 __all__ = ["Problem", "verify"]
@@ -49,7 +50,7 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
     What looks wrong is looked at again where somebody else has changed the segments meanwhile.
     """
     problems: dict[str, list[Problem]] = {}
-    segments, gaps = directory.segments(), read_gaps(directory)
+    segments, gaps = _segments(directory), read_gaps(directory)
     sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
     at = read = 0
     while at < len(segments):
@@ -59,14 +60,14 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
         try:
             file = directory.disk.open(segment.path, "read")
         except FileNotFoundError:  # retention took it, or a merge, which put it into another one
-            segments = directory.segments()
+            segments = _segments(directory)
             at = max(containing(segments, segment.first_offset), 0)
             continue
         try:
             following = segments[at + 1].first_offset if at + 1 < len(segments) else None
             found = _problems(directory, segment, file, following, gaps)
             if found:
-                again = directory.segments()
+                again = _segments(directory)
                 if again != segments or not is_still(directory.disk, segment, file):
                     segments, gaps = again, read_gaps(directory)
                     at = max(containing(segments, segment.first_offset), 0)
@@ -83,6 +84,13 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
     return listed
 
 
+def _segments(directory: Directory) -> list[Segment]:
+    """The segments, without those that a merge has joined and not removed so far."""
+    segments = directory.segments()
+    gone = merged_away(directory)
+    return [segment for segment in segments if segment not in gone] if gone else segments
+
+
 def _problems(
     directory: Directory, segment: Segment, file: File, following: int | None, gaps: list[Gap]
 ) -> list[Problem]:
@@ -92,6 +100,9 @@ def _problems(
     if following is not None and following > due and not recorded:
         reason = f"messages {due} to {following - 1} are missing before the next segment"
         problems.append(Problem("gap", segment.path, file.status().size, due, reason))
+    if following is not None and following < due and not problems:
+        reason = f"messages {following} to {due - 1} stand in the next segment, too: two writers were at work"
+        problems.append(Problem("corruption", segment.path, file.status().size, following, reason))
     return problems
 
 
@@ -104,12 +115,14 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
         damage = find_damage(file, position, due)
         if damage is None:
             break
-        problems.append(_problem(segment, damage, last=last))
-        if damage.follower is None:
+        problem = _problem(segment, damage, last=last)
+        if problems and problems[-1].end == position and problem.end is not None:
+            problems[-1] = problems[-1]._replace(end=problem.end, next_offset=problem.next_offset)
+        else:  # else there was no good message between: it is one problem, however many messages it has
+            problems.append(problem)
+        if problem.end is None or problem.next_offset is None:
             break
-        position, due = damage.follower.position, damage.follower.offset
-        if damage.follower.offset < damage.offset:
-            position, due = damage.follower.end, damage.offset
+        position, due = problem.end, problem.next_offset
     if not problems:
         for block in IndexFile(directory, segment).sound_blocks(file):
             try:
@@ -124,10 +137,10 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
 def _problem(segment: Segment, damage: Damage, *, last: bool) -> Problem:
     if damage.follower is not None:
         reason = f"{damage.reason}; message {damage.follower.offset} follows at position {damage.follower.position}"
-        follower = damage.follower
-        return Problem(
-            "corruption", segment.path, damage.position, damage.offset, reason, follower.position, follower.offset
-        )
+        end, due = damage.follower.position, damage.follower.offset
+        if due < damage.offset:  # an older message once more
+            end, due = damage.follower.end, damage.offset
+        return Problem("corruption", segment.path, damage.position, damage.offset, reason, end, due)
     if last:
         reason = f"{damage.reason}; the next writer cuts these {damage.size} bytes and keeps them in kept/"
         return Problem("torn tail", segment.path, damage.position, damage.offset, reason)
