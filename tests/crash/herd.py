@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+import sej
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -17,6 +19,14 @@ def chance() -> random.Random:
     seed = int(os.environ.get("SEJ_SEED") or random.randrange(2**32))
     print(f"SEJ_SEED={seed}")
     return random.Random(seed)
+
+
+def letters_in(path: str) -> list[sej.DeadLetter]:
+    """The dead letters there; none where nothing was given up yet."""
+    try:
+        return list(sej.dead_letters(path))
+    except sej.JournalNotFoundError:
+        return []
 
 
 class Herd(ABC):

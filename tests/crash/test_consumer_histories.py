@@ -13,7 +13,7 @@ import pytest
 
 import sej
 from tests.crash.consuming import MAX_ATTEMPTS, NAMES
-from tests.crash.herd import Herd, chance
+from tests.crash.herd import Herd, chance, letters_in
 from tests.crash.past import Past
 
 
@@ -55,7 +55,7 @@ def judge(world: World) -> None:
     left = {name: drained(world, name) for name in NAMES}
     journal = sej.Journal(world.path)
     assert journal.verify() == []
-    letters = list(sej.dead_letters(f"{world.path}-dead"))
+    letters = letters_in(f"{world.path}-dead")
     for name in NAMES:
         rows = [row for row in lines if row[1] == name]
         mine = [letter for letter in letters if letter.reader == name]

@@ -217,11 +217,15 @@ class Crowd:
         """A reader that keeps the original's rules and knows nothing of ours."""
         outside(Path(self.path), OUTSIDE, self.dice.choice([10, 1000]), lambda n, value: self.say("stands", value, n))
 
-    def run(self) -> None:
-        acts: dict[Callable[[], None], int] = {
+    def acts(self) -> dict[Callable[[], None], int]:
+        """What it does, and how often."""
+        return {
             self.put: 25, self.put_once: 8, self.get: 25, self.get_async: 3, self.adapt: 8, self.end: 40,
             self.purge: 1, self.redrive: 1, self.look: 1, self.clean: 1, self.consume: 1, self.read: 2, self.reopen: 1,
         }  # fmt: skip
+
+    def run(self) -> None:
+        acts = self.acts()
         while True:
             self.dice.choices(list(acts), list(acts.values()))[0]()
 
@@ -272,7 +276,10 @@ def frames(data: bytes) -> list[tuple[int, str]]:
     return found
 
 
+def main(kind: type[Crowd], path: str, who: str, seed: str) -> None:
+    dice = random.Random(int(seed))
+    kind(path, who, dice, dying(random.Random(dice.random()), dice.choice([0.0, 0.3, 1.0]))).run()
+
+
 if __name__ == "__main__":
-    _path, _who, _seed = sys.argv[1:]
-    _dice = random.Random(int(_seed))
-    Crowd(_path, _who, _dice, dying(random.Random(_dice.random()), _dice.choice([0.0, 0.3, 1.0]))).run()
+    main(Crowd, *sys.argv[1:])

@@ -15,7 +15,7 @@ import pytest
 
 import sej
 from sej.queue import JournalQueue
-from tests.crash.herd import Herd, chance
+from tests.crash.herd import Herd, chance, letters_in
 from tests.queue.crowd import NAMES, OUTSIDE, PURGED, outside
 
 
@@ -32,8 +32,9 @@ class World(Herd):
         return ["tests.queue.crowd", str(self.path), who]
 
 
-def history(folder: Path, seconds: float, processes: int) -> None:
-    with World(folder, chance()) as world:
+def history(world: World, seconds: float, processes: int) -> dict[int, str]:
+    """Let them be at work, and judge; returns what stands in the journal."""
+    with world:
         for _ in range(processes):
             world.start()
         end = time.monotonic() + seconds
@@ -41,7 +42,7 @@ def history(folder: Path, seconds: float, processes: int) -> None:
             world.wait()
             if world.dice.random() < 0.5:
                 world.replace()
-    judge(world)
+    return judge(world)
 
 
 def drained(world: World) -> dict[str, Counter[int]]:
@@ -65,7 +66,7 @@ def drained(world: World) -> dict[str, Counter[int]]:
     return left
 
 
-def judge(world: World) -> None:
+def judge(world: World) -> dict[int, str]:
     stands: dict[int, str] = {}
     lines = sorted(world.lines(), key=lambda row: int(row[0]))
     for _, word, *about in lines:
@@ -75,7 +76,7 @@ def judge(world: World) -> None:
     outside(world.path, OUTSIDE, 2**63, lambda offset, value: stands.update({offset: value}))
     assert sorted(stands) == list(range(sej.Journal(world.path).end_offset))
     assert sej.Journal(world.path).verify() == []
-    letters = list(sej.dead_letters(f"{world.path}-dead")) if Path(f"{world.path}-dead").exists() else []
+    letters = letters_in(f"{world.path}-dead")
     origins = [(letter.reader, letter.message.offset) for letter in letters]
     assert len(set(origins)) == len(origins), "two letters of one item"
     put: dict[str, int | None] = {about[1]: None for _, word, *about in lines if word == "added"}
@@ -89,6 +90,7 @@ def judge(world: World) -> None:
         assert there[value] - back[value] in ((1,) if value in put else (0, 1)), f"{value}: {there[value]}"
     for name in NAMES:
         judge_queue(name, lines, stands, left[name], {offset for reader, offset in origins if reader == name})
+    return stands
 
 
 def judge_queue(name: str, lines: list[list[str]], stands: dict[int, str], left: Counter[int], dead: set[int]) -> None:
@@ -120,9 +122,9 @@ def judge_queue(name: str, lines: list[list[str]], stands: dict[int, str], left:
 
 
 def test_a_random_history(tmp_path: Path) -> None:
-    history(tmp_path, 2.0, 3)
+    history(World(tmp_path, chance()), 2.0, 3)
 
 
 @pytest.mark.torture
 def test_a_long_random_history(tmp_path: Path, torture_s: float) -> None:
-    history(tmp_path, torture_s, 5)
+    history(World(tmp_path, chance()), torture_s, 5)

@@ -1,0 +1,48 @@
+"""A process that does what a crowd at two queues does, and now and then copies their journal to a hub."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+import hub
+import sej
+from hub.wire import Copier
+from hub.wire.client import Standing
+from tests.queue.crowd import Crowd, main
+
+CLIENT = "c"
+
+
+class Local:
+    """A hub in this very process."""
+
+    def __init__(self, store: hub.Store) -> None:
+        self.store = store
+
+    def where(self, journal_dir: str) -> Standing:
+        first = self.store.first_offset(CLIENT, journal_dir)
+        return Standing(first is not None, first or 0, self.store.end_offset(CLIENT, journal_dir))
+
+    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+        for chunk in chunks:
+            yield self.store.put_encoded(CLIENT, journal_dir, chunk, create=create)
+            create = False
+
+
+class Copying(Crowd):
+    """One that copies, too."""
+
+    def copy(self) -> None:
+        with (
+            contextlib.suppress(sej.LockedError, hub.UnavailableError),  # somebody else is at it
+            hub.Store(f"{self.path}-hub", segment_bytes=self.dice.choice([500, 1 << 20]), disk=self.disk) as store,
+            Copier(self.path, Local(store), disk=self.disk) as copier,
+        ):
+            copier.run_once()
+
+    def acts(self) -> dict[Callable[[], None], int]:
+        return {**super().acts(), self.copy: 3}
+
+
+if __name__ == "__main__":
+    main(Copying, *sys.argv[1:])
