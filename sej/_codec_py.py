@@ -290,6 +290,8 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
         One that ends behind these bytes but inside the file is returned too: its trailing size is still to be checked.
     """
     reach = (end - damage) // OVERHEAD_SIZE
+    if reach < 1:
+        return None
     low, high = OFFSET.pack(due + 1), OFFSET.pack(min(due + reach, MAX_OFFSET))
     same = next((i for i in range(8) if low[i] != high[i]), 8)
     prefix = low[:same]

@@ -89,6 +89,7 @@ strays = st.builds(encoded, st.integers(0, 12), st.just(5), st.just(0), st.binar
 
 
 @given(parts=st.lists(st.one_of(noise, strays), max_size=5), due=st.integers(-1, 6), passed=st.integers(0, 400))
+@example(parts=[], due=-1, passed=0)
 @example(parts=[bytes(500), encoded(3, 0, 0, b"", b"")], due=2, passed=0)
 @example(parts=[bytes(500), encoded(0, 7, 0, b"", b"")], due=-1, passed=1 << 50)
 @example(parts=[bytes(70000), encoded(300, 0, 0, b"", b"")], due=255, passed=0)
