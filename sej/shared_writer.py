@@ -304,6 +304,7 @@ class SharedWriter:
         """Be as deep in turns as before; after the outermost let go of the lock. A second time does no harm."""
         if not depth and not self._closed:
             self._end.leave()  # before the depth says so: somebody may close this writer in here
+        if self._depth > depth:  # it was entered: what was to be encoded is written, or will not be
             self._encoding = False
         self._depth = depth
 
