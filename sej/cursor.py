@@ -251,8 +251,13 @@ class Cursor:
                 continue
             self._is_last = at == len(segments) - 1
             parked, self._parked = self._parked, None
-            if parked is None or not self._unpark(segments[at], reader, *parked):
-                self._enter(segments[at], reader)
+            try:
+                if parked is None or not self._unpark(segments[at], reader, *parked):
+                    self._enter(segments[at], reader)
+            except BaseException:
+                reader.close()
+                self._reader = None  # entered by half: its checksums may not be known
+                raise
             return reader
         raise CorruptionError("segments keep vanishing while they are opened", path=self._directory.jnl)
 
@@ -417,15 +422,17 @@ class Cursor:
         if not self._blocks and reader.status().size - self._indexed_size >= BLOCK_BYTES:
             self._load_blocks(reader)  # the index may have grown with the segment
         while self._blocks and self._blocks[-1].position <= reader.position:
-            block = self._blocks.pop()
+            block = self._blocks[-1]
             if block.end <= reader.position:
+                self._blocks.pop()
                 continue
             error = checksum_error(block, reader.load(block.position, block.end), reader.path)
             if error is None:
+                self._blocks.pop()  # not before: a read that fails is tried again
                 return
             if self._on_corruption == "raise":
-                self._blocks.append(block)
                 raise error
+            self._blocks.pop()
             # Nobody knows which of its messages changed: none of them is given out.
             self.gaps.append(Gap(max(self.due, reader.due), block.next_offset, str(error)))
             reader.skip(block.end, block.next_offset)

@@ -344,6 +344,13 @@ class _FailingRead(OsFile):
     """Fails once, in the middle of a read, when it is told to."""
 
     fail = False
+    fail_index = False
+
+    def read(self, size: int, position: int) -> bytes:
+        if type(self).fail_index and self.path.endswith(".idx"):
+            type(self).fail_index = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+        return super().read(size, position)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         if type(self).fail:
@@ -399,3 +406,20 @@ def test_a_relative_path_means_the_directory_of_the_opening(tmp_path: Path, monk
         assert values([*first, *s]) == [b"a%d" % n for n in range(10)] + [b"more"] * 10
     monkeypatch.chdir(tmp_path)
     assert sej.read_offset("a/j", "r") == 5 and sej.Journal("b/j").end_offset == 10
+
+
+@pytest.mark.parametrize("what", ["fail", "fail_index"])
+def test_after_a_read_that_failed_the_checksums_still_count(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b"%08d" % n * 4 for n in range(2000)])
+    file = segment(tmp_path, 0)
+    file.write_bytes(file.read_bytes().replace(b"00001500" * 4, b"X0001500" * 4))
+    with sej.Scanner(tmp_path, verify=True, disk=_FailingReads()) as s:
+        monkeypatch.setattr(_FailingRead, what, True)
+        with pytest.raises(OSError, match="Input/output error"):
+            s.read()
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match="CRC32C"):
+                s.read()
