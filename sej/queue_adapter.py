@@ -217,7 +217,9 @@ class AsyncQueue:
     def __init__(self, work: WorkQueue) -> None:
         """Wrap a queue; closing stays the caller's business."""
         self.work = work
-        self._waiting = ThreadPoolExecutor(1, "sej-queue")  # starts its thread when somebody waits
+        self._waiting = ThreadPoolExecutor(
+            1, "sej-queue"
+        )  # starts its thread when somebody waits, ends it with this object
         self._last_turns: _Turns | None = None
 
     async def put(self, value: Any, key: bytes = b"", *, timeout: float | None = None, **options: Any) -> int:  # noqa: ASYNC109
@@ -328,7 +330,6 @@ class AsyncQueue:
     async def close(self) -> None:
         """Close the queue."""
         await asyncio.to_thread(self.work.close)
-        self._waiting.shutdown(wait=False)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         """Item after item, waiting for each; for ever."""

@@ -65,6 +65,18 @@ def test_tasks_that_wait_take_up_one_thread(tmp_path: Path) -> None:
         asyncio.run(main(q))  # in another loop
 
 
+def test_a_crowd_is_told_of_the_close(tmp_path: Path) -> None:
+    async def main(q: Counting) -> None:
+        async with sej.AsyncQueue(q) as face:
+            tasks = [asyncio.ensure_future(face.get()) for _ in range(5)]
+            await until(lambda: q.waiting)
+        for task in tasks:
+            with pytest.raises(sej.ClosedError):
+                await task
+
+    asyncio.run(main(Counting(tmp_path)))
+
+
 def test_a_crowd_that_is_cancelled_takes_nothing_with_it(tmp_path: Path) -> None:
     async def main(q: Counting) -> None:
         face = sej.AsyncQueue(q)
