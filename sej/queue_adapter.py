@@ -217,9 +217,7 @@ class AsyncQueue:
     def __init__(self, work: WorkQueue) -> None:
         """Wrap a queue; closing stays the caller's business."""
         self.work = work
-        self._waiting = ThreadPoolExecutor(
-            1, "sej-queue"
-        )  # starts its thread when somebody waits, ends it with this object
+        self._waiting = ThreadPoolExecutor(1, "sej-queue")  # its thread begins with the first wait and ends with this
         self._last_turns: _Turns | None = None
 
     async def put(self, value: Any, key: bytes = b"", *, timeout: float | None = None, **options: Any) -> int:  # noqa: ASYNC109
