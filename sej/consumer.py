@@ -85,18 +85,18 @@ class Consumer:
             raise ValueError(f"max_attempts {max_attempts}: at least 1 is due")
         if commit_messages < 1:
             raise ValueError(f"commit_messages {commit_messages}: at least 1 is due")
-        self.path = os.fspath(path)
+        self._directory = Directory(path, disk)
+        self.path = self._directory.path
         self.name = name
         self._default = default
         self._max_attempts = max_attempts
-        self._dead_letter = dead_letter
+        self._dead_letter = None if dead_letter is None else Directory(dead_letter, disk).path
         self._timeout = timeout
         self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s
         self._commit_messages = commit_messages
         self._commit_interval_s = commit_interval_s
         self._disk = disk
-        self._directory = Directory(path, disk)
         self._stop = threading.Event()
 
     def run(self, handler: Callable[[Message], object], *, timeout: float | Start | None = FIRST) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -411,13 +412,14 @@ def file_system(path: str | os.PathLike[str]) -> str | None:
 
 def _mounts() -> Iterator[tuple[str, str]]:
     try:
-        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+        lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
     except OSError:
         return
     for line in lines:
-        fields, _, rest = line.partition(" - ")
-        point = fields.split(" ")[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-        yield point, rest.split(" ", 1)[0]
+        fields, _, rest = line.partition(b" - ")
+        if fields:
+            point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes((int(octal[1], 8),)), fields.split(b" ")[4])
+            yield os.fsdecode(point), os.fsdecode(rest.split(b" ", 1)[0])
 
 
 def _located(error: OSError, path: str, position: int) -> OSError:

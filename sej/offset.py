@@ -15,7 +15,7 @@ import threading
 from typing import Final, Self
 
 from sej.directory import Directory, check_name, containing
-from sej.disk import OS, Disk, replace_file
+from sej.disk import OS, Disk, File, replace_file
 from sej.errors import BadOffsetFileError, ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
 from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.journal import Journal, Tail
@@ -223,13 +223,20 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
         )
     if at == len(segments) - 1 and at >= 0 and offset > segments[at].first_offset:
         try:
-            file = directory.disk.open(segments[at].path, "edit")
+            file = _open_to_sync(directory.disk, segments[at].path)
         except FileNotFoundError:
             return  # sealed and merged meanwhile: both were synced
         try:
             file.sync()
         finally:
             file.close()
+
+
+def _open_to_sync(disk: Disk, path: str) -> File:
+    try:
+        return disk.open(path, "edit")
+    except PermissionError:  # a reader may sync what it may not write, where the system lets it
+        return disk.open(path, "read")
 
 
 def _read(disk: Disk, path: str) -> int | None:

@@ -201,3 +201,22 @@ def test_a_foreign_journal_is_no_place_for_dead_letters(path: Path) -> None:
 def test_senseless_options_are_refused(path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         consumer(path, **options)
+
+
+def test_relative_paths_mean_the_directory_of_the_consumers_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with sej.Writer("j") as w:
+        w.append_many([b"good", b"bad"])
+    consumer = sej.Consumer("j", "r", max_attempts=1, dead_letter="dead", timeout=0.0)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    def handle(message: sej.Message) -> None:
+        if message.value == b"bad":
+            raise ValueError(message.value)
+
+    assert consumer.run(handle) == 2
+    assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"bad"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []

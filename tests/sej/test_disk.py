@@ -205,3 +205,16 @@ def test_a_read_that_fails_says_where(tmp_path: Path) -> None:
 def test_the_file_system_has_a_name() -> None:
     assert file_system("/proc") == "proc"
     assert network_file_system("/proc") is None
+
+
+def test_mount_points_of_any_bytes_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = (
+        b"22 1 254:1 / / rw shared:1 - ext4 /dev/root rw\n"
+        b"31 22 0:27 / /odd\x0c\xc2\x85\xff rw - tmpfs none rw\n"
+        b"32 22 0:28 / /mnt/a\\040b\\012\\134040 rw - nfs4 host:/x rw\n"
+    )
+    monkeypatch.setattr(Path, "read_bytes", lambda self: table)
+    assert file_system(tmp_path) == "ext4"
+    assert file_system(os.fsdecode(b"/odd\x0c\xc2\x85\xff/j")) == "tmpfs"
+    assert network_file_system("/mnt/a b\n\\040/j") == "nfs4"
+    assert network_file_system("/mnt/a b") is None

@@ -1,5 +1,6 @@
 """Kept offsets: eight bytes, never a silent jump, never ahead of the journal, one reader of a name."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 import sej
 from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
-from sej.disk import File
+from sej.disk import File, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk, Worker, script
 from tests.sej.support import sample
@@ -228,3 +229,20 @@ def test_closing_waits_for_a_commit_in_another_thread(tmp_path: Path) -> None:
     closing.result()
     with sej.Offset(tmp_path, "r") as again:
         assert again.value == 5
+
+
+class ReadOnly(OsDisk):
+    """The real disk, for a user who may read segments and not write them."""
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if mode != "read" and os.fspath(path).endswith(".jnl"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().open(path, mode)
+
+
+def test_a_reader_needs_no_permission_to_write_segments(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b"v"] * 5)
+    with sej.Offset(tmp_path, "r", disk=ReadOnly()) as o:
+        o.commit(5)
+    assert sej.read_offset(tmp_path, "r") == 5
