@@ -215,8 +215,8 @@ def _read_marker(directory: Directory) -> _Merge | None:
         )
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(
-            "what a merge had begun cannot be read from this file; move it to kept/: the next writer sees by the segments"
-            " themselves what was joined already",
+            "what a merge had begun cannot be read from this file; move it to kept/: the next writer sees by the"
+            " segments themselves what was joined already",
             path=marker,
             position=0,
         ) from error
