@@ -32,6 +32,7 @@ __all__ = [
     "list_parts",
     "lock_path",
     "queue_names",
+    "require",
     "stamp_of",
 ]
 
@@ -142,6 +143,16 @@ def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
         parts = [pack, *(part for part in parts if _order(part) > _order(pack))]
     temporary = [path for path in temporary if path != lock_path(directory, name)]
     return Listing(parts + current, dead, temporary)
+
+
+def require(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> None:
+    """See that a queue is there, for what would else make an empty one.
+
+    Raises:
+        MissingError: there is no such directory, or no file of the queue in it.
+    """
+    if not any(list_parts(directory, name, disk)):
+        raise MissingError(f"there is no file of a queue {name!r}", path=directory)
 
 
 def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]:

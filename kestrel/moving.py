@@ -17,7 +17,7 @@ from typing import Final, Literal
 from kestrel.backlog import Backlog
 from kestrel.codec import Operation, addx
 from kestrel.errors import DamageError, MoveError
-from kestrel.files import KEPT, join
+from kestrel.files import KEPT, join, require
 from kestrel.fuse import opening
 from kestrel.journal import Dialect, read_operations
 from kestrel.packing import load, wall_clock_ms
@@ -62,10 +62,12 @@ def export(
     Raises:
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
+        MissingError: there is no such queue.
         BusyError: somebody has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
     with opening(join(directory, name)):
+        require(directory, name, disk)
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
         backlog = Backlog(storage, _MEMORY_BYTES, dialect=dialect, disk=disk)
         try:

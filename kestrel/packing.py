@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from kestrel.backlog import Backlog, Row
 from kestrel.codec import addx, xid_operation
 from kestrel.errors import Damage, DamageError
-from kestrel.files import join
+from kestrel.files import join, require
 from kestrel.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
 from kestrel.fuse import opening
 from kestrel.journal import Dialect, read_journal
@@ -210,11 +210,13 @@ def pack(
         What was unreadable.
 
     Raises:
+        MissingError: there is no such queue.
         BusyError: somebody has the queue open.
         DamageError: the files are those of a Kestrel 3 queue, which packs nothing.
         FailedError: a write failed; the journal holds the same as before.
     """
     with opening(join(directory, name)):
+        require(directory, name, disk)
         return _pack(directory, name, dialect, disk, now_ms)
 
 

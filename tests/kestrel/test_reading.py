@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kestrel
+import sej
 from kestrel import codec, format
 from kestrel.codec import Operation, decode, decode_many, whole_size
 from kestrel.errors import BadNameError, MissingError
@@ -145,3 +146,14 @@ def test_many_continues_are_read_in_bounded_memory(add_time: int, tmp_path: Path
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_what_needs_a_queue_makes_none(tmp_path: Path) -> None:
+    for directory in (tmp_path / "missing", tmp_path):
+        with pytest.raises(kestrel.KestrelError, match="there is no"):
+            kestrel.pack(directory, "cars")
+        with sej.Writer(tmp_path.parent / f"{tmp_path.name}.out") as writer:
+            with pytest.raises(kestrel.KestrelError, match="there is no"):
+                kestrel.export(directory, "cars", writer)
+            assert writer.offset == 0
+    assert list(tmp_path.iterdir()) == []
