@@ -12,7 +12,7 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport INT64_MIN, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from sej._layout cimport (
@@ -23,7 +23,7 @@ import os
 from functools import partial
 
 from sej import _codec_py as _reference
-from sej._buffer_py import _interrupted, _nested
+from sej._buffer_py import _full, _interrupted, _nested
 
 cdef extern from *:
     """
@@ -201,11 +201,15 @@ cdef class Buffer:
                     self._refuse()
                 if self._busy:  # with the lock held: it is this thread's own, and this is a signal's handler
                     raise _nested()
+                if self.offset == INT64_MAX:
+                    raise _full()
                 offset = self.offset
                 self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
                 if self._used - self._drained >= self.limit:
                     self._run_drain()
                 return offset
+        if self.offset == INT64_MAX:
+            raise _full()
         offset = self.offset
         self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
         if self._used - self._drained >= self.limit:
@@ -280,6 +284,8 @@ cdef class Buffer:
             if self._busy:
                 raise _nested()
             first = self.offset
+            if first > INT64_MAX - count:
+                raise _full()
             self._busy = True
             try:
                 for index in range(count):

@@ -11,8 +11,8 @@ from threading import Lock, RLock
 from typing import NoReturn
 
 from sej._codec_py import Run, _as_bytes, _check
-from sej.errors import LockedError, WriterFailedError
-from sej.format import HEAD, INT32, NO_TIMESTAMP, OVERHEAD_SIZE
+from sej.errors import InvalidMessageError, LockedError, WriterFailedError
+from sej.format import HEAD, INT32, MAX_OFFSET, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.message import BytesLike
 
 __all__ = ["Buffer"]
@@ -91,6 +91,8 @@ class Buffer:
             self._require_open()
             if self._busy:
                 raise _nested()
+            if self.offset >= MAX_OFFSET:
+                raise _full()
             self._busy = True
             try:
                 offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
@@ -126,6 +128,8 @@ class Buffer:
             if self._busy:
                 raise _nested()
             first = self.offset
+            if first > MAX_OFFSET - count:
+                raise _full()
             self._busy = True
             try:
                 for index in range(count):
@@ -272,6 +276,11 @@ class Buffer:
 def _nested() -> LockedError:
     """For a signal's handler that appends in the middle of a call of its own thread."""
     return LockedError("this thread is in the middle of an append: in a signal's handler nothing can be appended then")
+
+
+def _full() -> InvalidMessageError:
+    """For what would get an offset that no journal reaches: the one behind it must be a number, too."""
+    return InvalidMessageError(f"a journal ends with offset {MAX_OFFSET - 1}: go on in another one")
 
 
 def _interrupted() -> WriterFailedError:

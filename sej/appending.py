@@ -21,7 +21,16 @@ from sej.checksum import crc32c
 from sej.codec import Buffer, measure
 from sej.directory import Directory
 from sej.disk import File
-from sej.errors import ClosedError, DecodeError, LockedError, LockLostError, SejError, WriterFailedError
+from sej.errors import (
+    ClosedError,
+    DecodeError,
+    InvalidMessageError,
+    LockedError,
+    LockLostError,
+    SejError,
+    WriterFailedError,
+)
+from sej.format import MAX_OFFSET
 from sej.index import Block
 from sej.index_format import BLOCK_BYTES
 from sej.locks import Lock
@@ -102,6 +111,8 @@ class Appender:
                 position=whole.position,
                 offset=self._buffer.offset + whole.messages,
             )
+        if self._buffer.offset + whole.messages > MAX_OFFSET:
+            raise InvalidMessageError(f"a journal ends with offset {MAX_OFFSET - 1}: go on in another one")
         at = 0
         while at < size:
             run = measure(data, at, size, self._buffer.offset, self._buffer.batch_limit)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import sej
-from sej import DecodeError, Message
+from sej import DecodeError, Message, _buffer_py
 from sej.codec import IMPLEMENTATION
 from sej.disk import File
+from sej.format import MAX_OFFSET
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, until
 from tests.sej.support import STAMP, encoded, packed, read_all, sample, segment, segments, values
@@ -348,3 +349,26 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
         late[0].result()
         assert w.durable_offset <= covered[-1]
     assert covered[-1] == 2
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if python:
+        monkeypatch.setattr("sej.writer.Buffer", _buffer_py.Buffer)
+    last = MAX_OFFSET - 1
+    with sej.Writer(tmp_path, first_offset=last - 1) as w:
+        with pytest.raises(sej.InvalidMessageError, match="go on in another one"):
+            w.append_many([b"v"] * 3)
+        assert w.append_many([b"a", b"b"]) == range(last - 1, last + 1)
+        for call in (
+            lambda: w.append(b"c"),
+            lambda: w.append_many([b"c"]),
+            lambda: w.publish([b"c"]),
+            lambda: w.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
+        ):
+            with pytest.raises(sej.InvalidMessageError, match="go on in another one"):
+                call()
+        assert w.offset == MAX_OFFSET
+    assert [message.offset for message in read_all(tmp_path)] == [last - 1, last]
+    assert sej.Journal(tmp_path).end_offset == MAX_OFFSET and sej.Journal(tmp_path).verify() == []
+    sej.Writer(tmp_path).close()
