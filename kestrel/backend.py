@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from kestrel.errors import BadNameError, KestrelError
+from kestrel.errors import BadNameError, KestrelError, ShutError
 from kestrel.queue import Queue
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from sej.held import HeldItem, HoldingQueue
@@ -36,6 +36,7 @@ class _Face(HoldingQueue):
             raise BadNameError(f"{path!r}: directory/name is due, as in 'spool/cars' or './cars'")
         super().__init__(path, name, max_attempts, self._directory)
         self._done = self._moved = 0
+        self._closed = False
 
     def ended(self, item: HeldItem, *, back: bool) -> None:
         """Count what does not come back."""
@@ -45,6 +46,7 @@ class _Face(HoldingQueue):
     def close(self) -> None:
         """Give back what is held, and close. After a failed write it comes back at the next opening."""
         with self.guard, contextlib.ExitStack() as closing:
+            self._closed = True
             if self._dead is not None:
                 closing.callback(self._dead.close)
             closing.callback(self._queue.close)
@@ -53,6 +55,11 @@ class _Face(HoldingQueue):
             except KestrelError:
                 self._held.clear()
                 self._leave()
+
+    def _require_open(self) -> None:
+        """Make sure that nothing is opened, and no lock taken, for a queue that was closed."""
+        if self._closed:
+            raise ShutError("the queue is closed; open it anew", path=self.path)
 
     @abstractmethod
     def _bury(self, data: bytes) -> None:
@@ -143,6 +150,7 @@ class KestrelWorkQueue(_Face):
         )
 
     def _dead_queue(self) -> Queue:
+        self._require_open()
         if self._dead is None:
             self._dead = Queue(self._directory, f"{self._base}_dead")
         return self._dead
@@ -214,6 +222,7 @@ class SegmentedWorkQueue(_Face):
         )
 
     def _dead_queue(self) -> SegmentedQueue:
+        self._require_open()
         if self._dead is None:
             self._dead = SegmentedQueue(self._directory, f"{self._base}_dead")
             self._dead.reader()

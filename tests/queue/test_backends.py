@@ -203,3 +203,17 @@ def test_an_item_that_was_lost_is_not_held(tmp_path: Path) -> None:
         with pytest.raises(sej.LeaseLostError):
             item.done()
         assert q.stats().leased == 0
+
+
+def test_a_closed_queue_says_so_and_holds_nothing(backend: str, tmp_path: Path) -> None:
+    q = open_backend(backend, tmp_path)
+    q.put(b"job")
+    item = take(q)
+    q.close()
+    for call in (q.stats, lambda: q.put(b"x"), lambda: q.get(timeout=0), q.redrive, lambda: len(q), item.fail):
+        with pytest.raises((sej.ClosedError, sej.LeaseLostError)):
+            call()
+    with open_backend(backend, tmp_path) as other:
+        take(other).fail()
+        assert other.stats().dead == 1
+        assert other.redrive() == 1
