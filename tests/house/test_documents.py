@@ -10,15 +10,18 @@ commands, and those in the text, must be commands of `sej` or targets of make, w
 
 import ast
 import os
+import pty
 import re
 import shlex
+import subprocess
 import sys
+import termios
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
-import pexpect
 import pytest
 
 from sej.cli.app import app
@@ -48,13 +51,19 @@ def pages_that_run() -> Iterator[Any]:
 
 def typed(text: str, directory: Path) -> tuple[int, str]:
     """Run lines of a shell in a terminal: the exit code, and what stood there."""
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (50, 120))
     env = {**os.environ, "PATH": PATH, "TERM": "xterm-256color"}
-    shell: pexpect.spawn[str] = pexpect.spawn(
-        "sh", ["-euc", text], cwd=directory, env=env, timeout=120, encoding="utf-8", dimensions=(50, 120)
-    )
-    shell.expect(pexpect.EOF)
-    shell.close()
-    return shell.exitstatus if shell.exitstatus is not None else -1, str(shell.before)
+    # Not by a fork of this process, which may have gRPC's threads.
+    with subprocess.Popen(
+        ["sh", "-euc", text], cwd=directory, env=env, stdin=terminal, stdout=terminal, stderr=terminal
+    ) as shell:
+        os.close(terminal)
+        printed = b""
+        with suppress(OSError), open(screen, "rb", buffering=0) as file:  # EIO: nobody has the terminal any more
+            while data := file.read(4096):
+                printed += data
+    return shell.returncode, printed.decode()
 
 
 @pytest.mark.parametrize("page", list(pages_that_run()))
