@@ -23,7 +23,7 @@ from typing import Final
 
 from sej.directory import Directory
 from sej.disk import File, replace_file
-from sej.errors import OffsetBeyondEndError, SejError, WriterFailedError
+from sej.errors import ClosedError, OffsetBeyondEndError, SejError, WriterFailedError
 from sej.format import OFFSET
 from sej.journal import Journal, Tail
 from sej.maintenance import readers_lock
@@ -226,10 +226,17 @@ class QueueLog:
             self._synced_to = value
 
     def sync(self) -> int:
-        """Force the log to the disk, without the lock; returns what :attr:`appended` was before."""
+        """Force the log to the disk, without the lock; returns what :attr:`appended` was before.
+
+        Raises:
+            ClosedError: another thread or a signal's handler closed the log meanwhile.
+        """
         appended, file = self.appended, self._file
         if file is not None:
-            file.sync()
+            try:
+                file.sync()
+            except ValueError as error:  # its descriptor is -1
+                raise ClosedError("the queue was closed before its log was synced", path=self.path) from error
         return appended
 
     def force(self) -> None:

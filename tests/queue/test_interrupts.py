@@ -264,3 +264,18 @@ def test_many_threads_close_a_queue_at_once(tmp_path: Path) -> None:
         assert not failed
         with opened(tmp_path / str(place), FakeClock(), QuickDisk()) as again:
             assert again.stats().ready == 2
+
+
+@pytest.mark.parametrize("durability", ["os", "interval"])
+def test_a_sync_that_is_overtaken_by_a_close_says_so(tmp_path: Path, durability: Any) -> None:
+    q = opened(tmp_path, FakeClock(), durability=durability)
+    q.put(b"a", priority=1)
+    sync = q._writer.sync
+
+    def close() -> None:
+        sync()
+        q.close()
+
+    q._writer.sync = close  # type: ignore[method-assign]
+    with pytest.raises(sej.ClosedError):
+        q.sync()
