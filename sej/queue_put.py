@@ -234,7 +234,7 @@ class Putter:
                     stamp, check = message.timestamp % 2**64, message_check(message)
                     if delay_s or priority:
                         ready_at = now + span_ns(delay_s) if delay_s else 0
-                        records.append(record(INTENT, message.offset, stamp, ready_at, band=priority, extra=check))
+                        records.append(record(INTENT, message.offset, stamp, ready_at, band=int(priority), extra=check))
                     if expire_s is not None:
                         until = max(now + span_ns(expire_s), 0)
                         records.append(record(EXPIRE, message.offset, stamp, until, extra=check))
@@ -270,7 +270,7 @@ def _check(wishes: Wishes) -> None:
         raise ValueError(f"delay_s {wishes.delay_s}: 0 seconds or more are due")
     if wishes.expire_s != wishes.expire_s:
         raise ValueError(f"expire_s {wishes.expire_s}: this is no number")
-    if not -MAX_BAND <= wishes.priority <= MAX_BAND:
+    if wishes.priority not in range(-MAX_BAND, MAX_BAND + 1):
         raise ValueError(f"priority {wishes.priority}: {-MAX_BAND} to {MAX_BAND} are due")
 
 

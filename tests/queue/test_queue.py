@@ -89,8 +89,9 @@ class TestOrder:
         q.put_many([b"high", b"high too"], priority=2)
         q.put(b"highest", priority=3)
         assert values(q) == [b"highest", b"high", b"high too", b"usual", b"low"]
-        with pytest.raises(ValueError, match="-3 to 3"):
-            q.put(b"x", priority=4)
+        for wrong in (4, 1.5):
+            with pytest.raises(ValueError, match="-3 to 3"):
+                q.put(b"x", priority=wrong)  # type: ignore[arg-type]
 
     def test_a_delayed_item_waits_and_does_not_hold_others_up(self, q: JournalQueue, clock: FakeClock) -> None:
         q.put(b"later", delay_s=10)
