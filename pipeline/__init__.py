@@ -30,9 +30,12 @@ def __getattr__(name: str) -> object:
     """Fetch a public name from its module at its first use."""
     import importlib
 
+    from pipeline.needs import spark_needed
+
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    with spark_needed():
+        value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pipeline.needs import spark_needed
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -48,11 +50,13 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
 
     Raises:
         RuntimeError: no Java was found.
+        ModuleNotFoundError: Spark is not installed.
     """
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
+    with spark_needed():
+        from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app).config(map={**spark_conf(), **_way_for_workers(), **(conf or {})})
     if master is not None:

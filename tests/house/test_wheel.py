@@ -3,6 +3,8 @@
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.house.conftest import build
 from tests.house.house import PACKAGES, has_compiler, run
 
@@ -31,6 +33,20 @@ def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_pa
     assert version.returncode == 0, version.stderr
     assert "0.1.0" in version.stdout
     assert ("codec compiled" if compiled else "codec pure") in version.stdout.lower()
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("import hub.wire", "hub"),
+        ("import pipeline; pipeline.session()", "spark"),
+        ("from pipeline import Lag", "spark"),
+    ],
+)
+def test_what_an_extra_brings_is_named_where_it_is_missing(clean: Path, tmp_path: Path, code: str, extra: str) -> None:
+    told = run([clean, "-c", code], tmp_path)
+    assert told.returncode == 1
+    assert told.stderr.rstrip().endswith(f"pip install 'sej-journals[{extra}]'"), told.stderr
 
 
 def test_without_a_compiler_the_wheel_is_pure_and_works(clean: Path, tmp_path: Path) -> None:
