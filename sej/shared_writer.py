@@ -105,7 +105,8 @@ class SharedWriter:
         self._failure: BaseException | None = None
         self._mutex = threading.RLock()
         self._depth = 0
-        self._encoding = self._close_later = False
+        self._ready = self._close_later = False
+        """Whether the end is known and nobody is writing behind it: else a signal's handler cannot append."""
         prepare(self._directory, allow_network_fs=allow_network_fs)
         self._end = SharedEnd(
             self._directory,
@@ -136,7 +137,7 @@ class SharedWriter:
                 depth = self._depth
                 try:
                     self._enter()
-                    self._encoding = True
+                    self._ready = False
                     offset = self._end.offset
                     self._write(encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value), 1)
                 finally:
@@ -203,7 +204,7 @@ class SharedWriter:
 
         Takes what :meth:`append_many` takes.
         """
-        self._encoding = True
+        self._ready = False
         buffer = Buffer(self._end.offset, lambda: None, threading.Lock())
         buffer.limit = buffer.batch_limit = 2**62
         span = buffer.append_many(values, keys, type, timestamp)
@@ -280,7 +281,7 @@ class SharedWriter:
 
     def _enter(self) -> None:
         if self._depth:
-            if self._encoding:
+            if not self._ready:
                 raise LockedError(
                     "this thread is in the middle of an append: in a signal's handler nothing can be appended then",
                     path=self.path,
@@ -292,6 +293,7 @@ class SharedWriter:
             self._require_open()
             self._end.enter()
             self._end.look()
+            self._ready = True
         except BaseException as error:
             if isinstance(error, OSError) and error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 self._fail(error)  # a sync, maybe: it is not tried again
@@ -302,10 +304,12 @@ class SharedWriter:
 
     def _leave(self, depth: int) -> None:
         """Be as deep in turns as before; after the outermost let go of the lock. A second time does no harm."""
-        if not depth and not self._closed:
-            self._end.leave()  # before the depth says so: somebody may close this writer in here
-        if self._depth > depth:  # it was entered: what was to be encoded is written, or will not be
-            self._encoding = False
+        if not depth:
+            self._ready = False
+            if not self._closed:
+                self._end.leave()  # before the depth says so: somebody may close this writer in here
+        elif self._depth > depth:  # it was entered: what was to be encoded is written, or will not be
+            self._ready = True
         self._depth = depth
 
     def _write(self, data: bytes, count: int) -> None:
@@ -320,7 +324,7 @@ class SharedWriter:
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
-        self._encoding = False
+        self._ready = True
 
     def _sync_some(self) -> int:
         with self._mutex:

@@ -146,3 +146,31 @@ def test_many_who_close_at_once_all_find_it_closed(tmp_path: Path) -> None:
     on.set()
     assert [each.result() for each in closing] == [True] * 4
     assert values(read_all(tmp_path)) == [b"v"]
+
+
+@pytest.mark.parametrize("step", ["enter", "look", "_catch_up", "leave"])
+@pytest.mark.parametrize("before", [True, False])
+def test_while_a_shared_writer_looks_for_the_end_a_handler_is_refused(
+    step: str, before: bool, tmp_path: Path, handle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sej.SharedWriter(tmp_path) as w, sej.SharedWriter(tmp_path) as other:
+        w.append(b"a")
+        other.append(b"b")
+        real = getattr(w._end, step)
+
+        def signalled(*arguments: Any) -> object:
+            if before:
+                signal.raise_signal(signal.SIGUSR1)
+            result = real(*arguments)
+            if not before:
+                signal.raise_signal(signal.SIGUSR1)
+            return result
+
+        found = handle(lambda: w.append(b"handler"))
+        with monkeypatch.context() as patch:
+            patch.setattr(w._end, step, signalled)
+            assert w.append(b"c") == 2
+        assert found == [sej.LockedError]
+        assert other.append(b"d") == 3 and w.append(b"e") == 4
+    assert values(read_all(tmp_path)) == [b"a", b"b", b"c", b"d", b"e"]
+    assert sej.Journal(tmp_path).verify() == []
