@@ -281,6 +281,7 @@ class Writer(Appender):
 
         Raises:
             DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
+            InvalidMessageError: their offsets are beyond the last one that a journal can have.
             BatchConflictError: the number is new and below the last one, or so old that its record is gone.
         """
         with self._alone():
@@ -352,6 +353,7 @@ class Writer(Appender):
 
         Raises:
             DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
+            InvalidMessageError: their offsets are beyond the last one that a journal can have.
         """
         with self._alone():
             first = self._buffer.offset
