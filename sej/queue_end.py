@@ -97,7 +97,7 @@ class Ender:
         if delay_s is not None and not delay_s >= 0:
             raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
         if item._attempts >= self._max_attempts:
-            self.fail(item, reason or f"given back for the {item._attempts}. time")
+            self.fail(item, reason or f"given back at attempt {item._attempts}")
             return
         self._check(item)
         wait = self._backoff.after(item._attempts) if delay_s is None else delay_s

@@ -162,7 +162,12 @@ class Taker:
         run: list[tuple[Message, int]] = []
         expired: list[bytes] = []
         while len(run) < n and not (above and offset in above):
-            message = read(offset)
+            try:
+                message = read(offset)
+            except (OSError, SejError):
+                if not run:
+                    raise
+                break
             if message is None or (message.offset != offset and run):
                 break
             offset = message.offset + 1  # behind a recorded gap, if there was one
@@ -205,19 +210,20 @@ class Taker:
             log.append(record(DROP, offset))  # this is another message, and fresh
         elif self._is_expired(message, now):
             log.append(record(DONE, offset, offset + 1))
-        elif offset in state.waiting and state.waiting[offset].doomed:
-            self._give_up(message, attempts, "it was given up by a process that died just then", now)
-        elif attempts >= self._max_attempts:
-            self._give_up(message, attempts, f"its holder died or did not end it in time, {attempts} times", now)
+        elif (doomed := offset in state.waiting and state.waiting[offset].doomed) or attempts >= self._max_attempts:
+            self._give_up(message, attempts, now, doomed=doomed)
         else:
             deadline, band = now + self._lease_ns, state.band(offset)
             log.append(record(PICK, offset, 0, deadline, band=band, attempt=attempts + 1, slot=self._slots.mine))
             found.append((message, attempts + 1))
 
-    def _give_up(self, message: Message, attempts: int, reason: str, now: int) -> None:
+    def _give_up(self, message: Message, attempts: int, now: int, *, doomed: bool) -> None:
         """Bury an item; where there can be no letter of it now, it waits, and keeps nobody from the others."""
         log = self._log
         if now >= self._bury_at:
+            reason = f"its holder died or did not end it in time, at attempt {attempts}"
+            if doomed:
+                reason = "it was given up by a process that died just then"
             try:
                 self._bury(message, attempts, reason)
                 return
@@ -227,7 +233,8 @@ class Taker:
                 self.unburied = error
                 self._bury_at = now + _BURY_NS
         band = log.state.band(message.offset)
-        log.append(record(WAIT, message.offset, b=self._bury_at, band=band, attempt=attempts, extra=DOOMED))
+        extra = DOOMED if doomed else 0  # the reason of a later letter is this one's
+        log.append(record(WAIT, message.offset, b=self._bury_at, band=band, attempt=attempts, extra=extra))
 
     def _is_expired(self, message: Message, now: int) -> bool:
         row = self._log.state.expires.get(message.offset)

@@ -240,7 +240,9 @@ def test_what_cannot_be_buried_keeps_nobody_from_the_others(tmp_path: Path, cloc
         clock.move(11)
         assert q.get(timeout=0) is None
         assert q.stats() == (0, 0, 0, 2, 2)
-        assert [letter.message.value for letter in sej.dead_letters(grave)] == [b"a", b"b"]
+        letters = [(letter.message.value, letter.attempts, letter.reason) for letter in sej.dead_letters(grave)]
+        why = "its holder died or did not end it in time, at attempt 1"
+        assert letters == [(b"a", 1, why), (b"b", 1, why)]
 
 
 def test_a_journal_of_dead_letters_that_somebody_has_stops_nobody(
@@ -262,6 +264,34 @@ def test_items_that_were_found_before_a_fault_are_handed_out(tmp_path: Path, clo
         q.put_many([b"first", b"second"], priority=1)
         q.put(b"third")
         broken = tmp_path / "jnl" / sorted(os.listdir(tmp_path / "jnl"))[-2]
+        data = bytearray(broken.read_bytes())
+        data[0] ^= 1
+        broken.write_bytes(data)
+        assert [item.value for item in q.get_many(9, timeout=0)] == [b"first", b"second"]
+        with pytest.raises(sej.CorruptionError):
+            q.get_many(9, timeout=0)
+
+
+def test_a_dead_letter_says_what_ended_the_last_attempt(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, max_attempts=2, lease_s=10) as q:
+        q.put_many([b"a", b"b"])
+        take(q).retry(0, "tried")
+        take(q)  # a
+        clock.move(11)
+        take(q)  # b
+        clock.move(11)
+        take(q).retry(0)
+        assert q.get(timeout=0) is None
+        reasons = [letter.reason for letter in sej.dead_letters(q.dead_letter)]
+        assert reasons == ["its holder died or did not end it in time, at attempt 2", "given back at attempt 2"]
+
+
+def test_fresh_items_before_a_fault_are_handed_out(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, segment_bytes=1) as q:
+        q.put_many([b"first"])
+        q.put_many([b"second"])
+        q.put_many([b"third"])
+        broken = tmp_path / "jnl" / sorted(os.listdir(tmp_path / "jnl"))[2]
         data = bytearray(broken.read_bytes())
         data[0] ^= 1
         broken.write_bytes(data)
