@@ -137,7 +137,8 @@ class Syncer:
         if self._thread is threading.current_thread():
             return  # it finds that out by itself
         self._wake.set()
-        inside = self._lock._is_owned()  # type: ignore[attr-defined]  # a signal's handler: the thread may wait for us
+        # A signal's handler in the midst of a sync: the thread may wait for us, and ends by itself.
+        inside = self._lock._is_owned() or self._leader == threading.get_ident()  # type: ignore[attr-defined]
         if self._thread is not None and not inside:
             self._thread.join()
 

@@ -24,6 +24,7 @@ from sej.disk import Mode, OsDisk, OsFile
 from sej.queue import JournalQueue
 from sej.shared_writer import SharedWriter
 from tests.queue.support import FakeClock, opened
+from tests.sej.hooks import until
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
 MODULES = ("queue", "shared_", "work.py")
@@ -215,6 +216,32 @@ def test_a_handler_closes_a_writer_whose_background_thread_waits_for_it(tmp_path
     in_time(append)
     assert w._closed
     assert sej.Journal(tmp_path).end_offset == 1
+
+
+def test_a_handler_closes_a_queue_whose_background_thread_waits_for_its_sync(tmp_path: Path) -> None:
+    q = opened(tmp_path, FakeClock(), durability="interval", sync_interval_s=3600)
+    syncer = q._syncer
+    refused: list[BaseException] = []
+    q.put(b"a", priority=1)
+    sync = syncer._sync
+
+    def close() -> int:
+        syncer._sync = sync
+        syncer.request()
+        until(lambda: syncer._waiting > 0)
+        q.close()
+        return sync()
+
+    def begin() -> None:
+        syncer._sync = close
+        try:
+            q.sync()
+        except sej.ClosedError as error:
+            refused.append(error)
+
+    in_time(begin)
+    assert q._closed and len(refused) == 1 and syncer._thread is not None
+    in_time(syncer._thread.join)
 
 
 def test_a_handler_closes_a_queue_that_another_thread_puts_into(tmp_path: Path) -> None:
