@@ -1,0 +1,278 @@
+"""Messages larger than any window among short ones, whatever has become of the index and of the last write."""
+
+from contextlib import ExitStack
+from typing import Any, Final
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import sej
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.journal import Tail
+from sej.queue import JournalQueue
+from sej.shared_writer import SharedWriter
+from tests.crash.disk import CrashDisk
+from tests.sej.support import encoded, packed
+from tests.sej.windows import BLOCK_BYTES, INDEX_BYTES, NEAR, READ_BYTES, small_windows
+
+ROOT = "/j"
+OVERHEAD: Final = 26
+near = st.builds(lambda size, by: max(size + by, 0), st.sampled_from(NEAR), st.integers(-2 * OVERHEAD, OVERHEAD))
+sizes = st.one_of(
+    st.integers(0, 40),
+    st.integers(0, 40),
+    near,
+    st.integers(BLOCK_BYTES, 3 * READ_BYTES),
+    st.sampled_from([READ_BYTES, 2 * READ_BYTES + 1, INDEX_BYTES]),
+)
+shares = st.integers(0, 1000)
+
+
+class SizesMachine(RuleBasedStateMachine):
+    """``rows`` is what was appended, every message in the order of offsets; retention took those before ``first``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows = ExitStack()
+        self.windows.enter_context(small_windows())
+        self.disk = CrashDisk()
+        self.rows: list[sej.Message] = []
+        self.first = 0
+        self.w: Any = None
+        self.done: set[int] = set()
+        self.number = 0
+        self.older: dict[str, bytes] = {}
+        self.followers: list[sej.Scanner] = []
+        self.tail: Tail | None = None
+
+    @initialize(segment_bytes=st.sampled_from([1, 3000, 20_000, 1 << 30]), kind=st.integers(0, 3))
+    def start(self, segment_bytes: int, kind: int) -> None:
+        self.segment_bytes = segment_bytes
+        self.reopen(kind)
+        self.followers = [sej.Scanner(ROOT, disk=self.disk, verify=verify) for verify in (False, True)]
+        self.tail = Tail(Directory(ROOT, self.disk))
+
+    def row(self, size: int) -> sej.Message:
+        offset = len(self.rows)
+        message = sej.Message(offset, 10 * offset, offset % 3, b"k" * (offset % 5), bytes([offset % 7]) * size)
+        self.rows.append(message)
+        return message
+
+    # --- whoever appends
+
+    @rule(kind=st.integers(0, 3))
+    def reopen(self, kind: int) -> None:
+        self.close()
+        options: dict[str, Any] = {"segment_bytes": self.segment_bytes, "disk": self.disk}
+        if kind == 0:
+            self.w = sej.Writer(ROOT, durability="buffer", **options)
+        elif kind == 1:
+            self.w = sej.Writer(ROOT, durability="os", **options)
+        elif kind == 2:
+            self.w = SharedWriter(ROOT, **options)
+        else:
+            self.w = JournalQueue(ROOT, "q", **options)
+        if isinstance(self.w, sej.Writer):
+            assert self.w.recovery is None and self.w.offset == len(self.rows)
+
+    def close(self) -> None:
+        if self.w is not None:
+            self.w.close()
+
+    @rule(size=sizes)
+    def append(self, size: int) -> None:
+        _, timestamp, type, key, value = self.row(size)
+        if isinstance(self.w, JournalQueue):
+            offset = self.w.put(value, key)
+            (there,) = sej.Journal(ROOT, disk=self.disk).tail(1)
+            self.rows[-1] = self.rows[-1]._replace(type=0, timestamp=there.timestamp)  # the clock's
+        else:
+            offset = self.w.append(value, key, type, timestamp)
+        assert offset == len(self.rows) - 1
+
+    @precondition(lambda self: not isinstance(self.w, JournalQueue))
+    @rule(each=st.lists(sizes, min_size=1, max_size=5))
+    def append_many(self, each: list[int]) -> None:
+        rows = [self.row(size) for size in each]
+        span = self.w.append_many(*columns(rows))
+        assert span == range(rows[0].offset, len(self.rows))
+
+    @precondition(lambda self: isinstance(self.w, sej.Writer))
+    @rule(
+        each=st.lists(sizes, min_size=1, max_size=5),
+        how=st.sampled_from(["publish", "once", "encoded", "once_encoded"]),
+    )
+    def append_batch(self, each: list[int], how: str) -> None:
+        rows = [self.row(size) for size in each]
+        self.number += 1
+        if how == "publish":
+            span = self.w.publish(*columns(rows))
+        elif how == "once":
+            span = self.w.append_once("p", self.number, *columns(rows))
+            assert self.w.append_once("p", self.number, *columns(rows)) == span
+        elif how == "encoded":
+            span = self.w.append_encoded(packed(rows))
+        else:
+            span = self.w.append_once_encoded("p", self.number, [packed(rows[:2]), packed(rows[2:])])
+        assert span == range(rows[0].offset, len(self.rows))
+
+    @precondition(lambda self: isinstance(self.w, sej.Writer))
+    @rule()
+    def rotate(self) -> None:
+        self.w.rotate()
+
+    @precondition(lambda self: isinstance(self.w, sej.Writer))
+    @rule()
+    def flush(self) -> None:
+        self.w.flush()
+
+    @precondition(lambda self: isinstance(self.w, JournalQueue))
+    @rule(count=st.integers(1, 4))
+    def take(self, count: int) -> None:
+        for item in self.w.get_many(count, timeout=0):
+            assert item.message == self.rows[item.message.offset] and item.message.offset not in self.done
+            self.done.add(item.message.offset)
+            item.done()
+
+    @rule(size=sizes, share=shares, kind=st.integers(0, 3), how=st.sampled_from(["cut", "zeros", "noise"]))
+    def die(self, size: int, share: int, kind: int, how: str) -> None:
+        """Whoever appended ends in the middle of a write; what comes next cuts it."""
+        self.close()
+        self.w = None
+        offset = len(self.rows)
+        torn = encoded(offset, 1, 0, b"key", b"v" * size)
+        torn = torn[: 1 + share * (len(torn) - 2) // 1000]
+        torn = {"cut": torn, "zeros": bytes(len(torn)), "noise": b"\xff" * len(torn)}[how]
+        last = sej.Journal(ROOT, disk=self.disk).segments
+        if not last:
+            self.reopen(kind)
+            return
+        file = self.disk.open(last[-1].path, "append")
+        file.write(torn)
+        file.close()
+        self.check(share)
+        assert [problem.kind for problem in sej.Journal(ROOT, disk=self.disk).verify()] == ["torn tail"]
+        if share % 2:
+            self.damage_index(share, share, "missing")
+        with sej.Writer(ROOT, disk=self.disk, segment_bytes=self.segment_bytes) as w:
+            assert w.recovery is not None and w.recovery.size == len(torn) and w.offset == offset
+        self.reopen(kind)
+
+    # --- what becomes of the index
+
+    @rule(which=shares, share=shares, how=st.sampled_from(["missing", "cut", "flipped", "older", "kept"]))
+    def damage_index(self, which: int, share: int, how: str) -> None:
+        files = {path: data for path, data in self.disk.files().items() if path.endswith(".idx")}
+        if not files:
+            return
+        path, data = sorted(files.items())[which * (len(files) - 1) // 1000]
+        if how == "kept":
+            self.older[path] = data
+            return
+        if how == "missing":
+            self.disk.unlink(path)
+            return
+        changed = bytearray(self.older.get(path, b"") if how == "older" else data)
+        if how == "cut":
+            del changed[share * len(changed) // 1000 :]
+        elif how == "flipped" and changed:
+            changed[share * (len(changed) - 1) // 1000] ^= 1
+        file = self.disk.open(path, "edit")
+        file.truncate(0)
+        file.write_at(changed, 0)
+        file.close()
+
+    @rule(min_bytes=st.sampled_from([100, 5000, 100_000]))
+    def merge(self, min_bytes: int) -> None:
+        sej.Journal(ROOT, disk=self.disk).merge(min_bytes)
+
+    @rule(max_bytes=st.sampled_from([5000, 100_000]))
+    def clean(self, max_bytes: int) -> None:
+        if isinstance(self.w, JournalQueue):
+            journal = sej.Journal(ROOT, disk=self.disk)
+            journal.clean(max_bytes=max_bytes)
+            self.first = journal.first_offset
+            for at, follower in enumerate(self.followers):
+                follower.close()
+                self.followers[at] = sej.Scanner(ROOT, max(follower.offset, self.first), disk=self.disk)
+
+    @rule(kind=st.integers(0, 3))
+    def reindex(self, kind: int) -> None:
+        self.close()
+        sej.Journal(ROOT, disk=self.disk).reindex()
+        self.w = None
+        self.reopen(kind)
+
+    # --- whoever reads
+
+    def end(self) -> int:
+        return sej.Journal(ROOT, disk=self.disk).end_offset
+
+    @rule()
+    def follow(self) -> None:
+        end = self.end()
+        for follower in self.followers:
+            at = follower.offset
+            assert list(follower) == self.rows[at:end]
+
+    @rule(share=shares)
+    def check(self, share: int) -> None:
+        journal = sej.Journal(ROOT, disk=self.disk)
+        end = journal.end_offset
+        if self.w is not None and not (isinstance(self.w, sej.Writer) and self.w.durability == "buffer"):
+            assert end == len(self.rows)
+        assert self.tail is not None
+        assert self.tail.end_offset() == end
+        at = self.first + share * (end - self.first) // 1000
+        for verify in (False, True):
+            with sej.Scanner(ROOT, disk=self.disk, verify=verify) as s:
+                assert list(s) == self.rows[self.first : end]
+            with sej.Scanner(ROOT, at, disk=self.disk, verify=verify) as s:
+                assert list(s) == self.rows[at:end]
+        assert journal.tail(3) == self.rows[max(end - 3, self.first) : end]
+        assert list(journal.reversed()) == self.rows[self.first : end][::-1]
+        if at < end:
+            wanted = self.rows[at].timestamp
+            due = next(row.offset for row in self.rows[self.first :] if row.timestamp >= wanted)
+            assert journal.find_time(wanted) == due
+        for limit, chunk_bytes in ((1, BLOCK_BYTES), (BLOCK_BYTES, 256), (READ_BYTES, READ_BYTES)):
+            cursor = Cursor(Directory(ROOT, self.disk), at, chunk_bytes=chunk_bytes)
+            data = b""
+            while (found := cursor.read_encoded(limit))[1]:
+                data += found[0]
+            assert data == packed(self.rows[at:end])
+            cursor.close()
+            cursor = Cursor(Directory(ROOT, self.disk), at, chunk_bytes=chunk_bytes, verify=True)
+            data = b""
+            while (more := cursor.read_columns(3)) is not None:
+                data += more.value_data
+            assert data == b"".join(row.value for row in self.rows[at:end])
+            cursor.close()
+
+    @rule()
+    def verify(self) -> None:
+        assert sej.Journal(ROOT, disk=self.disk).verify() == []
+
+    def teardown(self) -> None:
+        try:
+            if self.w is not None:
+                self.close()
+                self.w = None
+                assert sej.Journal(ROOT, disk=self.disk).verify() == []
+                self.check(500)
+                assert self.end() == len(self.rows)
+                for follower in self.followers:
+                    follower.close()
+        finally:
+            self.windows.close()
+
+
+def columns(rows: list[sej.Message]) -> tuple[list[bytes], list[bytes], list[int], list[int]]:
+    """Values, keys, types and times."""
+    return [r.value for r in rows], [r.key for r in rows], [r.type for r in rows], [r.timestamp for r in rows]
+
+
+SizesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+test_messages_of_any_size = SizesMachine.TestCase
