@@ -19,7 +19,7 @@ from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue_clock import Clock, span_ns
 from sej.queue_codec import message_check, record
-from sej.queue_format import BACK, DEAD, DEDUPE, DONE, EXPIRE, INTENT, MAX_BAND
+from sej.queue_format import BACK, DEAD, DEDUPE, DONE, EXPIRE, INTENT, MAX_BAND, WAIT
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.queue_state import NEVER
@@ -191,10 +191,14 @@ class Putter:
 
     def _makes_room(self, count: int) -> bool:
         """Whether there is room without those that nobody wants any more, whose turn may be far away."""
-        log, now = self._log, self._clock.boot_ns()
-        rows = log.state.expires.items()
-        over = [offset for offset, row in rows if row[0] <= now and offset not in log.state.leased]
-        gone = [record(DONE, offset, offset + 1) for offset in over if self._is(offset, *log.state.expires[offset][1:])]
+        log, state, now = self._log, self._log.state, self._clock.boot_ns()
+        gone = []
+        for offset, (at, timestamp, check) in state.expires.items():
+            fresh = offset >= state.frontier and offset not in state.above
+            if at <= now and (fresh or offset in state.waiting) and self._is(offset, timestamp, check):
+                if fresh:  # set aside first: only then it counts when it is done, as it does when its turn comes
+                    gone.append(record(WAIT, offset))
+                gone.append(record(DONE, offset, offset + 1))
         if gone:
             log.append(*gone)
         return bool(gone) and self._has_room(count)

@@ -294,7 +294,9 @@ class TestPutting:
             with pytest.raises(sej.QueueFullError):
                 q.put(b"c", timeout=0)
             held.done()
-            assert q.stats() == (4, 0, 0, 2, 0)
+            assert q.stats() == (4, 0, 0, 3, 0)
+            with opened(tmp_path, clock) as other:
+                assert other.stats() == (4, 0, 0, 3, 0)
             assert values(q) == [b"for ever", b"short", b"a", b"b"]
 
     def test_dedupe(self, tmp_path: Path, clock: FakeClock) -> None:
