@@ -204,9 +204,10 @@ class JournalQueue(WorkQueue):
         try:
             with self._mutex:
                 now = self._clock.boot_ns()
-                items = self._locked(self._take_now, n, now)
-                if now >= self._keep_at:
+                keep = now >= self._keep_at
+                if keep:  # first: where that fails, nothing was taken that nobody gets
                     self._keep_head(now)
+                items = self._locked(self._take_now, n, now, keep)
         finally:
             if self._close_later:
                 self.close()
@@ -214,7 +215,7 @@ class JournalQueue(WorkQueue):
             self._tell(items)
         return items
 
-    def _take_now(self, n: int, now: int) -> list[Item]:
+    def _take_now(self, n: int, now: int, check: bool) -> list[Item]:
         log = self._log
         found = self._taker.take(n, now)
         if not found and now >= self._judge_at:
@@ -222,7 +223,7 @@ class JournalQueue(WorkQueue):
             self._taker.judge()
         if log.large:
             log.compact()
-        if now >= self._keep_at:
+        if check:
             log.check_lock()
         epoch = log.epoch
         return [JournalItem(self, message, attempts, epoch) for message, attempts in found]

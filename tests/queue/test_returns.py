@@ -272,6 +272,22 @@ def test_items_that_were_found_before_a_fault_are_handed_out(tmp_path: Path, clo
             q.get_many(9, timeout=0)
 
 
+def test_a_head_that_cannot_be_kept_takes_no_item_from_anybody(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, max_attempts=1) as q:
+        q.put_many([b"a", b"b", b"c"])
+        for _ in range(2):
+            take(q).done()
+            clock.move(2)
+        tmp = tmp_path / "tmp"
+        tmp.rename(tmp_path / "aside")
+        tmp.write_bytes(b"a file where a directory is due")
+        with pytest.raises(OSError, match="tmp"):
+            q.get(timeout=0)
+        assert q.stats() == (1, 0, 0, 2, 0)
+        tmp.unlink()
+        assert take(q).value == b"c"
+
+
 def test_a_dead_letter_says_what_ended_the_last_attempt(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, max_attempts=2, lease_s=10) as q:
         q.put_many([b"a", b"b"])
