@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
@@ -31,6 +32,7 @@ from sej.work import Item, WorkQueue
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
 
+_SLICE_S: Final = 0.5
 _KESTREL: Final = "its dead are a queue of their own beside it, QUEUE_dead: `sej queue get` takes from that"
 _ELSEWHERE: Final = {
     "textqueue": "a .tq file keeps its dead itself: `sej tq list --status critical` prints them",
@@ -184,36 +186,36 @@ def get(
                 sys.stdout.buffer.write(_row(item) if json else item.value + b"\n")
                 sys.stdout.flush()
                 item.done()
-    if not taken and not stopped.asked:
+    if not taken and not stopped.asked.is_set():
         raise SystemExit(Exit.MISSING)
     if failed:
         raise SystemExit(Exit.WRONG)
 
 
-class _Terminated(BaseException):
-    """SIGTERM, while there is nothing in hand."""
-
-
 class _Stop:
     """Whether to stop before the next item."""
 
-    asked = waiting = False
+    def __init__(self) -> None:
+        self.asked = threading.Event()
 
     def get(self, opened: WorkQueue, timeout: float | None) -> Item | None:
-        """The next item; None where there is none, or none is wanted any more."""
-        try:
-            self.waiting = True
-            return None if self.asked else opened.get(timeout)
-        except _Terminated:
-            return None
-        finally:
-            self.waiting = False
+        """The next item; None where there is none, or none is wanted any more.
+
+        A wait is cut into slices instead of being broken off anywhere: no item is taken and then lost on the way here.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.asked.is_set():
+            left = _SLICE_S if deadline is None else max(deadline - time.monotonic(), 0.0)
+            item = opened.get(min(left, _SLICE_S))
+            if item is not None and self.asked.is_set():
+                item.give_back()
+            elif item is not None or left <= 0:
+                return item
+        return None
 
     def ask(self, *_: object) -> None:
         """As the handler of a signal."""
-        self.asked = True
-        if self.waiting:
-            raise _Terminated
+        self.asked.set()
 
 
 @contextmanager
@@ -347,7 +349,7 @@ def _renewed(item: Item, lease_s: float) -> Iterator[None]:
 
     def renew() -> None:
         with suppress(SejError):
-            while not over.wait(lease_s / 3):
+            while not over.wait(min(lease_s / 3, threading.TIMEOUT_MAX)):
                 item.extend(lease_s)
 
     thread = threading.Thread(target=renew, daemon=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sej as library
+from sej.cli import main
 from sej.cli.output import iso_time
 from sej.cli.queue import _renewed, _work
 from tests.cli.command import sej, start
@@ -158,6 +159,23 @@ def test_sigterm_ends_a_wait_for_an_item(queue: Path) -> None:
     assert stats(queue)["done"] == 1
 
 
+def test_sigterm_while_an_item_is_taken_costs_it_no_attempt(queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sej("queue", "put", queue, "one")
+    get = library.WorkQueue.get
+
+    def get_late(self: library.WorkQueue, timeout: float | None = None) -> library.Item | None:
+        item = get(self, timeout)
+        signal.raise_signal(signal.SIGTERM)
+        return item
+
+    monkeypatch.setattr(library.WorkQueue, "get", get_late)
+    assert main(["queue", "get", "--follow", "--max-attempts", "1", str(queue), "--", *CAT]) == 0
+    monkeypatch.undo()
+    with library.open_queue(queue, "queue", max_attempts=1) as opened:
+        item = opened.get(timeout=0)
+        assert item is not None and item.attempts == 1
+
+
 def test_a_wait_ends_with_its_reader(queue: Path) -> None:
     sej("queue", "put", queue, "one")
     with start("queue", "get", "--follow", "--count", "5", queue) as process:
@@ -197,6 +215,12 @@ def test_an_item_is_held_while_its_command_runs() -> None:
     with _renewed(lost, 0.003), _renewed(held, 0.003):
         until(lambda: lost.times == 4 and held.times > 4)
     assert lost.times == 4
+
+
+def test_an_item_may_be_held_for_longer_than_a_thread_can_wait(queue: Path) -> None:
+    sej("queue", "put", queue, "one")
+    done = sej("queue", "get", "--lease", "400000d", queue, "--", *CAT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"ONE", b"")
 
 
 def test_what_was_lost_all_the_same_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
