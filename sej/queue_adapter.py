@@ -199,7 +199,7 @@ class AsyncQueue:
 
     However many tasks wait for items, they take up one thread. Its wait is cut into slices of half a second: a task
     that is cancelled ends within one, and an item that arrived meanwhile is given back. A task that is cancelled while
-    it waits for room has put nothing.
+    it waits for room has put nothing, unless room came in that very moment: a put that has begun goes on.
 
     Example:
         >>> import asyncio, tempfile, sej

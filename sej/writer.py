@@ -368,8 +368,14 @@ class Writer(Appender):
 
     def flush(self) -> None:
         """Hand everything to the kernel: it survives the death of this process, and readers see it."""
-        with self._frozen():
-            self._buffer.flush()
+        self._require_apart()
+        with self._mutex:  # as _frozen does it: this is called after each message, maybe
+            self._require_open()
+            self._buffer.freeze()
+            try:
+                self._buffer.flush()
+            finally:
+                self._buffer.thaw()
 
     def sync(self) -> None:
         """Force everything appended so far to the disk: it survives power loss."""
