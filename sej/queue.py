@@ -28,7 +28,7 @@ from sej.message import FIRST, Start
 from sej.queue_clock import SYSTEM, Clock, span_ns
 from sej.queue_codec import record
 from sej.queue_end import Backoff, Ender
-from sej.queue_format import FREE, MAX_ATTEMPT, PURGE
+from sej.queue_format import FREE, MAX_ATTEMPT
 from sej.queue_grave import Grave
 from sej.queue_item import JournalItem
 from sej.queue_log import QueueLog, register_reader
@@ -301,8 +301,7 @@ class JournalQueue(WorkQueue):
         self._taker.take_back(self._clock.boot_ns())
         state = log.state
         gone = len(state.waiting) - state.void(end) + state.fresh(end)
-        log.append(record(PURGE, state.frontier, max(end, state.frontier)))
-        log.compact()
+        log.purge(end)
         return gone
 
     def redrive(self, limit: int | None = None) -> int:

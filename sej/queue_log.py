@@ -9,8 +9,8 @@ What it promises:
   too. Where good records follow bad ones the log is damaged: it is kept aside, the state is what stood before the
   damage, every lease is void, and what was done behind it is handed out again. Nothing is lost.
 - A state never outlives its messages: before the log is synced, the journal is, up to the frontier; and where the
-  journal does not hold the newest message that the log knows (the machine lost power before either was synced), the
-  state starts again from the kept offset.
+  journal does not hold the newest message that the log knows (the machine lost power before either was synced), what
+  the log says of those that were lost is forgotten: others come in their place.
 - The kept offset, ``ofs/NAME.ofs``, is never above the first message that is not done.
 """
 
@@ -30,9 +30,10 @@ from sej.maintenance import readers_lock
 from sej.message import FIRST, Start
 from sej.offset import read_offset, sync_up_to
 from sej.queue_clock import Clock
-from sej.queue_codec import boot_record, dedupe_record, head, message_check, read_head, record, stamp_of
-from sej.queue_format import KEPT, RECORD_SIZE
+from sej.queue_codec import boot_record, dedupe_record, head, message_check, read_head, record
+from sej.queue_format import KEPT, PURGE, RECORD_SIZE
 from sej.queue_lock import QueueLock
+from sej.queue_proof import holds, proven
 from sej.queue_reader import MessageReader
 from sej.queue_replay import apply, good_bytes
 from sej.queue_snapshot import snapshot
@@ -189,6 +190,16 @@ class QueueLog:
             self._failure = error
             raise self._failed(error) from error
 
+    def purge(self, end: int) -> None:
+        """Throw away what waits below end: durable first, or what is put there after a loss of power would go, too."""
+        try:
+            sync_up_to(self._directory, end, self.tail)
+        except OSError as error:
+            self._failure = error
+            raise self._failed(error) from error
+        self.append(record(PURGE, self.state.frontier, max(end, self.state.frontier)))
+        self.compact()
+
     def keep_head(self) -> None:
         """Let readers that know nothing of the queue, and retention, know what is done."""
         value = self.state.head()
@@ -321,25 +332,16 @@ class QueueLog:
             self.state = QueueState(self._first_offset(kept))
             self._replace(self._fresh_epoch())
             return
-        if state.anchor is not None and not self._holds(*state.anchor):
+        if self._lost():
             self._rebuild("the journal does not hold the newest message that was taken: it lost messages")
             return
         if kept is not None and kept > state.head():
             self._skip_to(kept)
 
-    def _holds(self, offset: int, stamp: int) -> bool:
-        """Whether a message is the one that was taken; one that retention removed was durable."""
-        segments = self._directory.segments()
-        if segments and offset < segments[0].first_offset:
-            return True
-        if offset >= self.tail.end_offset():
-            return False
-        reader = MessageReader(self._directory, 1)
-        try:
-            message = reader.at(offset)
-        finally:
-            reader.close()
-        return message is not None and stamp_of(message.timestamp) == stamp
+    def _lost(self) -> bool:
+        """Whether the journal lost messages that were taken."""
+        known = [row for row in (self.state.anchor, self.state.ahead) if row is not None]
+        return not all(holds(self._directory, self.tail, *row) for row in known)
 
     def _skip_to(self, kept: int) -> None:
         """Somebody reset the kept offset forwards, or a crash came between it and the log."""
@@ -362,9 +364,12 @@ class QueueLog:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
             self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may come twice"
-        state = self.state
-        lost = state.anchor is not None and not self._holds(*state.anchor)
-        if self._position <= RECORD_SIZE or lost:
+        state, stop = self.state, None
+        if self._position > RECORD_SIZE and self._lost():
+            stop = proven(self._directory, self.tail, file.read(self._position - RECORD_SIZE, RECORD_SIZE))
+            if stop is not None:
+                state.cut(max(stop, kept or 0))
+        if self._position <= RECORD_SIZE or (stop is None and self._lost()):
             state = QueueState(self._first_offset(kept))
         for slot in state.slots():
             for offset in state.of_slots({slot}):
@@ -405,7 +410,8 @@ class QueueLog:
         end = self.tail.end_offset()
         if state.frontier > end:
             state.frontier = end  # only where the journal lost messages
-        sync_up_to(self._directory, state.frontier, self.tail)
+        ahead = 0 if state.ahead is None else min(state.ahead[0] + 1, end)
+        sync_up_to(self._directory, max(state.frontier, ahead), self.tail)
         data = head(epoch) + b"".join(snapshot(state, self._clock.boot_ns(), end))
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.queue"), self.path, data)

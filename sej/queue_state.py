@@ -93,6 +93,7 @@ class QueueState:
         redriven: by the first 8 bytes of the id of a journal of dead letters: up to which of them they were put back.
         kept: what the kept offset was last said to be; None: never.
         anchor: (offset, stamp) of the newest message that was taken in order; None: none yet.
+        ahead: (offset, stamp) of the newest message that was taken or ended out of order, ahead of the others.
         boot: (boot id, when that boot began by the wall clock) that times belong to.
     """
 
@@ -109,6 +110,7 @@ class QueueState:
         self.redriven: dict[int, int] = {}
         self.kept: int | None = None
         self.anchor: tuple[int, int] | None = None
+        self.ahead: tuple[int, int] | None = None
         self.boot: tuple[bytes, int] | None = None
         self._unproven: list[tuple[int, bytes]] = []
         self._head = frontier
@@ -153,7 +155,9 @@ class QueueState:
             self._done(offset, a)
         elif kind == PICK:
             self._remove(offset)
-            self.intents.pop(offset, None)
+            intent = self.intents.pop(offset, None)
+            if intent is not None:
+                self._found(offset, intent[0])
             self._lease(offset, Lease(attempt, slot, b, band))
             self.settle()
         elif kind == EXTEND:
@@ -246,8 +250,28 @@ class QueueState:
         for offset in range(start, stop):
             if self._remove(offset):
                 self.done += 1
+            if offset in self.intents:
+                self._found(offset, self.intents[offset][0])
+            elif offset in self.expires:
+                self._found(offset, self.expires[offset][1])
             self._forget(offset)
         self.settle()
+
+    def _found(self, offset: int, timestamp: int) -> None:
+        if self.ahead is None or self.ahead[0] < offset:
+            self.ahead = (offset, timestamp & 0xFFFFFFFF)
+
+    def cut(self, stop: int) -> None:
+        """Forget what was said of messages from stop on, which were lost; intents and keys are compared with others."""
+        for held in (self.leased, self.waiting):
+            for offset in [offset for offset in held if offset >= stop and offset not in self.intents]:
+                del held[offset]
+        self.lapsed &= self.leased.keys()
+        self.frontier = min(self.frontier, stop)
+        self.above = {offset for offset in self.above if offset < stop}
+        self.above |= {offset for offset in self.intents if offset >= self.frontier and offset in self.waiting}
+        self._head = min(self._head, stop)
+        self.anchor = self.ahead = None
 
     def _give_back(self, offset: int) -> None:
         lease = self.leased.pop(offset)

@@ -1,0 +1,102 @@
+"""A queue's log may reach the disk before the journal: power that is lost then takes messages that the log knows."""
+
+from collections.abc import Callable
+
+import pytest
+
+import sej
+from sej.queue import JournalQueue
+from tests.crash.disk import CrashDisk
+from tests.queue.support import FakeClock, kill, opened
+
+PATH = "/q"
+
+
+def left_by(disk: CrashDisk) -> CrashDisk:
+    """Power is lost: the queue's log is on the disk as it was seen, the journal only as far as it was synced."""
+    lost = disk.crash()
+    log = f"{PATH}/ofs/worker.queue"
+    file = lost.open(log, "append")
+    file.truncate(0)
+    file.write(disk.files()[log])
+    file.sync()
+    return lost
+
+
+def durably(clock: FakeClock, disk: CrashDisk) -> JournalQueue:
+    return opened(PATH, clock, disk, durability="disk")
+
+
+def values(q: JournalQueue) -> list[bytes]:
+    """What is handed out, and done."""
+    items = q.get_many(100, timeout=0)
+    q.done_many(items)
+    return [item.value for item in items]
+
+
+def test_what_was_done_stays_done_though_a_later_message_that_was_taken_is_lost() -> None:
+    clock, disk = FakeClock(), CrashDisk()
+    q = durably(clock, disk)
+    q.put(b"done")
+    q.put(b"delayed", delay_s=1000)
+    q.put(b"keyed", dedupe_key=b"key")
+    q.put(b"urgent", priority=1)
+    with sej.SharedWriter(PATH, durability="os", disk=disk) as w:
+        items = q.get_many(3, timeout=0)
+        assert [item.value for item in items] == [b"urgent", b"done", b"keyed"]
+        w.append(b"lost")
+        items += q.get_many(1, timeout=0)
+        q.done_many(items)
+        crash = left_by(disk)
+    kill(q)
+    clock.move(1)
+    clock.reboot()
+    for _ in range(2):
+        with durably(clock, crash) as q:
+            assert q.put(b"keyed", dedupe_key=b"key") == 2
+            assert values(q) == []
+    with durably(clock, crash) as q:
+        assert q.recovered is None
+        q.put(b"new")
+        assert values(q) == [b"new"]
+        clock.move(1000)
+        assert values(q) == [b"delayed"]
+
+
+def purged(q: JournalQueue) -> None:
+    q.put(b"old")
+    q.purge()
+
+
+def taken_out_of_order(q: JournalQueue) -> None:
+    q.put(b"old", priority=1)
+    q.done_many(q.get_many(1, timeout=0))
+
+
+@pytest.mark.parametrize("act", [purged, taken_out_of_order])
+def test_what_is_put_in_the_place_of_a_message_that_was_lost_is_handed_out(act: Callable[[JournalQueue], None]) -> None:
+    clock, disk = FakeClock(), CrashDisk()
+    q = opened(PATH, clock, disk)
+    q.sync()
+    since = len(disk.trace)
+    act(q)
+    kill(q)
+    clock.move(1)
+    clock.reboot()
+    count = 0
+    for crash in disk.crash_states(since=since):
+        count += 1
+        with opened(PATH, clock, crash.disk) as q:
+            q.put_many([b"new", b"newer"])
+            assert [value for value in values(q) if value != b"old"] == [b"new", b"newer"], crash.step
+    assert count > 10
+
+
+def test_a_key_that_is_known_stands_for_a_message_that_is_on_the_disk() -> None:
+    clock, disk = FakeClock(), CrashDisk()
+    with opened(PATH, clock, disk) as q, durably(clock, disk) as other:
+        q.put(b"once", dedupe_key=b"key")
+        assert other.put(b"once", dedupe_key=b"key") == 0
+        crash = disk.crash()
+    with opened(PATH, clock, crash) as q:
+        assert values(q) == [b"once"]
