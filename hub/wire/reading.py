@@ -21,6 +21,7 @@ from sej.opening import journal_id
 __all__ = ["Catalog", "encoded", "find_time"]
 
 _CHUNK_BYTES: Final = 1 << 20
+_LEAST_BYTES: Final = 4096
 
 
 class Catalog:
@@ -80,9 +81,15 @@ def find_time(store: Store, source: Source, timestamp: int) -> int:
 
 
 def encoded(
-    store: Store, source: Source, request: pb.ReadRequest, *, chunk_bytes: int = _CHUNK_BYTES
+    store: Store, source: Source, request: pb.ReadRequest, *, most_bytes: int = _CHUNK_BYTES
 ) -> Iterator[bytes]:
     """Whole messages from request.Offset on, until request.StopOffset is passed or nothing more is there.
+
+    Args:
+        store: the journal's.
+        source: the journal.
+        request: what is asked for.
+        most_bytes: no chunk is larger; a message that is goes alone.
 
     Raises:
         JournalNotFoundError: the hub has no such journal.
@@ -94,6 +101,7 @@ def encoded(
         raise ValueError(f"offset {request.Offset}: 0 to {MAX_OFFSET} is due")
     directory = Directory(source_path(store.root, source), OS)
     directory.require()
+    chunk_bytes = min(max(most_bytes, _LEAST_BYTES), _CHUNK_BYTES)
     cursor = Cursor(
         directory,
         request.Offset,

@@ -162,7 +162,7 @@ class Service:
             request = parse(pb.ReadRequest, data)
             source = self._allow(context, "read", request.ClientID, request.JournalDir)
             ask = self._asking(context, "read")
-            for chunk in encoded(self._store, source, request):
+            for chunk in encoded(self._store, source, request, most_bytes=self._max_reply_bytes):
                 self._require_running()
                 ask(*source)
                 yield read_response(chunk)

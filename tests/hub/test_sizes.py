@@ -1,0 +1,103 @@
+"""Messages larger than every window and chunk among short ones, from the copier to the merge."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hub
+import sej
+from hub.wire import Client, Copier
+from hub.wire.feed import Feed
+from sej.shared_writer import SharedWriter
+from tests.crash.disk import CrashDisk
+from tests.hub.support import fill, same_bytes, serving
+from tests.hub.transport import Transport
+from tests.sej.support import sample
+from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
+
+WINDOWS = {
+    "hub.wire.feed": ["_CHUNK_BYTES", "_COMMIT_BYTES"],
+    "hub.merge": ["_LEAST_CHUNK_BYTES", "CHUNK_BYTES"],
+}
+LEAST = 200
+"""No window is smaller than the head of a message."""
+
+
+def append(path: str, rows: list[sej.Message], dice: random.Random, disk: CrashDisk) -> None:
+    kind: Any = dice.choice([sej.Writer, SharedWriter])
+    with kind(path, segment_bytes=dice.choice([3000, 1 << 30]), disk=disk) as w:
+        for _ in range(dice.randrange(1, 30)):
+            large = dice.choice([200, BLOCK_BYTES - 30, BLOCK_BYTES, READ_BYTES, dice.randrange(20 * READ_BYTES)])
+            value = bytes([len(rows) % 256]) * (large if dice.random() < 0.3 else dice.randrange(30))
+            rows.append(sej.Message(len(rows), dice.randrange(1000), 0, b"key", value))
+            assert w.append(value, b"key", timestamp=rows[-1].timestamp) == rows[-1].offset
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_hub_has_every_message_of_any_size(seed: int) -> None:
+    dice = random.Random(seed)
+    disk = CrashDisk()
+    with small_windows(), shrunk(WINDOWS, least=LEAST):
+        rows: dict[str, list[sej.Message]] = {"a": [], "b": []}
+        feeds = {name: Feed(f"/l/{name}", name, "hub", disk) for name in rows}
+        with hub.Store("/hub", segment_bytes=dice.choice([3000, 1 << 30]), disk=disk) as store:
+            transport = Transport(store, "c", dice, dice.choice([0.0, 0.1]))
+            for name in "ab" * 3:
+                append(f"/l/{name}", rows[name], dice, disk)
+                feed = feeds[name]
+                while feed.acknowledged != len(rows[name]):
+                    try:
+                        feed.copy(transport, lambda *_: None)
+                    except hub.UnavailableError:
+                        continue
+                assert store.end_offset("c", name) == len(rows[name])
+                at = dice.randrange(len(rows[name]))
+                found: list[sej.Message] = []
+                while at + len(found) < len(rows[name]):
+                    found += store.get("c", name, at + len(found), 5, max_bytes=dice.choice([1, 3000, None]))
+                assert found == rows[name][at:]
+        for name, feed in feeds.items():
+            feed.close()
+            assert sej.Journal(f"/hub/c.{name}", disk=disk).verify() == []
+        merged: dict[str, list[sej.Message]] = {"a": [], "b": []}
+        memory_bytes, max_open = dice.choice([1, 5000, 1 << 20]), dice.choice([1, 100])
+        with hub.Merge("/hub", "r", memory_bytes=memory_bytes, max_open=max_open, disk=disk) as merge:
+            for source, message in merge:
+                merged[source.journal_dir].append(message)
+        assert merged == rows
+
+
+def test_messages_around_every_limit_go_over_the_wire(tmp_path: Path) -> None:
+    limit = 1 << 20
+    sizes = [1, (1 << 18) - 30, 1 << 18, 2, limit - 30, limit, 3, 4 * limit, (4 << 20) + 1, 4, 5]
+    rows = [sej.Message(n, n, 0, b"k", bytes([n]) * size) for n, size in enumerate(sizes)]
+    fill(tmp_path / "j", rows)
+    with serving(tmp_path / "hub") as (_, server), Client(server.address, client_id="c") as client:
+        assert Copier(tmp_path / "j", client).run_once() == len(rows)
+        same_bytes(tmp_path / "j", tmp_path / "hub" / "c.j")
+        assert client.put("put", rows) == len(rows)
+        same_bytes(tmp_path / "j", tmp_path / "hub" / "c.put")
+        found: list[sej.Message] = []
+        while len(found) < len(rows):
+            found += client.get("j", len(found))
+        assert found == rows
+        followed: list[sej.Message] = []
+        for batch in (batches := client.follow("put", 0)):
+            followed += batch
+            if len(followed) == len(rows):
+                batches.close()  # type: ignore[attr-defined]
+        assert followed == rows
+
+
+def test_no_reply_is_larger_than_the_limit_but_for_one_message(tmp_path: Path) -> None:
+    limit = 300_000
+    fill(tmp_path / "hub" / "c.j", sample(9000, size=100))
+    with (
+        serving(tmp_path / "hub", max_message_bytes=limit) as (store, server),
+        Client(server.address, client_id="c", max_message_bytes=limit) as client,
+    ):
+        data = b"".join(bytes(chunk) for chunk in client.read_encoded("j", 0))
+        assert len(data) > 2 * limit
+        assert store.put_encoded("c", "copy", data) == 9000
