@@ -1,11 +1,15 @@
 """The queue against a trivial model: two lists, whatever is done to it, opened anew at any time."""
 
+from contextlib import ExitStack
+from typing import Final
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import kestrel
 from tests.crash.disk import CrashDisk
+from tests.sej.windows import shrunk
 
 SIZES = st.sampled_from([(1 << 30, 1 << 30, 1 << 30), (1500, 700, 4000), (400, 100, 900), (1 << 20, 60, 1 << 20)])
 
@@ -145,3 +149,36 @@ class QueueAgainstLists(RuleBasedStateMachine):
 
 QueueAgainstLists.TestCase.settings = settings(settings.get_profile("sej"), max_examples=60, stateful_step_count=60)
 TestQueueAgainstLists = QueueAgainstLists.TestCase
+
+
+class QueueOfLargeItems(QueueAgainstLists):
+    """The same where items may be larger than everything that is read or written at once."""
+
+    WINDOWS: Final = {
+        "kestrel.journal": ["_BLOCK"],
+        "kestrel.packing": ["_BLOCK", "_PACK_MEMORY_BYTES"],
+        "kestrel.queue": ["_FLUSH_STEP"],
+        "kestrel.storage": ["_COPY_SIZE"],
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows = ExitStack()
+        self.windows.enter_context(shrunk(self.WINDOWS, 2048, 16))
+
+    @rule(size=st.integers(100, 2500), byte=st.sampled_from([0, 8, 120]))
+    def put_large(self, size: int, byte: int) -> None:
+        self.count += 1
+        data = b"%d:" % self.count + bytes([byte]) * size
+        self.queue.put(data)
+        self.waiting.append(data)
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.windows.close()
+
+
+QueueOfLargeItems.TestCase.settings = settings(settings.get_profile("sej"), max_examples=40, stateful_step_count=40)
+TestQueueOfLargeItems = QueueOfLargeItems.TestCase

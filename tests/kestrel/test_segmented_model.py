@@ -1,11 +1,17 @@
 """The libkestrel queue against a trivial model: one list of items, a set of confirmed ids for each reader."""
 
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kestrel import segmented
+from kestrel.errors import TooLargeError
 from tests.crash.disk import CrashDisk
+from tests.sej.windows import shrunk
 
 SIZES = st.sampled_from([1 << 24, 300, 900])
 NAMES = st.sampled_from(["a", "b.c", "d"])
@@ -132,3 +138,41 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
 QueueAgainstModel.TestCase.settings = settings(settings.get_profile("sej"), max_examples=60, stateful_step_count=60)
 TestQueueAgainstModel = QueueAgainstModel.TestCase
+
+
+class QueueOfLargeItems(QueueAgainstModel):
+    """The same where items may be larger than everything that is read at once, and than a file may become."""
+
+    WINDOWS: Final = {
+        "kestrel.segmented.bookmarks": ["_GROWN_BYTES"],
+        "kestrel.segmented.files": ["_BLOCK"],
+        "kestrel.segmented.writing": ["_BLOCK"],
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows = ExitStack()
+        self.windows.enter_context(shrunk(self.WINDOWS, 2048, 16))
+        self.limit = 0
+
+    def opened(self, size: int) -> segmented.Queue:
+        self.limit = size
+        return super().opened(size)
+
+    @rule(size=st.integers(100, 2500))
+    def put_large(self, size: int) -> None:
+        if size < self.limit - 100:
+            self.put(size)
+        elif size >= self.limit:  # no file has room for it
+            with pytest.raises(TooLargeError):
+                self.queue.put(bytes(size))
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.windows.close()
+
+
+QueueOfLargeItems.TestCase.settings = settings(settings.get_profile("sej"), max_examples=40, stateful_step_count=40)
+TestQueueOfLargeItems = QueueOfLargeItems.TestCase
