@@ -16,7 +16,6 @@ What it promises:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from typing import Final
@@ -206,13 +205,15 @@ class QueueLog:
         if value == self.state.kept:
             return
         self.prepare_head()
-        self._prove_keys(value)
+        void = [dedupe_record(key, 0, 0, 0) for _, key, _ in self.state.unproven(value)]
+        if void:  # forgotten before retention may take what tells so
+            self.append(*void)
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.ofs"), self.ofs_path, OFFSET.pack(value))
         self.append(record(KEPT, value, b=self._clock.boot_ns()))
 
-    def _prove_keys(self, value: int) -> None:
-        """Forget the dedupe keys below a head whose messages were never written: retention may take what tells so."""
+    def _compare_keys(self, value: int) -> None:
+        """Compare the dedupe keys below a head with their messages; those whose messages were never written stay."""
         rows = self.state.unproven(value)
         if not rows:
             return
@@ -220,14 +221,15 @@ class QueueLog:
         reader = MessageReader(self._directory, 64)
         try:
             for offset, key, check in rows:
-                with contextlib.suppress(SejError):  # it is gone, or damaged: nobody can tell
+                try:
                     message = reader.at(offset)
-                    if message is None or message.offset != offset or message_check(message) != check:
-                        void.append(dedupe_record(key, 0, 0, 0))
+                except SejError:  # it is gone, or damaged: nobody can tell
+                    continue
+                if message is None or message.offset != offset or message_check(message) != check:
+                    void.append((offset, key))
         finally:
             reader.close()
-        if void:
-            self.append(*void)
+        self.state.compared(value, void)
 
     def prepare_head(self) -> None:
         """Make durable what :meth:`keep_head` relies on: without the lock, so that nobody waits for that."""
@@ -235,6 +237,8 @@ class QueueLog:
         if value != self.state.kept and value > self._synced_to:
             sync_up_to(self._directory, value, self.tail)
             self._synced_to = value
+        if value != self.state.kept:
+            self._compare_keys(value)
 
     def sync(self) -> int:
         """Force the log to the disk, without the lock; returns what :attr:`appended` was before.

@@ -249,6 +249,7 @@ class Putter:
                     if turn.durability == "disk":  # or a loss of power may leave the message without them
                         self._log.force()
                 turn.append_encoded(data, len(span))
+                self._log.state.written(list(zip(span, batch.new, strict=False)))
         if batch.hashes is None:
             return span
         offsets = batch.known | dict(zip(batch.new, span, strict=True))

@@ -10,6 +10,7 @@ which items are due and which leases ran out, is each process' own view: it coun
 
 from __future__ import annotations
 
+from bisect import bisect, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -187,14 +188,16 @@ class QueueState:
             if b:
                 self.dedupe[key] = (offset, b, extra)
                 if self.kept is None or offset >= self.kept:
-                    heappush(self._unproven, (offset, key))
+                    if self._unproven and self._unproven[-1] > (offset, key):
+                        insort(self._unproven, (offset, key))
+                    else:
+                        self._unproven.append((offset, key))
             else:
                 self.dedupe.pop(key, None)
         elif kind == KEPT:
             self.kept = offset
             self._seen = max(self._seen, b)
-            while self._unproven and self._unproven[0][0] < offset:
-                heappop(self._unproven)
+            self.compared(offset, [])
         elif kind == PURGE:
             self._purge(a)
         elif kind == BOOT:
@@ -400,18 +403,23 @@ class QueueState:
         """The items that slots hold."""
         return [offset for offset, lease in self.leased.items() if lease.slot in slots]
 
+    def written(self, rows: list[tuple[int, bytes]]) -> None:
+        """The messages of the newest (offset, dedupe key) were written: who did it has no need to compare them."""
+        if rows and self._unproven[-len(rows) :] == rows:  # else they are compared later
+            del self._unproven[-len(rows) :]
+
     def unproven(self, head: int) -> list[tuple[int, bytes, int]]:
         """(offset, key, check) of the dedupe keys below head that nobody has compared with their message.
 
         Whoever kept an offset has done that below it.
         """
-        rows = []
-        while self._unproven and self._unproven[0][0] < head:
-            rows.append(heappop(self._unproven))
-        for row in rows:  # until the head is kept
-            heappush(self._unproven, row)
+        rows = self._unproven[: bisect(self._unproven, (head,))]
         there = [(offset, key, self.dedupe.get(key, (-1, 0, 0))) for offset, key in rows]
         return [(offset, key, found[2]) for offset, key, found in there if found[0] == offset]
+
+    def compared(self, head: int, void: list[tuple[int, bytes]]) -> None:
+        """Of the dedupe keys below head only these have no message."""
+        self._unproven[: bisect(self._unproven, (head,))] = void
 
     # --- what it adds up to
 
