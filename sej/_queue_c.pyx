@@ -106,9 +106,9 @@ cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t slot, uint64_
     return made
 
 
-def done_record(uint64_t offset):
+def done_record(uint64_t offset, uint32_t stamp=0):
     """A single item is done."""
-    return _record(DONE, 0, 0, offset, offset + 1, 0, 0)
+    return _record(DONE, 0, 0, offset, offset + 1, 0, stamp)
 
 
 def lease_record(uint64_t first, uint64_t stop, uint64_t deadline, uint32_t slot, uint32_t stamp):

@@ -61,9 +61,9 @@ def record(
     return body + CHECK.pack(crc32c(body))
 
 
-def done_record(offset: int) -> bytes:
+def done_record(offset: int, stamp: int = 0) -> bytes:
     """The most frequent one: a single item is done."""
-    body = _pack(DONE, 0, 0, 0, offset, offset + 1, 0, 0)
+    body = _pack(DONE, 0, 0, 0, offset, offset + 1, 0, stamp)
     return body + _pack_check(crc32c(body))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue_clock import Clock, span_ns
-from sej.queue_codec import record
+from sej.queue_codec import record, stamp_of
 from sej.queue_format import DONE, EXTEND, WAIT
 from sej.queue_item import JournalItem
 from sej.queue_log import QueueLog
@@ -73,7 +73,8 @@ class Ender:
     def done(self, item: JournalItem) -> None:
         """It never comes back."""
         self._check(item)
-        self._log.append(done_record(item._message.offset))
+        message = item._message
+        self._log.append(done_record(message.offset, message.timestamp & 0xFFFFFFFF))
         item._ended = True
 
     def done_many(self, items: Iterable[Item]) -> LeaseLostError | None:
@@ -87,7 +88,7 @@ class Ender:
             else:
                 lost = lost or item.lost()
         if good:
-            self._log.append(*_runs(sorted(item._message.offset for item in good)))
+            self._log.append(*_runs(sorted((item._message.offset, item._message.timestamp) for item in good)))
         for item in good:
             item._ended = True
         return lost
@@ -143,14 +144,15 @@ class Ender:
             raise item.lost()
 
 
-def _runs(offsets: list[int]) -> list[bytes]:
-    """DONE records for sorted offsets."""
+def _runs(rows: list[tuple[int, int]]) -> list[bytes]:
+    """DONE records for sorted offsets and timestamps."""
     found = []
-    start = stop = offsets[0]
-    for offset in offsets:
+    start = stop = rows[0][0]
+    stamp = 0
+    for offset, timestamp in rows:
         if offset > stop:
-            found.append(record(DONE, start, stop))
+            found.append(record(DONE, start, stop, extra=stamp))
             start = offset
-        stop = offset + 1
-    found.append(record(DONE, start, stop))
+        stop, stamp = offset + 1, stamp_of(timestamp)
+    found.append(record(DONE, start, stop, extra=stamp))
     return found

@@ -94,12 +94,15 @@ BACK: Final = 18
 
 KINDS: Final[dict[int, tuple[str, str]]] = {
     LEASE: ("LEASE", "fresh messages offset..a-1 are leased to slot until b; extra: low 32 bits of the last timestamp"),
-    DONE: ("DONE", "offset..a-1 are done"),
+    DONE: ("DONE", "offset..a-1 are done; extra: low 32 bits of the last timestamp, or 0"),
     PICK: ("PICK", "offset, out of order, is leased to slot until b as attempt, of that band"),
-    WAIT: ("WAIT", "offset may be taken from b on; attempt: how often it was tried; extra 1: it is to be buried"),
+    WAIT: (
+        "WAIT",
+        "offset may be taken from b on; attempt: how often it was tried; extra 1: it, of stamp a, is to be buried",
+    ),
     EXTEND: ("EXTEND", "the lease of offset lasts until b"),
     FREE: ("FREE", "every lease of slot is given back"),
-    DEAD: ("DEAD", "offset is among the dead letters"),
+    DEAD: ("DEAD", "offset is among the dead letters; extra: low 32 bits of its timestamp, or 0"),
     INTENT: ("INTENT", "the message that will be offset, of timestamp a and CRC32C extra, waits until b in that band"),
     EXPIRE: ("EXPIRE", "nobody wants offset, the message of timestamp a and CRC32C extra, after b"),
     DEDUPE: ("DEDUPE", "until b the key of hash slot, a means message offset, whose CRC32C is extra"),

@@ -12,7 +12,7 @@ from sej.errors import JournalNotFoundError, SejError
 from sej.journal import Journal
 from sej.message import Message
 from sej.offset import Offset, read_offset
-from sej.queue_codec import message_check, record
+from sej.queue_codec import message_check, record, stamp_of
 from sej.queue_format import DEAD, DOOMED, PICK, WAIT
 from sej.queue_log import QueueLog
 
@@ -48,10 +48,10 @@ class Grave:
         The dead letter is durable before the item is given up, and before it that this was begun: whoever dies in
         between left an item that nobody gets any more, and that is buried by whoever would.
         """
-        log, offset = self._log, message.offset
+        log, offset, stamp = self._log, message.offset, stamp_of(message.timestamp)
         if not self._is_there(message):
             there, band = log.state.leased.get(offset), log.state.band(offset)
-            log.append(record(WAIT, offset, band=band, attempt=attempts, extra=DOOMED))
+            log.append(record(WAIT, offset, stamp, band=band, attempt=attempts, extra=DOOMED))
             log.force()
             try:
                 append_dead_letter(
@@ -68,7 +68,7 @@ class Grave:
                 if there is not None:  # whoever holds it may try again
                     log.append(record(PICK, offset, 0, there.deadline, band=band, attempt=attempts, slot=there.slot))
                 raise
-        log.append(record(DEAD, offset, attempt=attempts))
+        log.append(record(DEAD, offset, attempt=attempts, extra=stamp))
 
     def _is_there(self, message: Message) -> bool:
         """Whether there is a letter of this very message that was not put back."""

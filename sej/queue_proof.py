@@ -13,7 +13,7 @@ from sej.errors import SejError
 from sej.journal import Tail
 from sej.message import Message
 from sej.queue_codec import message_check, stamp_of
-from sej.queue_format import DEDUPE, EXPIRE, INTENT, LEASE, RECORD, START
+from sej.queue_format import DEAD, DEDUPE, DONE, DOOMED, EXPIRE, INTENT, LEASE, RECORD, START, WAIT
 from sej.queue_reader import MessageReader
 from sej.queue_state import NEVER
 
@@ -34,8 +34,12 @@ def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
     base, taken = 0, []
     checked: list[tuple[int, int]] = []
     for kind, _, _, _, offset, a, b, extra in RECORD.iter_unpack(records):
-        if kind == LEASE:
+        if kind == LEASE or (kind == DONE and extra):
             taken.append((a - 1, extra))
+        elif kind == DEAD and extra:
+            taken.append((offset, extra))
+        elif kind == WAIT and extra == DOOMED and a:
+            taken.append((offset, a))
         elif kind == START:
             base = offset  # what stands below it was made durable before it was written
             if a != NEVER and not holds(directory, tail, a, extra):
@@ -44,6 +48,7 @@ def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
             checked.append((offset, extra))
     if base > tail.end_offset():
         return None
+    taken.sort()
     low, high = 0, len(taken)  # what is lost are the last ones
     while low < high:
         middle = (low + high) // 2

@@ -63,6 +63,29 @@ def test_what_was_done_stays_done_though_a_later_message_that_was_taken_is_lost(
         assert values(q) == [b"delayed"]
 
 
+def test_of_a_run_that_was_taken_at_once_what_was_done_or_given_up_stays_so_though_its_last_message_is_lost() -> None:
+    clock, disk = FakeClock(), CrashDisk()
+    q = durably(clock, disk)
+    q.put_many([b"done", b"done too", b"dead"])
+    with sej.SharedWriter(PATH, durability="os", disk=disk) as w:
+        w.append(b"lost")
+        items = q.get_many(4, timeout=0)
+        q.done_many(items[:2])
+        done = left_by(disk)
+        items[2].fail("why")
+        dead = left_by(disk)
+        items[3].done()
+    kill(q)
+    clock.move(1)
+    clock.reboot()
+    with durably(clock, done) as q:
+        assert values(q) == [b"dead"]
+    with durably(clock, dead) as q:
+        assert values(q) == []
+        assert (q.stats().dead, q.redrive()) == (1, 1)
+        assert values(q) == [b"dead"]
+
+
 def purged(q: JournalQueue) -> None:
     q.put(b"old")
     q.purge()

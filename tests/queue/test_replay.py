@@ -97,6 +97,7 @@ def test_verdicts_are_the_same(log: list[bytes], at: int, value: int, cut: int) 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), words, words)
 def test_bytes_are_the_same(first: int, stop: int, deadline: int, slot: int, stamp: int) -> None:
     assert TWIN.done_record(first) == queue_codec.done_record(first)
+    assert TWIN.done_record(first, stamp) == queue_codec.done_record(first, stamp)
     made = TWIN.lease_record(first, stop, deadline, slot, stamp)
     assert made == queue_codec.lease_record(first, stop, deadline, slot, stamp)
 
