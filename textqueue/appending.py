@@ -30,9 +30,12 @@ def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
     end = file.read(2, max(status.size - 2, 0))
     if not end or end.endswith(b"\n"):
         return b"", b"\r\n" if end == b"\r\n" else b"\n"
-    start = max(status.size - _TAIL_BYTES, 0)
-    end = file.read(status.size - start, start)
-    last = end.rfind(b"\n")
+    start, last, end = status.size, -1, b""
+    while start and last < 1:  # what stands before the newline must be there, too
+        stop = start + len(end[:1])
+        start = max(start - _TAIL_BYTES, 0)
+        end = file.read(stop - start, start)
+        last = end.rfind(b"\n")
     newline = b"\r\n" if last > 0 and end[last - 1 : last] == b"\r" else b"\n"
     return b"" if end == BOM else newline, newline
 

@@ -2,14 +2,17 @@
 
 import re
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.sej.windows import shrunk
 from textqueue import InvalidTextError, Message, MessageMovedError, MessageStatus, TextQueue
-from textqueue.grammar import CHUNK, CONTROLS, LINE
+from textqueue.grammar import CHUNK, CONTROLS, LINE, STATUS_OF
 from textqueue.parser import Entry, NeedMore, chunks, encode, parse, render, value_of, variables_of, whole
 
 ANY = st.binary(max_size=200) | st.lists(
@@ -213,3 +216,54 @@ class Editing(RuleBasedStateMachine):
 
 
 TestEditing = Editing.TestCase
+
+
+class EditingLarge(Editing):
+    """The same where lines and messages may be larger than everything that is read at once."""
+
+    WINDOWS: Final = {
+        "textqueue.appending": ["_TAIL_BYTES"],
+        "textqueue.archive": ["_BLOCK"],
+        "textqueue.claims": ["WINDOW", "_FIRST_BYTES"],
+        "textqueue.cursor": ["FIRST_WINDOW", "WINDOW"],
+        "textqueue.ledger": ["_COPY_BYTES"],
+        "textqueue.marks": ["_NEAR_BYTES"],
+        "textqueue.proof": ["_GROUP_BYTES"],
+    }
+
+    def __init__(self) -> None:
+        self.windows = ExitStack()
+        self.windows.enter_context(shrunk(self.WINDOWS, 1024, 4))
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.windows.close()
+
+    @rule(
+        width=st.sampled_from([0, 60, 130, 600, 4000]),
+        lines=st.sampled_from([0, 0, 1, 3, 300]),
+        which=st.integers(0, 1),
+        room=st.booleans(),
+    )
+    def append_large(self, width: int, lines: int, which: int, room: bool) -> None:
+        self.append("x" * width + "\n-y" * lines, which, room)
+
+    @rule(which=st.integers(0, 1))
+    def all_messages(self, which: int) -> None:
+        found = [message._raw for message in self.queues[which].messages(set(MessageStatus))]
+        assert found == [raw for raw in chunks(b"".join(self.entries)) if raw[0] in STATUS_OF]
+
+    @rule(which=st.integers(0, 1), data=st.data())
+    def mark_many(self, which: int, data: st.DataObject) -> None:
+        queued = list(self.queues[which].messages())
+        chosen = [message for message in queued if data.draw(st.booleans())]
+        raws = [message._raw for message in chosen]
+        self.queues[which].mark_many(chosen, MessageStatus.cleared)
+        for raw in raws:
+            at = self.entries.index(raw)
+            self.entries[at] = b"=" + raw[1:]
+
+
+EditingLarge.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
+TestEditingLarge = EditingLarge.TestCase

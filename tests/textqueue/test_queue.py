@@ -119,6 +119,15 @@ def test_append_mends_the_end_and_keeps_the_line_ends(path: Path, before: bytes,
     assert path.read_bytes() == after.replace(b"-new", b"=new")
 
 
+@pytest.mark.parametrize("size", [(1 << 16) - 2, (1 << 16) - 1, 1 << 16, 1 << 18])
+def test_append_keeps_the_line_ends_before_a_long_line_without_one(path: Path, size: int) -> None:
+    before = b"-old\r\n-" + b"x" * size
+    path.write_bytes(before)
+    with TextQueue(path) as q:
+        q.append("new")
+    assert path.read_bytes() == before + b"\r\n-new\r\n"
+
+
 def test_a_text_that_is_no_text_is_refused(path: Path) -> None:
     with TextQueue(path) as q:
         for text, variables in (("\ud800", ()), ("a", ("v=\ud800",))):
