@@ -4,11 +4,14 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import sej
 from sej.disk import Disk
 from tests.crash.dying import dying
+
+LARGE: Final = [1 << 18, 1 << 20, 3 << 20]
+"""Bytes: more than a block of the index, than what is read at once, than several of them."""
 
 
 def say(word: str, *about: object) -> None:
@@ -16,7 +19,7 @@ def say(word: str, *about: object) -> None:
 
 
 class Chaos:
-    """One process: its name, its dice, and how many messages it has made."""
+    """One process: its name, its dice, how many messages it has made, and how many large ones it may make."""
 
     def __init__(self, path: str, who: str, dice: random.Random, disk: Disk) -> None:
         self.path = path
@@ -24,11 +27,18 @@ class Chaos:
         self.dice = dice
         self.disk = disk
         self.number = 0
+        self.large = 2
 
     def fresh(self, count: int) -> list[bytes]:
         self.number += count
         names = range(self.number - count, self.number)
-        return [b"%s-%d %s" % (self.who.encode(), n, b"x" * self.dice.choice([0, 3, 300])) for n in names]
+        return [b"%s-%d %s" % (self.who.encode(), n, b"x" * self.size()) for n in names]
+
+    def size(self) -> int:
+        if self.large and self.dice.random() < 0.01:
+            self.large -= 1
+            return self.dice.choice(LARGE)
+        return self.dice.choice([0, 3, 300])
 
     def options(self) -> dict[str, Any]:
         return {
