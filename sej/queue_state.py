@@ -283,7 +283,8 @@ class QueueState:
 
     def _drop(self, offset: int) -> None:
         self.waiting.pop(offset, None)
-        self._forget(offset)
+        self.lapsed.discard(offset)
+        self.intents.pop(offset, None)  # an expiry may be that of the message that is there: it is compared, too
         if offset >= self.frontier:
             self.above.discard(offset)
 

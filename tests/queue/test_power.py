@@ -1,6 +1,8 @@
 """A queue's log may reach the disk before the journal: power that is lost then takes messages that the log knows."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,7 @@ import sej
 from sej.queue import JournalQueue
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
+from tests.queue.test_dedupe import DiedError, dies_before_the_message
 
 PATH = "/q"
 
@@ -123,3 +126,16 @@ def test_a_key_that_is_known_stands_for_a_message_that_is_on_the_disk() -> None:
         crash = disk.crash()
     with opened(PATH, clock, crash) as q:
         assert values(q) == [b"once"]
+
+
+@pytest.mark.parametrize("wishes", [{"expire_s": 1}, {"expire_s": 1, "delay_s": 0.5}, {"expire_s": 1, "priority": 1}])
+def test_a_message_in_the_place_of_one_that_was_never_written_keeps_its_expiry(tmp_path: Path, wishes: Any) -> None:
+    clock = FakeClock()
+    dying = opened(tmp_path, clock, dies_before_the_message())
+    with pytest.raises(DiedError):
+        dying.put(b"never written", delay_s=1000)
+    kill(dying)
+    with opened(tmp_path, clock) as q:
+        assert q.put(b"expires", **wishes) == 0
+        clock.move(2)
+        assert values(q) == []
