@@ -16,6 +16,8 @@ from tests.crash.dying import dying
 
 CLOCKS: Final = struct.Struct("<qqq")
 PADDING: Final = b"x" * 2000
+LARGE: Final = [1 << 18, 1 << 20, 3 << 20]
+"""Bytes: more than a block of the index, than what is read at once, than several of them."""
 
 
 class SharedClock:
@@ -47,7 +49,7 @@ def name_of(item: Any) -> str:
 
 
 class Chaos:
-    """One process: what it holds, and its dice."""
+    """One process: what it holds, its dice, and how many large messages it may put."""
 
     def __init__(self, q: JournalQueue, who: str, dice: random.Random) -> None:
         self.q = q
@@ -55,6 +57,7 @@ class Chaos:
         self.dice = dice
         self.held: list[Any] = []
         self.number = 0
+        self.large = 2
 
     def put(self) -> None:
         dice = self.dice
@@ -67,6 +70,9 @@ class Chaos:
             "expire_s": 10**8 if dice.random() < 0.2 else None,
         }
         sent = [PADDING + value for value in values] if dice.random() < 0.1 else values
+        if self.large and dice.random() < 0.01:
+            self.large -= 1
+            sent = [b"x" * dice.choice(LARGE) + sent[0], *sent[1:]]
         with suppress(sej.QueueFullError):
             offsets = list(self.q.put_many(sent, timeout=0.0, **options))
             self.number += count
