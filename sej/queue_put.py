@@ -192,13 +192,18 @@ class Putter:
     def _makes_room(self, count: int) -> bool:
         """Whether there is room without those that nobody wants any more, whose turn may be far away."""
         log, state, now = self._log, self._log.state, self._clock.boot_ns()
-        gone = []
+        if now < state.first_expiry:
+            return False
+        gone, first = [], NEVER
         for offset, (at, timestamp, check) in state.expires.items():
             fresh = offset >= state.frontier and offset not in state.above
             if at <= now and (fresh or offset in state.waiting) and self._is(offset, timestamp, check):
                 if fresh:  # set aside first: only then it counts when it is done, as it does when its turn comes
                     gone.append(record(WAIT, offset))
                 gone.append(record(DONE, offset, offset + 1))
+            elif at < first:
+                first = at
+        state.first_expiry = first
         if gone:
             log.append(*gone)
         return bool(gone) and self._has_room(count)

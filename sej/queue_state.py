@@ -87,6 +87,7 @@ class QueueState:
         lapsed: leased items whose time is over or whose holder is dead, as this process sees it.
         intents: (timestamp, check) that the message of a waiting item must have, until somebody looked.
         expires: (when nobody wants an item any more, timestamp, check): the message must match.
+        first_expiry: before that nothing of them is due.
         dedupe: by a key's 12 bytes: (offset, until, check).
         done: how many items were done.
         dead: how many are dead letters.
@@ -106,6 +107,7 @@ class QueueState:
         self.waiting: dict[int, Waiting] = {}
         self.intents: dict[int, tuple[int, int]] = {}
         self.expires: dict[int, tuple[int, int, int]] = {}
+        self.first_expiry = NEVER
         self.dedupe: dict[bytes, tuple[int, int, int]] = {}
         self.done = self.dead = self.lost = 0
         self.redriven: dict[int, int] = {}
@@ -183,6 +185,7 @@ class QueueState:
             self._drop(offset)
         elif kind == EXPIRE:
             self.expires[offset] = (b, _signed(a), extra)
+            self.first_expiry = min(self.first_expiry, b)
         elif kind == DEDUPE:
             key = slot.to_bytes(4, "big") + a.to_bytes(8, "big")
             if b:
@@ -320,7 +323,7 @@ class QueueState:
         def carried(at: int) -> int:
             return at if at == NEVER else max(min(at + shift, now + max(at - seen, 0)), 0)
 
-        self._earliest = NEVER
+        self._earliest, self.first_expiry = NEVER, 0
         self.expires = {
             offset: (carried(at), timestamp, check) for offset, (at, timestamp, check) in self.expires.items()
         }

@@ -299,6 +299,25 @@ class TestPutting:
                 assert other.stats() == (4, 0, 0, 3, 0)
             assert values(q) == [b"for ever", b"short", b"a", b"b"]
 
+    def test_whatever_expires_next_makes_room(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, maxsize=2) as q, opened(tmp_path, clock, maxsize=2) as other:
+            q.put(b"long", expire_s=50)
+            q.put(b"longer", expire_s=60)
+            for _ in range(2):
+                with pytest.raises(sej.QueueFullError):
+                    q.put(b"late", timeout=0)
+            held = take(q)
+            other.put(b"short", expire_s=5)
+            clock.move(6)
+            q.put(b"a", timeout=0)
+            clock.move(45)
+            with pytest.raises(sej.QueueFullError):
+                q.put(b"late", timeout=0)
+            take(q).done()
+            held.give_back()
+            q.put(b"b", timeout=0)
+            assert values(q) == [b"a", b"b"]
+
     def test_dedupe(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, dedupe_window_s=60) as one, opened(tmp_path, clock) as other:
             assert one.put(b"a", dedupe_key=b"1") == 0
