@@ -77,7 +77,7 @@ class KestrelSource(DataSource):
             reader=options["reader"],
             on_damage=options["onCorruption"],
         )
-        return RowReader(paths_of(self.options), check_projection(schema, _COLUMNS), rows)
+        return RowReader(paths_of(self.options), check_projection(schema, _COLUMNS), rows, _size_of)
 
 
 def kind_of(directory: str, queue: str) -> Kind:
@@ -135,6 +135,10 @@ def _libkestrel(directory: str, queue: str, reader: str | None, on_damage: str) 
         times = {"add_time": _time(item.add_time), "expire_time": _time(item.expire_time)}
         row = {"queue": queue, "ordinal": ordinal, "id": item.id, "state": "ready", "error_count": item.error_count}
         yield {**row, **times, "data": item.data}
+
+
+def _size_of(row: dict[str, Any]) -> int:
+    return len(row["data"])
 
 
 def _judge(damage: Iterable[object], on_damage: str) -> None:

@@ -70,7 +70,7 @@ class TextQueueSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         parse(TEXTQUEUE_READ, self.options, "textqueue")
-        return RowReader(_files(paths_of(self.options)), check_projection(schema, _COLUMNS), _rows)
+        return RowReader(_files(paths_of(self.options)), check_projection(schema, _COLUMNS), _rows, _size_of)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch sink."""
@@ -226,6 +226,10 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
                 "value": text,
                 "variables": variables,
             }
+
+
+def _size_of(row: dict[str, Any]) -> int:
+    return len(row["value"]) + sum(map(len, row["variables"]))
 
 
 def _files(paths: list[str]) -> list[str]:

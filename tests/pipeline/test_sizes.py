@@ -6,14 +6,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import DataSource
 
+import kestrel
 import sej
+from kestrel import segmented
 from pipeline.extents import Extent
+from pipeline.kestrel_source import KestrelSource
 from pipeline.places import Origin, Slice
 from pipeline.planning import pack
 from pipeline.reading import How, read
+from pipeline.textqueue_source import TextQueueSource
 from sej.shared_writer import SharedWriter
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
+from textqueue import TextQueue
 
 WINDOWS = {
     "pipeline.planning": ["PARTITION_BYTES_MIN", "PARTITION_BYTES_MAX"],
@@ -69,3 +75,34 @@ def test_partitions_hold_every_message_once(seed: int, tmp_path: Path) -> None:
                 rows_together = sum(batch.num_rows for batch in read(partition, SCHEMA, How()))
                 assert rows_together == sum(part.stop - part.start for part in partition)
             assert found == expected
+
+
+ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n) for n in range(12)]
+
+
+def batches(source: DataSource) -> list[pa.RecordBatch]:
+    schema: Any = source.schema()
+    reader = source.reader(schema)
+    found: Any = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    return list(found)
+
+
+@pytest.mark.parametrize("kind", ["textqueue", "kestrel", "libkestrel"])
+def test_a_batch_of_large_items_is_not_as_large_as_all_of_them(kind: str, tmp_path: Path) -> None:
+    source: DataSource
+    if kind == "textqueue":
+        with TextQueue(tmp_path / "jobs.tq") as tq:
+            for item in ITEMS:
+                tq.append(item)
+        source = TextQueueSource({"path": str(tmp_path / "jobs.tq")})
+    else:
+        queue_of: Any = kestrel.Queue if kind == "kestrel" else segmented.Queue
+        with queue_of(tmp_path, "jobs") as queue:
+            for item in ITEMS:
+                queue.put(item)
+        source = KestrelSource({"path": str(tmp_path), "queue": "jobs"})
+    found = batches(source)
+    column = "value" if kind == "textqueue" else "data"
+    values = [value for batch in found for value in batch.column(column).to_pylist()]
+    assert [value.encode() if isinstance(value, str) else value for value in values] == ITEMS
+    assert max(batch.nbytes for batch in found) < 2_000_000 < sum(batch.nbytes for batch in found)
