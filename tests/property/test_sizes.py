@@ -43,6 +43,7 @@ class SizesMachine(RuleBasedStateMachine):
         self.rows: list[sej.Message] = []
         self.first = 0
         self.w: Any = None
+        self.beside: SharedWriter | None = None
         self.done: set[int] = set()
         self.number = 0
         self.older: dict[str, bytes] = {}
@@ -80,6 +81,9 @@ class SizesMachine(RuleBasedStateMachine):
             assert self.w.recovery is None and self.w.offset == len(self.rows)
 
     def close(self) -> None:
+        if self.beside is not None:
+            self.beside.close()
+            self.beside = None
         if self.w is not None:
             self.w.close()
 
@@ -162,6 +166,29 @@ class SizesMachine(RuleBasedStateMachine):
             assert w.recovery is not None and w.recovery.size == len(torn) and w.offset == offset
         self.reopen(kind)
 
+    @precondition(lambda self: isinstance(self.w, sej.Writer | SharedWriter))
+    @rule(which=st.integers(0, 30), kind=st.integers(0, 3))
+    def lose_power(self, which: int, kind: int) -> None:
+        durable = 0
+        for w in (self.w, self.beside):
+            if w is not None:
+                durable = max(durable, w.durable_offset)
+                w._fail(OSError("the power is gone"))
+                w.close()
+        self.w = self.beside = None
+        self.disk = [state for _, state in zip(range(which + 1), self.disk._states(), strict=False)][-1]
+        with sej.Writer(ROOT, segment_bytes=self.segment_bytes, disk=self.disk) as found:
+            end = found.offset
+        assert durable <= end <= len(self.rows)
+        del self.rows[end:]
+        self.done.clear()
+        for at, follower in enumerate(self.followers):
+            offset = max(min(follower.offset, end), self.first)
+            follower.close()
+            self.followers[at] = sej.Scanner(ROOT, offset, disk=self.disk, verify=at == 1)
+        self.tail = Tail(Directory(ROOT, self.disk))
+        self.reopen(kind)
+
     # --- what becomes of the index
 
     @rule(which=shares, share=shares, how=st.sampled_from(["missing", "cut", "flipped", "older", "kept"]))
@@ -198,7 +225,7 @@ class SizesMachine(RuleBasedStateMachine):
             self.first = journal.first_offset
             for at, follower in enumerate(self.followers):
                 follower.close()
-                self.followers[at] = sej.Scanner(ROOT, max(follower.offset, self.first), disk=self.disk)
+                self.followers[at] = sej.Scanner(ROOT, max(follower.offset, self.first), disk=self.disk, verify=at == 1)
 
     @rule(kind=st.integers(0, 3))
     def reindex(self, kind: int) -> None:
@@ -276,7 +303,7 @@ def columns(rows: list[sej.Message]) -> tuple[list[bytes], list[bytes], list[int
     return [r.value for r in rows], [r.key for r in rows], [r.type for r in rows], [r.timestamp for r in rows]
 
 
-SizesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+SizesMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 test_messages_of_any_size = SizesMachine.TestCase
 
 
