@@ -88,7 +88,7 @@ class Ender:
             else:
                 lost = lost or item.lost()
         if good:
-            self._log.append(*_runs(sorted((item._message.offset, item._message.timestamp) for item in good)))
+            self._log.append(*_runs(sorted([item._message for item in good])))
         for item in good:
             item._ended = True
         return lost
@@ -144,15 +144,16 @@ class Ender:
             raise item.lost()
 
 
-def _runs(rows: list[tuple[int, int]]) -> list[bytes]:
-    """DONE records for sorted offsets and timestamps."""
+def _runs(messages: list[Message]) -> list[bytes]:
+    """DONE records for sorted messages."""
     found = []
-    start = stop = rows[0][0]
-    stamp = 0
-    for offset, timestamp in rows:
+    last = messages[0]
+    start = stop = last.offset
+    for message in messages:
+        offset = message.offset
         if offset > stop:
-            found.append(record(DONE, start, stop, extra=stamp))
+            found.append(record(DONE, start, stop, extra=stamp_of(last.timestamp)))
             start = offset
-        stop, stamp = offset + 1, stamp_of(timestamp)
-    found.append(record(DONE, start, stop, extra=stamp))
+        stop, last = offset + 1, message
+    found.append(record(DONE, start, stop, extra=stamp_of(last.timestamp)))
     return found
