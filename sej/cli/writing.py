@@ -44,12 +44,15 @@ def append(directory: Path, key: str, kind: int, length_prefixed: bool, durabili
 
 def _lines(fd: int) -> Iterator[list[bytes]]:
     """The lines that every read brings; a last one without an end is a line too."""
-    rest = b""
+    parts: list[bytes] = []  # of a line that is not over
     while data := os.read(fd, _READ_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, rest = data.split(b"\n")
         if lines:
+            lines[0] = b"".join([*parts, lines[0]])
+            parts.clear()
             yield lines
-    if rest:
+        parts.append(rest)
+    if rest := b"".join(parts):
         yield [rest]
 
 
