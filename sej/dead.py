@@ -18,12 +18,13 @@ from typing import NamedTuple
 from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import CorruptionError, JournalNotFoundError
-from sej.journal import Journal
+from sej.journal import Journal, Tail
 from sej.message import Message
+from sej.offset import sync_up_to
 from sej.scanner import Scanner
 from sej.writer import Writer
 
-__all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "source_of"]
+__all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "source_of", "sync_dead_letters"]
 
 _REASON_CHARS = 2000
 _LOOK_BACK = 4096
@@ -91,6 +92,7 @@ def append_dead_letter(
         LockedError: another writer has it for longer.
     """
     if perhaps_there and _newest_offset(path, source, reader, disk) == message.offset:
+        sync_dead_letters(path, disk)  # who wrote it may have died before he did
         return
     head = {
         "source": source,
@@ -103,6 +105,12 @@ def append_dead_letter(
     with Writer(path, lock_timeout=lock_timeout, disk=disk) as writer:
         writer.append(value, message.key, message.type, message.timestamp)
         writer.sync()
+
+
+def sync_dead_letters(path: str | os.PathLike[str], disk: Disk = OS) -> None:
+    """Make the letters durable that are there, whoever wrote them."""
+    directory = Directory(path, disk)
+    sync_up_to(directory, Tail(directory).end_offset())
 
 
 def source_of(directory: Directory) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from sej.dead import DeadLetter, append_dead_letter, dead_letters, source_of
+from sej.dead import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.directory import Directory
 from sej.errors import JournalNotFoundError, SejError
 from sej.journal import Journal
@@ -68,6 +68,8 @@ class Grave:
                 if there is not None:  # whoever holds it may try again
                     log.append(record(PICK, offset, 0, there.deadline, band=band, attempt=attempts, slot=there.slot))
                 raise
+        else:
+            sync_dead_letters(self.path, self._directory.disk)  # who wrote it may have died before he did
         log.append(record(DEAD, offset, attempt=attempts, extra=stamp))
 
     def _is_there(self, message: Message) -> bool:
@@ -99,6 +101,7 @@ class Grave:
             return 0
         with place:
             mine: list[DeadLetter] = []
+            sync_dead_letters(self.path, disk)  # or what comes in the place of one that power takes stays there
             first = seen = max(place.value, self._first_letter())
             for letter in dead_letters(self.path, first, disk=disk):
                 if count == limit:
