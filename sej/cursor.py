@@ -173,6 +173,8 @@ class Cursor:
                     found = take(reader)
             except CorruptionError as error:
                 if not self._pass_damage(error):
+                    if self._reader is not None:  # what was read of it is read again: a writer may cut a torn tail
+                        self._reader.skip(self._reader.position, self._reader.due)
                     return None
                 continue
             if found:

@@ -426,3 +426,18 @@ def test_after_a_read_that_failed_the_checksums_still_count(
         for _ in range(2):
             with pytest.raises(CorruptionError, match="CRC32C"):
                 s.read()
+
+
+@pytest.mark.parametrize("size", [14, 26, 300])
+def test_a_scanner_that_saw_zeros_at_the_end_goes_on_when_a_writer_has_cut_them(tmp_path: Path, size: int) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"before")
+    (segment,) = (tmp_path / "jnl").iterdir()
+    with segment.open("ab") as file:
+        file.write(bytes(size))
+    with sej.Scanner(tmp_path, timeout=0.0) as s:
+        assert [message.value for message in s.read(10)] == [b"before"]
+        assert s.read(10) == []
+        with sej.SharedWriter(tmp_path) as w:
+            w.append(b"behind")
+            assert [message.value for message in s.read(10)] == [b"behind"]
