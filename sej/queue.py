@@ -319,7 +319,7 @@ class JournalQueue(WorkQueue):
             return self._end(self._putter.put_back, journal, letters)
 
     def sync(self) -> None:
-        """Force what was put and done so far to the disk."""
+        """Force what was put and done through this object so far to the disk."""
         self._require_open()
         self._writer.sync()
         self._syncer.commit(self._log.appended)

@@ -223,7 +223,7 @@ class WorkQueue(ABC):
         raise self._unsupported("redrive")
 
     def sync(self) -> None:
-        """Force what was put and done so far to the disk."""
+        """Force what was put and done through this object so far to the disk."""
         raise self._unsupported("sync")
 
     # --- what all have in common
