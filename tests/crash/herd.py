@@ -4,7 +4,9 @@ import os
 import random
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -67,6 +69,20 @@ class Herd(ABC):
         for child in [child for child in self.alive if child.poll() is not None]:
             self.kill(child)
             self.start()
+
+    def live(self, seconds: float, processes: int, enough: Callable[[], bool], *, replacing: float = 0.5) -> None:
+        """Let so many be at work for so long, and until they have done enough; none is alive at the end.
+
+        Each time that somebody looks, one of them is replaced with that probability.
+        """
+        with self:
+            for _ in range(processes):
+                self.start()
+            end = time.monotonic() + seconds
+            while time.monotonic() < end or not enough():
+                self.wait()
+                if self.dice.random() < replacing:
+                    self.replace()
 
     def lines(self) -> list[list[str]]:
         """What was said; the last line of who was killed may be half there."""

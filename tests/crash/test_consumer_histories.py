@@ -6,7 +6,6 @@ which is counted.
 """
 
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,8 @@ class World(Herd):
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    with World(folder, chance()) as world:
-        for _ in range(processes):
-            world.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end or "end" not in {row[3] for row in world.lines()}:
-            world.wait()
-            if world.dice.random() < 0.3:
-                world.replace()
+    world = World(folder, chance())
+    world.live(seconds, processes, lambda: "end" in {row[3] for row in world.lines()}, replacing=0.3)
     judge(world)
 
 

@@ -5,7 +5,6 @@ not at all; and what is left is sound.
 """
 
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,8 @@ class World(Herd):
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    with World(folder, chance()) as world:
-        for _ in range(processes):
-            world.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end or not {"put", "seen"} <= {row[0] for row in world.lines()}:
-            world.wait()
-            if world.dice.random() < 0.5:
-                world.replace()
+    world = World(folder, chance())
+    world.live(seconds, processes, lambda: {"put", "seen"} <= {row[0] for row in world.lines()})
     judge(world)
 
 

@@ -7,7 +7,6 @@ back; each queue has done it, has it still, or has given it up; and no holder lo
 """
 
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -34,14 +33,7 @@ class World(Herd):
 
 def history(world: World, seconds: float, processes: int) -> dict[int, str]:
     """Let them be at work, and judge; returns what stands in the journal."""
-    with world:
-        for _ in range(processes):
-            world.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end or not {"put", "done"} <= {row[1] for row in world.lines()}:
-            world.wait()
-            if world.dice.random() < 0.5:
-                world.replace()
+    world.live(seconds, processes, lambda: {"put", "done"} <= {row[1] for row in world.lines()})
     return judge(world)
 
 
