@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from traceback import clear_frames
 from typing import Final, Literal, NoReturn
 
+from sej._buffer_py import _full
 from sej.checksum import crc32c
 from sej.codec import Buffer, measure
 from sej.directory import Directory
@@ -24,7 +25,6 @@ from sej.disk import File
 from sej.errors import (
     ClosedError,
     DecodeError,
-    InvalidMessageError,
     LockedError,
     LockLostError,
     SejError,
@@ -37,7 +37,7 @@ from sej.locks import Lock
 from sej.maintenance import Retention, clean
 from sej.message import BytesLike
 from sej.opening import End, start_segment
-from sej.syncing import Syncer
+from sej.syncing import Syncer, is_mine
 
 __all__ = ["Appender", "Durability"]
 
@@ -112,7 +112,7 @@ class Appender:
                 offset=self._buffer.offset + whole.messages,
             )
         if self._buffer.offset + whole.messages > MAX_OFFSET:
-            raise InvalidMessageError(f"a journal ends with offset {MAX_OFFSET - 1}: go on in another one")
+            raise _full()
         at = 0
         while at < size:
             run = measure(data, at, size, self._buffer.offset, self._buffer.batch_limit)
@@ -396,7 +396,7 @@ class Appender:
 
     def _is_inside(self) -> bool:
         """Whether this thread has the mutex: then this is a signal's handler, in the middle of a call."""
-        return self._mutex._is_owned()  # type: ignore[attr-defined, no-any-return]  # as threading.Condition asks
+        return is_mine(self._mutex)
 
     def _require_apart(self) -> None:
         if self._is_inside():

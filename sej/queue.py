@@ -36,7 +36,7 @@ from sej.queue_put import Putter
 from sej.queue_slots import Slots
 from sej.queue_take import PROBE_NS, Taker
 from sej.shared_writer import SharedOptions, SharedWriter
-from sej.syncing import Syncer
+from sej.syncing import Syncer, is_mine
 from sej.watch import Watch
 from sej.work import CAPABILITIES, Item, Stats, Wishes, WorkQueue
 
@@ -332,7 +332,7 @@ class JournalQueue(WorkQueue):
         """
         if self._closed or os.getpid() != self._pid:
             return
-        self._close_later = self._mutex._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+        self._close_later = is_mine(self._mutex)
         if self._close_later:
             return
         with self._mutex:

@@ -18,8 +18,8 @@ from sej.dead import DeadLetter
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue_clock import Clock, span_ns
-from sej.queue_codec import message_check, record
-from sej.queue_format import BACK, DEAD, DEDUPE, DONE, EXPIRE, INTENT, MAX_BAND, WAIT
+from sej.queue_codec import dedupe_record, message_check, record
+from sej.queue_format import BACK, DEAD, DONE, EXPIRE, INTENT, MAX_BAND, WAIT
 from sej.queue_log import QueueLog
 from sej.queue_reader import MessageReader
 from sej.queue_state import NEVER
@@ -291,5 +291,4 @@ def _hash(key: bytes) -> bytes:
 def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:
     """What a key means until then; no message: nothing any more."""
     offset, check = (0, 0) if message is None else (message.offset, message_check(message))
-    slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
-    return record(DEDUPE, offset, a, until, slot=slot, extra=check)
+    return dedupe_record(key, offset, until, check)

@@ -22,7 +22,7 @@ from sej.maintenance import Retention
 from sej.message import BytesLike
 from sej.opening import prepare
 from sej.shared_end import SharedEnd
-from sej.syncing import Syncer
+from sej.syncing import Syncer, is_mine
 
 __all__ = ["SharedDurability", "SharedOptions", "SharedWriter"]
 
@@ -247,7 +247,7 @@ class SharedWriter:
         """
         if self._closed or os.getpid() != self._pid:
             return
-        self._close_later = self._mutex._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+        self._close_later = is_mine(self._mutex)
         if self._close_later:
             return
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from sej.errors import ClosedError, SejError, WriterFailedError
 
-__all__ = ["Syncer"]
+__all__ = ["Syncer", "is_mine"]
 
 
 class Syncer:
@@ -138,7 +138,7 @@ class Syncer:
             return  # it finds that out by itself
         self._wake.set()
         # A signal's handler in the midst of a sync: the thread may wait for us, and ends by itself.
-        inside = self._lock._is_owned() or self._leader == threading.get_ident()  # type: ignore[attr-defined]
+        inside = is_mine(self._lock) or self._leader == threading.get_ident()
         if self._thread is not None and not inside:
             self._thread.join()
 
@@ -168,6 +168,14 @@ class Syncer:
         if isinstance(error, WriterFailedError):
             return error
         return WriterFailedError(f"a sync failed: {error}; open the writer anew, which finds what is on disk")
+
+
+def is_mine(lock: threading.RLock) -> bool:
+    """Whether this thread holds a lock already: then this is a signal's handler, in the middle of a call.
+
+    Asked as :class:`threading.Condition` asks it.
+    """
+    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
 def _run(of: weakref.ref[Syncer], wake: threading.Event, interval_s: float | None) -> None:
