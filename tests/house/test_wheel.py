@@ -1,12 +1,13 @@
 """What ships: the wheel is built as `make wheel` does, installed into a clean environment, and looked at from there."""
 
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.house.conftest import build
-from tests.house.house import PACKAGES, has_compiler, run
+from tests.house.house import PACKAGES, ROOT, has_compiler, run
 
 ASK = "import sej.codec; print(sej.codec.IMPLEMENTATION)"
 
@@ -15,6 +16,24 @@ def contents(wheel: Path) -> set[str]:
     """The names of the files in it."""
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
+
+
+def in_the_tree() -> set[str]:
+    """Every file of the packages that is written by hand, as opposed to compiled or cached."""
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
+    sources = (path for path in found if "__pycache__" not in path.parts and path.suffix not in (".so", ".c"))
+    return {path.relative_to(ROOT).as_posix() for path in sources}
+
+
+def test_wheel_and_sdist_have_every_file_of_the_packages(wheel: Path) -> None:
+    tree = in_the_tree()
+    assert "textqueue/editors/vim/syntax/textqueue.vim" in tree
+    assert {name for name in tree if not name.endswith((".pyx", ".pxd"))} - contents(wheel) == set()
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    tree |= {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.py"}
+    assert tree - names == set()
 
 
 def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_path: Path) -> None:
