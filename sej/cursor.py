@@ -3,7 +3,8 @@
 It does not wait. :meth:`Cursor.read` returns what is there, and an empty list at the end. What it promises: no message
 twice, none left out without an error or a recorded gap, whatever writers, retention and merges do meanwhile. At the end
 of a segment it looks for the segment that *contains* the due offset, comparing (device, inode): names alone may mean
-another file by now.
+another file by now. That segment usually starts with the due offset, so its name is known. The directory is listed only
+if there is no such file: the end of the journal, a gap, or a merge that took the name away.
 """
 
 from __future__ import annotations
@@ -233,7 +234,18 @@ class Cursor:
     # --- finding the segment
 
     def _open(self) -> SegmentReader | None:
-        """Open the segment that contains the due offset, at or before it; None where there is none yet."""
+        """Open the segment that contains the due offset, at or before it; None where there is none yet.
+
+        The segment that starts with the due offset, and the one that the cursor was parked in, are opened by name. Only
+        if neither is there is the directory listed: a scan of n segments must not read n names n times.
+        """
+        parked, self._parked = self._parked, None
+        reader = self._try_named(self._directory.segment(self.due), None)
+        if reader is None and parked is not None and self._segment is not None:
+            reader = self._try_named(self._segment, parked)
+        if reader is not None:
+            self._is_last = False  # not known: the end of the segment is where it is asked
+            return reader
         for _ in range(100):  # a segment that goes away between listing and opening is looked for anew
             segments = self._directory.segments()
             if not segments:
@@ -246,29 +258,41 @@ class Cursor:
                     continue
                 self._too_small(segments[0].first_offset)
             try:
-                reader = SegmentReader(
-                    self._disk, segments[at].path, 0, segments[at].first_offset, chunk_bytes=self._chunk_bytes
-                )
+                reader = self._reader_of(segments[at])
             except FileNotFoundError:
                 continue
             self._is_last = at == len(segments) - 1
-            parked, self._parked = self._parked, None
-            try:
-                if parked is None or not self._unpark(segments[at], reader, *parked):
-                    self._enter(segments[at], reader)
-            except BaseException:
-                reader.close()
-                self._reader = None  # entered by half: its checksums may not be known
-                raise
+            if parked is None or not self._unpark(segments[at], reader, *parked):
+                self._enter(segments[at], reader)
             return reader
         raise CorruptionError("segments keep vanishing while they are opened", path=self._directory.jnl)
 
+    def _reader_of(self, segment: Segment) -> SegmentReader:
+        return SegmentReader(self._disk, segment.path, 0, segment.first_offset, chunk_bytes=self._chunk_bytes)
+
+    def _try_named(self, segment: Segment, parked: Place | None) -> SegmentReader | None:
+        """Open a segment that may be there; None if it is not, or not the file that the cursor was parked in."""
+        try:
+            reader = self._reader_of(segment)
+        except FileNotFoundError:
+            return None
+        if parked is None:
+            self._enter(segment, reader)
+        elif not self._unpark(segment, reader, *parked):
+            reader.close()
+            return None
+        return reader
+
     def _unpark(self, segment: Segment, reader: SegmentReader, identity: tuple[int, int], position: int) -> bool:
         """Go on where the cursor was parked; False where that is another file, or no message of ours stands there."""
-        status = reader.status()
-        if status.identity != identity or status.size < position:
-            return False
-        head = reader.file.read(OFFSET_SIZE, position)
+        try:
+            status = reader.status()
+            if status.identity != identity or status.size < position:
+                return False
+            head = reader.file.read(OFFSET_SIZE, position)
+        except BaseException:
+            reader.close()
+            raise
         if len(head) == OFFSET_SIZE and OFFSET.unpack(head)[0] != self.due:
             return False  # the number of the inode was given to a new file
         self._segment, self._reader = segment, reader
@@ -283,17 +307,25 @@ class Cursor:
         self._asked = self.due
         self._blocks = []
         self._judged = self._doubted = None
-        index_file = IndexFile(self._directory, segment)
-        if self.due > segment.first_offset:
-            found = index_file.find(reader.file, segment.first_offset, _next_offset, self.due + 1)
-            if found is not None and self.due < found.next_offset:
-                reader.skip(found.position, found.first_offset)
-            else:
-                index = BlockIndex(segment.first_offset, [found] if found else [])
-                index.extend(reader.file)
-                reader.skip(*index.before_offset(self.due))
-        if self._verify:
-            self._load_blocks(reader)
+        try:
+            if self.due > segment.first_offset:
+                self._skip_to_due(segment, reader)
+            if self._verify:
+                self._load_blocks(reader)
+        except BaseException:
+            reader.close()
+            self._reader = None  # entered by half: its checksums may not be known
+            raise
+
+    def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
+        """Move to the due message, or at most a block before it."""
+        found = IndexFile(self._directory, segment).find(reader.file, segment.first_offset, _next_offset, self.due + 1)
+        if found is not None and self.due < found.next_offset:
+            reader.skip(found.position, found.first_offset)
+            return
+        index = BlockIndex(segment.first_offset, [found] if found else [])
+        index.extend(reader.file)
+        reader.skip(*index.before_offset(self.due))
 
     def _too_small(self, first_available: int) -> None:
         raise OffsetTooSmallError(
@@ -313,11 +345,13 @@ class Cursor:
         """
         assert self._segment is not None
         due = reader.due
-        jnl = self._disk.status(self._directory.jnl)
-        changed = (jnl.device, jnl.inode, jnl.mtime_ns) if jnl is not None and jnl.mtime_ns else None
+        changed = self._changed()
         if changed is not None and changed == self._settled and time.monotonic_ns() < self._settled_until:
             return False  # no segment came, went or was replaced since this one was found to be the last
         self._settled = None
+        named = self._disk.status(self._directory.segment(due).path)
+        if named is not None and named.identity != reader.status().identity:
+            return self._reopen()  # the next segment: it starts where this one ends, as all but a gap's do
         age = time.time_ns() - changed[2] if changed is not None else 0
         segments = self._directory.segments()
         at = containing(segments, due)
@@ -331,6 +365,7 @@ class Cursor:
         if at + 1 >= len(segments):
             if at < 0 and segments:
                 self._too_small(segments[0].first_offset)
+            self._is_last = True
             if changed is not None and age > (_TICK_NS if changed[2] % 1_000_000_000 else _COARSE_TICK_NS):
                 self._settled, self._settled_until = changed, time.monotonic_ns() + _SETTLED_NS
             return False  # the tail of the journal; see judge()
@@ -339,6 +374,11 @@ class Cursor:
             self._doubted = (reader.position, due)
             return True
         return self._between(reader, segments[at + 1].first_offset, at >= 0)
+
+    def _changed(self) -> tuple[int, int, int] | None:
+        """When the directory of the segments was last changed, and which one it is; None if the system does not say."""
+        jnl = self._disk.status(self._directory.jnl)
+        return (jnl.device, jnl.inode, jnl.mtime_ns) if jnl is not None and jnl.mtime_ns else None
 
     def _reopen(self) -> bool:
         self.close()

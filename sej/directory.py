@@ -29,7 +29,7 @@ from sej.format import MAX_OFFSET
 
 __all__ = ["Directory", "Segment", "check_name", "containing", "is_still"]
 
-_SEGMENT: Final = re.compile(r"([0-9a-f]{16})\.jnl")
+_SEGMENT: Final = re.compile(r"[0-9a-f]{16}\.jnl")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _NAME_BYTES: Final = 200
 
@@ -114,16 +114,12 @@ class Directory:
         except (FileNotFoundError, NotADirectoryError):
             self.require()
             raise
-        found = []
-        for name in names:
-            match = _SEGMENT.fullmatch(name)
-            if match:
-                first = int(match[1], 16)
-                if first > MAX_OFFSET:
-                    raise CorruptionError(
-                        f"no journal reaches offset {first}: move this file out of jnl/", path=os.path.join(jnl, name)
-                    )
-                found.append(Segment(first, os.path.join(jnl, name)))
+        is_segment, prefix = _SEGMENT.fullmatch, os.path.join(jnl, "")
+        found = [Segment(int(name[:16], 16), prefix + name) for name in names if is_segment(name)]
+        if found and found[-1].first_offset > MAX_OFFSET:
+            raise CorruptionError(
+                f"no journal reaches offset {found[-1].first_offset}: move this file out of jnl/", path=found[-1].path
+            )
         return found
 
     def foreign(self) -> list[str]:

@@ -109,7 +109,7 @@ def clean(
         slowest = slowest_reader(directory, ignore_readers)
         if not dry_run:
             _finish_merge(directory)  # a joined segment reaches further than the name of the next one says
-        gone = merged_away(directory)
+        gone = set(merged_away(directory))
         segments = [segment for segment in directory.segments() if segment not in gone]
         status = [directory.disk.status(segment.path) for segment in segments]
         left = sum(there.size for there in status if there is not None)
@@ -295,10 +295,11 @@ def _covered(directory: Directory) -> list[Segment]:
     if len(segments) < 3:
         return []
     found: list[Segment] = []
+    covered: set[Segment] = set()
     there = [disk.status(segment.path) for segment in segments]
     for at, joined in enumerate(segments[:-2]):
         status, next_status = there[at], there[at + 1]
-        if status is None or next_status is None or status.mtime_ns < next_status.mtime_ns or joined in found:
+        if status is None or next_status is None or status.mtime_ns < next_status.mtime_ns or joined in covered:
             continue  # what was joined was written behind its parts
         due = _offset_behind(disk, joined, status.size)
         stop = containing(segments, due)
@@ -307,6 +308,7 @@ def _covered(directory: Directory) -> list[Segment]:
             position = status.size - sum(part.size for part in there[at + 1 : stop] if part is not None)
             if position > 0 and _ends_with(disk, joined, position, parts):
                 found.extend(parts)
+                covered.update(parts)
     return found
 
 

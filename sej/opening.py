@@ -105,20 +105,23 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
     return fresh
 
 
-def open_end(directory: Directory, *, first_offset: int = 0, alone: bool = False) -> End:
+def open_end(directory: Directory, *, first_offset: int = 0, alone: bool = False, last: Segment | None = None) -> End:
     """Open the last segment for appending; a torn tail is kept aside and cut.
 
     Args:
         directory: the journal, locked by the caller.
         first_offset: where a journal without segments starts.
         alone: keep the segment's own lock for as long as the file is open, see :func:`lock_segment`.
+        last: the last segment, if the caller knows it: the directory is not listed.
 
     Raises:
         LockedError: an exclusive writer is at work whose lock file was removed.
         CorruptionError: there is damage that is no torn tail; nothing was cut.
     """
-    segments = directory.segments()
-    segment = segments[-1] if segments else directory.segment(first_offset)
+    segment = last
+    if segment is None:
+        segments = directory.segments()
+        segment = segments[-1] if segments else directory.segment(first_offset)
     file = directory.disk.open(segment.path, "append")
     try:
         lock_segment(file)

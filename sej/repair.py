@@ -84,7 +84,7 @@ def repair(
         if not dry_run:
             finish_merge(directory)
             finish_repair(directory)
-        gone = merged_away(directory)
+        gone = set(merged_away(directory))
         segments = [segment for segment in directory.segments() if segment not in gone]
         if segments:
             last_file = directory.disk.open(segments[-1].path, "edit")
@@ -95,9 +95,11 @@ def repair(
         known = read_gaps(directory)
         behind = segments[0].first_offset if segments else 0
         sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
+        read, total = 0, sum(sizes)
         for at, segment in enumerate(segments):
             if progress is not None:
-                progress(sum(sizes[:at]), sum(sizes))
+                progress(read, total)
+            read += sizes[at]
             last = at == len(segments) - 1
             file = directory.disk.open(segment.path, "read")
             try:

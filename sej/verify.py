@@ -52,11 +52,12 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
     problems: dict[str, list[Problem]] = {}
     segments, gaps = _segments(directory), read_gaps(directory)
     sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
+    total = sum(sizes)
     at = read = 0
     while at < len(segments):
         segment = segments[at]
         if progress is not None:
-            progress(min(read, sum(sizes)), sum(sizes))
+            progress(min(read, total), total)
         try:
             file = directory.disk.open(segment.path, "read")
         except FileNotFoundError:  # retention took it, or a merge, which put it into another one
@@ -87,7 +88,7 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
 def _segments(directory: Directory) -> list[Segment]:
     """The segments, without those that a merge has joined and not removed so far."""
     segments = directory.segments()
-    gone = merged_away(directory)
+    gone = set(merged_away(directory))
     return [segment for segment in segments if segment not in gone] if gone else segments
 
 
@@ -96,14 +97,17 @@ def _problems(
 ) -> list[Problem]:
     """What is wrong in a segment, and between it and the next one, which starts with following."""
     due, problems = _segment(directory, segment, file, last=following is None)
-    recorded = any(gap.start <= due and following is not None and following <= gap.stop for gap in gaps)
-    if following is not None and following > due and not recorded:
+    if following is not None and following > due and not _is_recorded(gaps, due, following):
         reason = f"messages {due} to {following - 1} are missing before the next segment"
         problems.append(Problem("gap", segment.path, file.status().size, due, reason))
     if following is not None and following < due and not problems:
         reason = f"messages {following} to {due - 1} stand in the next segment, too: two writers were at work"
         problems.append(Problem("corruption", segment.path, file.status().size, following, reason))
     return problems
+
+
+def _is_recorded(gaps: list[Gap], due: int, following: int) -> bool:
+    return any(gap.start <= due and following <= gap.stop for gap in gaps)
 
 
 def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) -> tuple[int, list[Problem]]:

@@ -331,8 +331,9 @@ class Writer(Appender):
             with self._poisoning():
                 self._lock.check()
                 self._seal()
-                self._directory.disk.rename(staged, self._directory.segment(first).path)
-                end = open_end(self._directory, alone=True)
+                published = self._directory.segment(first)
+                self._directory.disk.rename(staged, published.path)
+                end = open_end(self._directory, alone=True, last=published)
                 self._take(end._replace(synced_position=end.position))  # it was staged and synced whole
                 self._buffer.offset = span.stop
                 self._syncer.advance(span.stop)

@@ -130,7 +130,7 @@ class Sources:
         self._open[index] = source
         self._open.move_to_end(index)
         while len(self._open) > self._max_open:
-            self._open.popitem(last=False)[1].cursor.close()
+            self._open.popitem(last=False)[1].cursor.park()  # the next read opens it without a listing
         return batch
 
     def watch(self) -> None:

@@ -404,8 +404,8 @@ def test_a_name_that_a_listing_lacks_is_no_gap(path: Path, at: int) -> None:
         assert [int(message.value) for message in s] == list(range(first - 1, COUNT))
     assert [int(m.value) for m in sej.Journal(path, disk=Racing(missing, 1)).reversed()] == list(range(COUNT))[::-1]
     assert sej.Journal(path, disk=Racing(missing, 1)).verify() == []
-    with sej.Scanner(path, disk=Racing(missing, 1000)) as s, pytest.raises(sej.OffsetGapError):
-        list(s)
+    with sej.Scanner(path, disk=Racing(missing, 1000)) as s:  # it asks for the next segment by name
+        assert [int(message.value) for message in s] == list(range(COUNT))
     with pytest.raises(sej.OffsetGapError):
         list(sej.Journal(path, disk=Racing(missing, 1000)).reversed())
     assert [problem.kind for problem in sej.Journal(path, disk=Racing(missing, 1000)).verify()] == ["gap"]

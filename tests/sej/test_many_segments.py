@@ -1,0 +1,127 @@
+"""What a journal of many segments costs: counted in calls to the disk, which no busy machine changes."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.cursor import Cursor
+from sej.directory import Directory
+from sej.disk import Mode, OsDisk, OsFile, Status
+from tests.sej.support import read_all, values
+
+FEW, MANY = 20, 80
+SLACK = 6
+"""Calls more or less that the clock decides: the time of a directory is believed once it is old enough."""
+
+
+class CallsDisk(OsDisk):
+    """The real disk, and how often each verb was used."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        self.calls["open"] += 1
+        return super().open(path, mode)
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        self.calls["status"] += 1
+        return super().status(path)
+
+    def list(self, path: str | os.PathLike[str]) -> list[str]:
+        self.calls["list"] += 1
+        return super().list(path)
+
+
+def journal(path: Path, count: int) -> Path:
+    """A journal of so many segments of one message each, as ``publish`` leaves it."""
+    with sej.Writer(path, segment_bytes=1) as w:
+        for n in range(count):
+            w.append(b"%d" % n)
+    return path
+
+
+def scan(path: Path, disk: CallsDisk) -> None:
+    with sej.Scanner(path, disk=disk) as s:
+        assert len(list(s)) in (FEW, MANY)
+
+
+def scan_verified(path: Path, disk: CallsDisk) -> None:
+    with sej.Scanner(path, verify=True, disk=disk) as s:
+        assert len(list(s)) in (FEW, MANY)
+
+
+def consume(path: Path, disk: CallsDisk) -> None:
+    consumer = sej.Consumer(path, "reader", timeout=0.0, commit_interval_s=3600.0, disk=disk)
+    assert consumer.run(lambda message: None) in (FEW, MANY)
+
+
+def work(path: Path, disk: CallsDisk) -> None:
+    with sej.open_queue(path, "queue", disk=disk) as q:
+        while item := q.get(timeout=0.0):
+            item.done()
+        assert q.stats().ready == 0
+
+
+def backwards(path: Path, disk: CallsDisk) -> None:
+    assert len(list(sej.Journal(path, disk=disk).reversed())) in (FEW, MANY)
+
+
+def publish(path: Path, disk: CallsDisk) -> None:
+    with sej.Writer(path, disk=disk) as w:
+        for _ in range(w.offset):
+            w.publish([b"v"])
+
+
+OPERATIONS: dict[str, Callable[[Path, CallsDisk], object]] = {
+    "scan": scan,
+    "scan_verified": scan_verified,
+    "consume": consume,
+    "queue": work,
+    "reversed": backwards,
+    "publish": publish,
+    "writer": lambda path, disk: sej.Writer(path, disk=disk).close(),
+    "segments": lambda path, disk: sej.Journal(path, disk=disk).segments,
+    "find_time": lambda path, disk: sej.Journal(path, disk=disk).find_time(1 << 62),
+    "verify": lambda path, disk: sej.Journal(path, disk=disk).verify(),
+    "repair": lambda path, disk: sej.Journal(path, disk=disk).repair(),
+    "reindex": lambda path, disk: sej.Journal(path, disk=disk).reindex(),
+    "merge": lambda path, disk: sej.Journal(path, disk=disk).merge(1 << 20),
+    "clean": lambda path, disk: sej.Journal(path, disk=disk).clean(max_bytes=1),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_costs_no_more_than_linear(name: str, tmp_path: Path) -> None:
+    few, many = CallsDisk(), CallsDisk()
+    OPERATIONS[name](journal(tmp_path / "few", FEW), few)
+    OPERATIONS[name](journal(tmp_path / "many", MANY), many)
+    assert many.calls["list"] <= few.calls["list"] + SLACK
+    for verb in ("open", "status"):
+        assert many.calls[verb] <= (MANY // FEW) * few.calls[verb] + SLACK
+
+
+def test_a_parked_reader_is_opened_again_without_a_listing(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b"%d" % n for n in range(100)])
+    disk = CallsDisk()
+    cursor = Cursor(Directory(tmp_path, disk), 0)
+    assert len(cursor.read(10)) == 10
+    cursor.park()
+    listed = disk.calls["list"]
+    assert cursor.read(1)[0].offset == 10
+    assert disk.calls["list"] == listed
+    cursor.close()
+
+
+def test_the_next_segment_is_found_though_a_merge_took_its_name(tmp_path: Path) -> None:
+    journal(tmp_path, 10)
+    with sej.Scanner(tmp_path) as s:
+        assert values(s.read(3)) == [b"0", b"1", b"2"]
+        assert sej.Journal(tmp_path).merge(1 << 20)
+        assert [message.offset for message in s] == list(range(3, 10))
+    assert len(read_all(tmp_path)) == 10
