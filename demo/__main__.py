@@ -37,7 +37,6 @@ ROOT = Path("artifacts/demo")
 MACHINES, HUB, CHECKPOINT, DELAYS, CHART, REVIEW = (
     ROOT / name for name in ("machines", "hub", "checkpoint", "delays.parquet", "delays.png", "review.tq")
 )
-STREAM_PATIENCE_S = 60.0
 
 
 def main() -> int:
@@ -109,7 +108,7 @@ def transport(
         for watcher in watchers:
             watcher.join()
         taken = {name: sum(store.end_offset(name, journal) for journal in store.journals(name)) for name in expected}
-        live.wait_for(sum(taken.values()), STREAM_PATIENCE_S)
+        live.finish()
     return {
         "appended": appended,
         "taken by the hub": taken,

@@ -34,12 +34,16 @@ class Live:
         """Flights so far."""
         return sum(self.counts.values())
 
-    def wait_for(self, total: int, timeout_s: float) -> None:
-        """Wait until so many flights came; then, or after the time-out, the stream ends."""
-        waited_s = 0.0
-        while self.total < total and waited_s < timeout_s and not self._query.awaitTermination(1):
-            waited_s += 1
-        self._query.stop()
+    def finish(self) -> None:
+        """Wait until everything that the hub has by now was counted, however long that takes; then the stream ends.
+
+        Raises:
+            StreamingQueryException: the stream failed.
+        """
+        try:
+            self._query.processAllAvailable()
+        finally:
+            self._query.stop()
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         for row in frame.groupBy("client").count().collect():
