@@ -18,6 +18,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _FRACTION: Final = re.compile(r"(.*\d\d:\d\d:\d\d)[.,](\d{1,9})(.*)")
 _EPOCH: Final = re.compile(r"@(\d+)(?:\.(\d{1,9}))?")
+_NEGATIVE: Final = re.compile(r"-\s*\d+(\.\d+)?")
 _CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d)?")
 _ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -111,10 +112,15 @@ def parse_place(text: str, now_ns: int) -> int | Moment:
     """An offset, where it is digits alone; else a time.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither; a bare negative number could be meant as either, and is refused.
 
     Example:
         >>> parse_place("17", 0), parse_place("@17", 0)
         (17, Moment(timestamp=17000000000))
     """
+    if _NEGATIVE.fullmatch(text.strip()):
+        raise ValueError(
+            f"{text!r} is not an offset: the first one is 0. A time before now has a unit: '{text.strip()}s' or"
+            f" '{text.strip()[1:]}s ago'; the last messages are printed by `sej tail --count`"
+        )
     return int(text) if text.isascii() and text.isdigit() else parse_moment(text, now_ns)

@@ -56,6 +56,13 @@ def test_no_place(text: str) -> None:
         parse_place(text, NOW)
 
 
+@pytest.mark.parametrize("text", ["-1", " -1 ", "-0", "-2.5", "- 1"])
+def test_a_bare_negative_number_is_neither_an_offset_nor_a_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not an offset: the first one is 0.*s ago'"):
+        parse_place(text, NOW)
+    assert parse_place("-1s", NOW) == parse_place("1s ago", NOW) == Moment(NOW - 10**9)
+
+
 @pytest.mark.parametrize("text", ["", "h", "-1", "1h x", "nan", "inf"])
 def test_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
