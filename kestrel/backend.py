@@ -11,14 +11,16 @@ import contextlib
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from kestrel.errors import BadNameError, KestrelError, ShutError
+from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
+from kestrel.files import queue_names
 from kestrel.queue import Queue
+from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from sej.held import HeldItem, HoldingQueue
-from sej.work import Stats, Wishes, WorkQueue
+from sej.work import Stats, Wishes, WorkQueue, require_known
 
 __all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
 
@@ -88,10 +90,19 @@ class KestrelWorkQueue(_Face):
     """A work queue in a Kestrel 2 journal."""
 
     def __init__(
-        self, path: str, name: str, *, max_attempts: int = 5, lease_s: float | None = None, **options: Any
+        self,
+        path: str,
+        name: str,
+        *,
+        max_attempts: int = 5,
+        lease_s: float | None = None,
+        create: bool | None = None,
+        **options: Any,
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.Queue`."""
         super().__init__(path, name, max_attempts)
+        known = (name,) if self._base in _found(queue_names, self._directory) else ()
+        require_known(name, known, create, path)
         self._queue: Queue = Queue(self._directory, self._base, **options)
         self._dead: Queue | None = None
         self._added = 0
@@ -160,10 +171,18 @@ class SegmentedWorkQueue(_Face):
     """A work queue in libkestrel's files: one reader, called as the queue is."""
 
     def __init__(
-        self, path: str, name: str, *, max_attempts: int = 5, lease_s: float | None = None, **options: Any
+        self,
+        path: str,
+        name: str,
+        *,
+        max_attempts: int = 5,
+        lease_s: float | None = None,
+        create: bool | None = None,
+        **options: Any,
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.segmented.Queue`."""
         super().__init__(path, name, max_attempts)
+        require_known(name, _found(self._known, name), create, path)
         self._queue: SegmentedQueue = SegmentedQueue(self._directory, self._base, **options)
         try:
             self._reader = self._queue.reader(name)
@@ -171,6 +190,12 @@ class SegmentedWorkQueue(_Face):
             self._queue.close()
             raise
         self._dead: SegmentedQueue | None = None
+
+    def _known(self, name: str) -> Collection[str]:
+        """The named readers; while there are none, any name takes the default reader's place."""
+        listing = list_files(self._directory, self._base)
+        named = [reader for reader in listing.readers if reader]
+        return named or ((name,) if listing.writers or listing.readers else ())
 
     def stats(self) -> Stats:
         """How many items there are; dead ones are counted by their queue."""
@@ -227,6 +252,14 @@ class SegmentedWorkQueue(_Face):
             self._dead = SegmentedQueue(self._directory, f"{self._base}_dead")
             self._dead.reader()
         return self._dead
+
+
+def _found(look: Callable[[str], Collection[str]], where: str) -> Collection[str]:
+    """What a look into a directory finds; nothing if the directory is missing: a queue makes it."""
+    try:
+        return look(where)
+    except MissingError:
+        return ()
 
 
 def _until(wishes: Wishes) -> int | None:

@@ -33,6 +33,7 @@ def open_queue(
     *,
     backend: str | None = None,
     serializer: str | None = None,
+    create: bool | None = None,
     **options: Any,
 ) -> WorkQueue:
     """Open a work queue.
@@ -42,13 +43,18 @@ def open_queue(
         name: the queue's: several queues over one journal each get every message.
         backend: None: ``.tq`` files are ``"textqueue"``, everything else is ``"journal"``.
         serializer: ``"json"``, ``"msgspec"``, ``"pickle"``, or None: values are bytes.
+        create: whether to make a missing queue. None: only if the journal has no queue yet, because a second queue is
+            handed every message again; True: make it; False: make nothing.
         options: the backend's own: ``lease_s``, ``max_attempts`` and others; see
             :class:`sej.queue.JournalQueue` for the journal's.
 
     Raises:
         ValueError: there is no such backend or serializer, or the backend does not have that option.
+        QueueNotFoundError: there is no queue of this name, and create does not allow to make it.
         SejError: as the backend.
     """
+    if create is not None:
+        options["create"] = create  # a backend that has no such option need not know of it
     kind = backend or ("textqueue" if os.fspath(path).endswith(".tq") else "journal")
     queue = _factory(kind)(os.fspath(path), name, **options)
     try:

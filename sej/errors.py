@@ -23,6 +23,7 @@
     ├── RetriesExhaustedError      a handler failed too often and there is no dead letter
     ├── LeaseLostError             somebody else holds the item by now
     ├── QueueFullError             put would pass maxsize
+    ├── QueueNotFoundError         no queue of this name, and making one was not asked for   .names
     └── UnsupportedError           this backend of a queue cannot do that
 
 A wrong Python type (``str`` where bytes are due) is a plain :class:`TypeError`; a wrong argument is a
@@ -32,6 +33,7 @@ A wrong Python type (``str`` where bytes are due) is a plain :class:`TypeError`;
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "OffsetGapError",
     "OffsetTooSmallError",
     "QueueFullError",
+    "QueueNotFoundError",
     "RetriesExhaustedError",
     "SejError",
     "TruncatedError",
@@ -224,6 +227,19 @@ class QueueFullError(SejError):
     """
 
     never = False
+
+
+class QueueNotFoundError(SejError):
+    """There is no queue of this name, and ``create`` does not allow to make one.
+
+    Attributes:
+        names: the queues that are there.
+    """
+
+    def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, names: Iterable[str] = ()) -> None:
+        """Keep the names of the queues that are there."""
+        super().__init__(reason, path=path)
+        self.names = tuple(names)
 
 
 class UnsupportedError(SejError):

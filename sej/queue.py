@@ -31,14 +31,14 @@ from sej.queue_end import Backoff, Ender
 from sej.queue_format import FREE, MAX_ATTEMPT
 from sej.queue_grave import Grave
 from sej.queue_item import JournalItem
-from sej.queue_log import QueueLog, register_reader
+from sej.queue_log import QueueLog, queue_names, register_queue
 from sej.queue_put import Putter
 from sej.queue_slots import Slots
 from sej.queue_take import PROBE_NS, Taker
 from sej.shared_writer import SharedOptions, SharedWriter
 from sej.syncing import Syncer, is_mine
 from sej.watch import Watch
-from sej.work import CAPABILITIES, Item, Stats, Wishes, WorkQueue
+from sej.work import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known
 
 __all__ = ["JournalQueue", "open_backend"]
 
@@ -85,6 +85,7 @@ class JournalQueue(WorkQueue):
         backoff_s: float = 1.0,
         backoff_max_s: float = 600.0,
         compact_bytes: int = 1 << 22,
+        create: bool | None = None,
         clock: Clock = SYSTEM,
         disk: Disk = OS,
         **writer: Unpack[SharedOptions],
@@ -105,6 +106,8 @@ class JournalQueue(WorkQueue):
             backoff_s: the first wait of ``retry()``, doubled with each attempt, with jitter.
             backoff_max_s: the longest.
             compact_bytes: the log is written anew when so much was added.
+            create: whether to make the queue if it is missing. None: only if the journal has no queue yet, because a
+                second queue is handed every message again; True: make it; False: make neither queue nor journal.
             clock: the clocks.
             disk: the seam.
             writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` says what ``done`` waits for,
@@ -114,6 +117,8 @@ class JournalQueue(WorkQueue):
             LockedError: an ordinary reader of that name is at work.
             CorruptionError: the journal's end is damaged.
             OffsetBeyondEndError: the kept offset lies behind the journal's end.
+            QueueNotFoundError: the queue is missing, and create does not allow to make it.
+            JournalNotFoundError: the journal is missing, and create is False.
         """
         if not lease_s > 0:
             raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
@@ -130,6 +135,9 @@ class JournalQueue(WorkQueue):
         self.name = check_name(name, "a queue's name")
         if name.endswith(_SUFFIX):
             raise InvalidNameError(f"a queue's name {name!r}: none ends in {_SUFFIX!r}, as the files of another one do")
+        if create is False:
+            self._directory.require()
+        require_known(name, queue_names(self._directory), create, self.path)
         self.maxsize = maxsize
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
         self._clock = clock
@@ -151,7 +159,7 @@ class JournalQueue(WorkQueue):
         self._slots = Slots(self._directory, name)
         try:
             self._reader_lock.acquire()
-            register_reader(self._directory, name)
+            register_queue(self._directory, name, create)
             self._log = QueueLog(self._directory, name, clock, default=default, compact_bytes=compact_bytes)
             self.recovered = self._log.recovered
             self._grave = Grave(self._directory, self.name, self._log, self.dead_letter)

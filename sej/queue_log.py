@@ -38,10 +38,12 @@ from sej.queue_replay import apply, good_bytes
 from sej.queue_snapshot import snapshot
 from sej.queue_state import QueueState
 from sej.recovery import keep
+from sej.work import require_known
 
-__all__ = ["QueueLog", "register_reader"]
+__all__ = ["QueueLog", "queue_names", "register_queue"]
 
 _COMPACT_BYTES: Final = 1 << 22
+_SUFFIX: Final = ".queue"
 _READ_BYTES: Final = RECORD_SIZE << 14
 
 
@@ -438,9 +440,21 @@ class QueueLog:
         )
 
 
-def register_reader(directory: Directory, name: str) -> None:
-    """Let retention know of a reader before it has kept anything."""
+def queue_names(directory: Directory) -> list[str]:
+    """The names of the queues over a journal."""
+    if directory.disk.status(directory.at("ofs")) is None:
+        return []
+    return [name.removesuffix(_SUFFIX) for name in directory.disk.list(directory.at("ofs")) if name.endswith(_SUFFIX)]
+
+
+def register_queue(directory: Directory, name: str, create: bool | None) -> None:
+    """Let retention, and whoever opens a queue of another name, know of this one before it has kept anything.
+
+    Raises:
+        QueueNotFoundError: it would be made, and create does not allow that.
+    """
     with readers_lock(directory):
-        path = directory.at("ofs", f"{name}.ofs")
-        if directory.disk.status(path) is None:
-            directory.disk.open(path, "append").close()
+        require_known(name, queue_names(directory), create, directory.path)
+        for path in (directory.at("ofs", f"{name}.ofs"), directory.at("ofs", f"{name}{_SUFFIX}")):
+            if directory.disk.status(path) is None:
+                directory.disk.open(path, "append").close()

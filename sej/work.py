@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from sej.errors import LeaseLostError, UnsupportedError
+from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
 from sej.serializers import Serializer
 from sej.watch import Watch, wait_any
 
-__all__ = ["CAPABILITIES", "PLAIN", "Item", "Stats", "Wishes", "WorkQueue"]
+__all__ = ["CAPABILITIES", "PLAIN", "Item", "Stats", "Wishes", "WorkQueue", "require_known"]
 
 CAPABILITIES: Final = (
     "keys",
@@ -40,6 +40,31 @@ CAPABILITIES: Final = (
 """What a backend may or may not be able to do: message keys; put and retry with a delay; priority bands; items that
 expire; idempotent puts; a bound; longer leases; leases that end at a deadline and not only with their process; several
 processes at once; dead letters, and putting them back; purging."""
+
+
+def require_known(name: str, known: Collection[str], create: bool | None, path: str) -> None:
+    """Make sure that opening a queue does not make one by mistake: a second queue is handed every message again.
+
+    Args:
+        name: the queue that is to be opened.
+        known: the queues that are there.
+        create: None makes the first queue only; True makes any; False makes none.
+        path: what holds the queues.
+
+    Raises:
+        QueueNotFoundError: the queue would be made, and create does not allow that.
+    """
+    if create is not None and not isinstance(create, bool):
+        raise TypeError(f"create must be True, False or None, not {type(create).__name__}")
+    if name in known or create or (create is None and not known):
+        return
+    there = f"the queues here are {', '.join(map(repr, sorted(known)))}" if known else "there are no queues here"
+    raise QueueNotFoundError(
+        f"there is no queue {name!r}; {there}. To make it, pass create=True (--create):"
+        " a new queue is handed every message that is in the journal",
+        path=path,
+        names=sorted(known),
+    )
 
 
 class _Counts(NamedTuple):

@@ -109,5 +109,5 @@ def refuse_queues(path: Path, disk: Disk) -> None:
 
 
 def _left(path: str, name: str, disk: Disk) -> Stats:
-    with JournalQueue(path, name, disk=disk) as queue:
+    with JournalQueue(path, name, create=False, disk=disk) as queue:
         return queue.stats()

@@ -12,8 +12,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from sej.disk import OS
 from sej.held import HeldItem, HoldingQueue
-from sej.work import Stats, Wishes, WorkQueue
+from sej.work import Stats, Wishes, WorkQueue, require_known
 from textqueue.claims import Claim
 from textqueue.errors import InvalidTextError
 from textqueue.grammar import RETRIES, MessageStatus
@@ -42,7 +43,15 @@ class TextWorkQueue(HoldingQueue):
 
     can: ClassVar[frozenset[str]] = frozenset({"processes", "dead_letters", "redrive"})
 
-    def __init__(self, path: str, name: str, *, max_attempts: int = 5, lease_s: float | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        *,
+        max_attempts: int = 5,
+        lease_s: float | None = None,
+        create: bool | None = None,
+    ) -> None:
         """Open a file.
 
         Args:
@@ -50,8 +59,13 @@ class TextWorkQueue(HoldingQueue):
             name: of no meaning here: everybody shares the file's marks.
             max_attempts: after so many attempts a message is marked as a critical error.
             lease_s: taken and left aside: a claim lasts as long as its process.
+            create: False opens only a file that is there.
+
+        Raises:
+            QueueNotFoundError: there is no such file, and create is False.
         """
         super().__init__(path, name, max_attempts, os.path.dirname(path))
+        require_known(name, () if OS.status(path) is None else (name,), create, path)
         self._queue = TextQueue(path)
 
     def stats(self) -> Stats:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from sej.errors import InvalidMessageError, InvalidNameError, LockedError, NotAJournalError, OffsetTooSmallError
+from sej.errors import (
+    InvalidMessageError,
+    InvalidNameError,
+    LockedError,
+    NotAJournalError,
+    OffsetTooSmallError,
+    QueueNotFoundError,
+)
 
 __all__ = ["Exit", "exit_of"]
 
@@ -28,6 +35,7 @@ _BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
     (NotAJournalError, Exit.MISSING),
     (OffsetTooSmallError, Exit.MISSING),
     (FileNotFoundError, Exit.MISSING),
+    (QueueNotFoundError, Exit.MISSING),
     (InvalidMessageError, Exit.USAGE),
     (InvalidNameError, Exit.USAGE),
     (ValueError, Exit.USAGE),

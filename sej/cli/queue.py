@@ -28,7 +28,8 @@ from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
-from sej.work import Item, WorkQueue
+from sej.queue_log import queue_names
+from sej.work import Item, WorkQueue, require_known
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
 
@@ -61,10 +62,13 @@ class _Place(NamedTuple):
         return self.open(**options)
 
     def require(self) -> None:
-        """Make sure that there is this queue: opening one makes it, and retention would wait for it from then on."""
-        journal = self.backend == "journal"
-        if not ((self.path / "ofs" / f"{self.name}.ofs").exists() if journal else self._stands()):
-            raise FileNotFoundError(f"{self.path}: there is no queue {self.name!r}; `sej queue put` makes one")
+        """Make sure that there is this queue."""
+        if self.backend == "journal":
+            directory = Directory(self.path, OS)
+            directory.require()
+            require_known(self.name, queue_names(directory), False, directory.path)
+        elif not self._stands():
+            raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
 
     def _stands(self) -> bool:
         """Whether there is something; a queue of Kestrel is files that begin with its name."""
@@ -97,8 +101,14 @@ def queue() -> None:
     """
 
 
+_CREATE: Final = click.option(
+    "--create", is_flag=True, help="Make this queue beside others; it is handed every message of the journal again."
+)
+
+
 @queue.command
 @_place
+@_CREATE
 @click.argument("values", metavar="[VALUE]...", nargs=-1)
 @click.option("--key", default="", help="The key of every item.")
 @click.option("--delay", type=DURATION, default=0.0, help="How long nobody may take it, as in 10m.")
@@ -109,6 +119,7 @@ def queue() -> None:
 @click.option("--dedupe-key", help="Put nothing where the same was put within the hour; for one item.")
 def put(
     place: _Place,
+    create: bool,
     values: tuple[str, ...],
     key: str,
     delay: float,
@@ -123,7 +134,7 @@ def put(
     items = [os.fsencode(value) for value in values] or _lines(sys.stdin.buffer.read())
     if dedupe_key is not None and len(items) != 1:
         raise click.UsageError(f"--dedupe-key is of one item, and there are {len(items)}")
-    with place.open() as opened:
+    with place.open(create=create or None) as opened:
         if items:
             opened.put_many(
                 items,
@@ -139,6 +150,7 @@ def put(
 
 @queue.command
 @_place
+@_CREATE
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--count", type=click.IntRange(min=1), help="Items to take; without it one, or with a COMMAND all.")
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
@@ -156,6 +168,7 @@ def put(
 @click.option("--json", is_flag=True, help="Without a COMMAND: one JSON object an item.")
 def get(
     place: _Place,
+    create: bool,
     command: tuple[str, ...],
     count: int | None,
     timeout: float,
@@ -176,7 +189,8 @@ def get(
     taken, failed = 0, False
     limit = count if count is not None else sys.maxsize if command else 1
     until = _until_sigterm() if command else _until_reader_leaves()
-    with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened, until as stopped:
+    options = {"lease_s": lease, "max_attempts": max_attempts, "create": create or None}
+    with place.open_existing(**options) as opened, until as stopped:
         renewed_s = lease if "extend" in opened.can else None
         while taken < limit and (item := stopped.get(opened, None if follow else timeout)) is not None:
             taken += 1
@@ -248,8 +262,7 @@ def stats(place: _Place, json: bool) -> None:
 
     Example: sej queue stats mails
     """
-    place.require()
-    with place.open_existing() as opened:
+    with place.open_existing(create=False) as opened:
         row = opened.stats()._asdict()
     click.echo(jsonlib.dumps(row) if json else "\n".join(f"{what:8} {many}" for what, many in row.items()))
 
@@ -287,8 +300,7 @@ def redrive(place: _Place, limit: int | None) -> None:
 
     Example: sej queue redrive mails
     """
-    place.require()
-    with place.open_existing() as opened:
+    with place.open_existing(create=False) as opened:
         click.echo(opened.redrive(limit))
 
 
@@ -300,8 +312,7 @@ def purge(place: _Place, yes: bool) -> None:
 
     Example: sej queue purge --yes mails
     """
-    place.require()
-    with place.open_existing() as opened:
+    with place.open_existing(create=False) as opened:
         if not yes:
             click.confirm(f"Throw away {len(opened)} items?", abort=True)
         click.echo(opened.purge())

@@ -112,7 +112,7 @@ class TestOrder:
         assert q.stats().done == 2
 
     def test_two_queues_over_one_journal_each_get_everything(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock, name="a") as a, opened(tmp_path, clock, name="b") as b:
+        with opened(tmp_path, clock, name="a") as a, opened(tmp_path, clock, name="b", create=True) as b:
             a.put(b"job")
             assert values(a) == values(b) == [b"job"]
 
