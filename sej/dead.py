@@ -5,12 +5,14 @@ it comes from and why it is here::
 
     {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\n<the original value>
 
+An item of a work queue that was put with a priority or an expiry has ``"priority"`` and ``"expire_s"`` there, too.
 ``source`` is the identity of the journal (its ``id``, in hex), or its path where the original made it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -40,6 +42,8 @@ class DeadLetter(NamedTuple):
         attempts: how often it was tried.
         reason: the last failure.
         letter_offset: where it stands in the dead-letter journal.
+        priority: the band that the item had in its queue.
+        expire_s: seconds that the item was put for; None: for ever.
     """
 
     message: Message
@@ -48,6 +52,8 @@ class DeadLetter(NamedTuple):
     attempts: int
     reason: str
     letter_offset: int
+    priority: int = 0
+    expire_s: float | None = None
 
 
 def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, disk: Disk = OS) -> Iterator[DeadLetter]:
@@ -69,6 +75,8 @@ def append_dead_letter(
     reader: str,
     attempts: int,
     reason: str,
+    priority: int = 0,
+    expire_s: float | None = None,
     perhaps_there: bool = False,
     lock_timeout: float | None = None,
     disk: Disk = OS,
@@ -82,6 +90,8 @@ def append_dead_letter(
         reader: who could not handle it.
         attempts: how often it was tried.
         reason: the last failure.
+        priority: the band that the item had in its queue.
+        expire_s: seconds that the item was put for; None: for ever.
         perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of
             this source and reader is looked at first.
         lock_timeout: seconds to wait for another writer of that journal, as several readers may share one; None: for
@@ -94,13 +104,17 @@ def append_dead_letter(
     if perhaps_there and _newest_offset(path, source, reader, disk) == message.offset:
         sync_dead_letters(path, disk)  # who wrote it may have died before he did
         return
-    head = {
+    head: dict[str, object] = {
         "source": source,
         "reader": reader,
         "offset": message.offset,
         "attempts": attempts,
         "reason": reason[:_REASON_CHARS],
     }
+    if priority:
+        head["priority"] = priority
+    if expire_s is not None:
+        head["expire_s"] = expire_s
     value = json.dumps(head).encode() + b"\n" + message.value
     with Writer(path, lock_timeout=lock_timeout, disk=disk) as writer:
         writer.append(value, message.key, message.type, message.timestamp)
@@ -137,6 +151,9 @@ def _decode(message: Message, path: str) -> DeadLetter:
         if not newline:
             raise ValueError("no line of JSON")
         fields = json.loads(head)
+        priority, expire_s = fields.get("priority", 0), fields.get("expire_s")
+        if type(priority) is not int or not (expire_s is None or 0 <= expire_s < math.inf):
+            raise ValueError("a priority or an expiry that is not a number")
         return DeadLetter(
             Message(fields["offset"], message.timestamp, message.type, message.key, value),
             fields["source"],
@@ -144,8 +161,10 @@ def _decode(message: Message, path: str) -> DeadLetter:
             fields["attempts"],
             fields["reason"],
             message.offset,
+            priority,
+            expire_s,
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptionError(
             "this message is no dead letter: its value does not begin with a line of JSON; the journal of the dead"
             " letters must be one of its own",

@@ -162,7 +162,7 @@ class JournalQueue(WorkQueue):
             register_queue(self._directory, name, create)
             self._log = QueueLog(self._directory, name, clock, default=default, compact_bytes=compact_bytes)
             self.recovered = self._log.recovered
-            self._grave = Grave(self._directory, self.name, self._log, self.dead_letter)
+            self._grave = Grave(self._directory, self.name, self._log, clock, self.dead_letter)
             self._taker = Taker(
                 self._directory,
                 self._log,
@@ -314,6 +314,9 @@ class JournalQueue(WorkQueue):
 
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back as new messages, oldest first, with their attempts at 0.
+
+        Each keeps its value, key, type and priority. An expiry runs again from coming back on. A dedupe key still means
+        the original message, for as long as it would have without this.
 
         Each comes back once, whatever crashes meanwhile. How far it went is kept in the queue's state, and for
         retention beside the journal of the dead letters, under the name ``redrive-<name>``. Their time is that of

@@ -12,6 +12,7 @@ from sej.errors import JournalNotFoundError, SejError
 from sej.journal import Journal
 from sej.message import Message
 from sej.offset import Offset, read_offset
+from sej.queue_clock import Clock
 from sej.queue_codec import message_check, record, stamp_of
 from sej.queue_format import DEAD, DOOMED, PICK, WAIT
 from sej.queue_log import QueueLog
@@ -33,11 +34,14 @@ class Grave:
         path: the journal of the dead letters.
     """
 
-    def __init__(self, directory: Directory, name: str, log: QueueLog, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, directory: Directory, name: str, log: QueueLog, clock: Clock, path: str | os.PathLike[str]
+    ) -> None:
         """Name the journal; nothing is opened."""
         self._directory = directory
         self._name = name
         self._log = log
+        self._clock = clock
         self.path = os.fspath(path)
         self._letters: dict[int, tuple[int, int]] = {}
         self._seen_to = 0
@@ -61,6 +65,8 @@ class Grave:
                     reader=self._name,
                     attempts=attempts,
                     reason=reason,
+                    priority=band,
+                    expire_s=self._expire_s(message),
                     lock_timeout=_LOCK_S,
                     disk=self._directory.disk,
                 )
@@ -71,6 +77,17 @@ class Grave:
         else:
             sync_dead_letters(self.path, self._directory.disk)  # who wrote it may have died before he did
         log.append(record(DEAD, offset, attempt=attempts, extra=stamp))
+
+    def _expire_s(self, message: Message) -> float | None:
+        """For how many seconds an item was put; None: for ever.
+
+        The log says when nobody wants it any more. If the wall clock was set back since, that is at least what is left.
+        """
+        row = self._log.state.expires.get(message.offset)
+        if row is None or row[1:] != (message.timestamp, message_check(message)):
+            return None
+        left = row[0] - self._clock.boot_ns()
+        return max(left + self._clock.wall_ns() - message.timestamp, left, 0) / 1e9
 
     def _is_there(self, message: Message) -> bool:
         """Whether there is a letter of this very message that was not put back."""

@@ -151,13 +151,19 @@ class Putter:
             log.append(*(record(DEAD, offset) for offset in there))
         keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
         known = {key for key in keys if self._known(key, now) is not None}
-        new = [(key, letter.message) for key, letter in zip(keys, letters, strict=True) if key not in known]
+        new = [(key, letter) for key, letter in zip(keys, letters, strict=True) if key not in known]
         if new:
             with self._writer.turn() as turn:
-                values, types = [message.value for _, message in new], [message.type for _, message in new]
-                data, span = turn.encode_many(values, [message.key for _, message in new], types)
+                old = [letter.message for _, letter in new]
+                values, types = [message.value for message in old], [message.type for message in old]
+                data, span = turn.encode_many(values, [message.key for message in old], types)
                 messages, _ = decode_many(data, 0, len(data), span.start, len(span))
-                log.append(*(_dedupe(key, put, NEVER) for (key, _), put in zip(new, messages, strict=True)))
+                records = []
+                for (key, letter), put in zip(new, messages, strict=True):
+                    band = max(-MAX_BAND, min(letter.priority, MAX_BAND))
+                    records += _wished(put, now, priority=band, expire_s=letter.expire_s)
+                    records.append(_dedupe(key, put, NEVER))
+                log.append(*records)
                 log.force()
                 turn.append_encoded(data, len(span))
         self._writer.sync()
@@ -240,13 +246,7 @@ class Putter:
                 messages, _ = decode_many(data, 0, len(data), span.start, len(span))
                 records = []
                 for message in messages:
-                    stamp, check = message.timestamp % 2**64, message_check(message)
-                    if delay_s or priority:
-                        ready_at = now + span_ns(delay_s) if delay_s else 0
-                        records.append(record(INTENT, message.offset, stamp, ready_at, band=int(priority), extra=check))
-                    if expire_s is not None:
-                        until = max(now + span_ns(expire_s), 0)
-                        records.append(record(EXPIRE, message.offset, stamp, until, extra=check))
+                    records += _wished(message, now, delay_s=delay_s, priority=int(priority), expire_s=expire_s)
                 for key, message in zip(batch.new, messages, strict=False):
                     records.append(_dedupe(key, message, now + self._window_ns))
                 if records:
@@ -282,6 +282,22 @@ def _check(wishes: Wishes) -> None:
         raise ValueError(f"expire_s {wishes.expire_s}: this is no number")
     if wishes.priority not in range(-MAX_BAND, MAX_BAND + 1):
         raise ValueError(f"priority {wishes.priority}: {-MAX_BAND} to {MAX_BAND} are due")
+
+
+def _wished(
+    message: Message, now: int, *, delay_s: float = 0.0, priority: int = 0, expire_s: float | None = None
+) -> list[bytes]:
+    """What the log must say before a message with these wishes is appended; nothing for one without."""
+    if not (delay_s or priority or expire_s is not None):
+        return []
+    found = []
+    stamp, check = message.timestamp % 2**64, message_check(message)
+    if delay_s or priority:
+        ready_at = now + span_ns(delay_s) if delay_s else 0
+        found.append(record(INTENT, message.offset, stamp, ready_at, band=priority, extra=check))
+    if expire_s is not None:
+        found.append(record(EXPIRE, message.offset, stamp, max(now + span_ns(expire_s), 0), extra=check))
+    return found
 
 
 def _hash(key: bytes) -> bytes:

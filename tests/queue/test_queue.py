@@ -239,6 +239,60 @@ class TestDeadLetters:
         item = take(q)
         assert (item.value, item.key, item.attempts, item.message.offset) == (b"a", b"ka", 1, 3)
 
+    def test_redrive_keeps_priority_key_type_and_expiry(self, q: JournalQueue, clock: FakeClock) -> None:
+        for n, priority in enumerate([-2, 0, 3]):
+            q.put(b"%d" % n, b"k%d" % n, priority=priority)
+        q.put(b"short", b"ks", expire_s=60.0)
+        with sej.SharedWriter(q.path) as w:
+            w.append(b"typed", b"kt", type=7)
+        clock.wall = (item := take(q)).message.timestamp
+        items = [item, *q.get_many(10, timeout=0)]
+        clock.move(50.0)
+        for item in items:
+            item.fail("why")
+        found = {letter.message.key: (letter.priority, letter.expire_s) for letter in sej.dead_letters(q.dead_letter)}
+        assert [found[b"k%d" % n] for n in range(3)] == [(-2, None), (0, None), (3, None)]
+        assert found[b"ks"][0] == 0 and found[b"ks"][1] == pytest.approx(60.0, abs=30.0)
+        clock.move(3600.0)
+        assert q.redrive() == 5
+        clock.move(30.0 - 1.0)  # behind its first end, before its second
+        messages = [item.message for item in q.get_many(10, timeout=0)]
+        assert [m.key for m in messages] == [b"k2", b"k1", b"ks", b"kt", b"k0"]
+        assert [m.type for m in messages] == [0, 0, 0, 7, 0]
+        assert values(q) == []
+
+    def test_an_expiry_runs_again_after_redrive(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"short", expire_s=60.0)
+        take(q).fail("why")
+        assert q.redrive() == 1
+        clock.move(61.0)
+        assert values(q) == [] and q.stats().ready == 0
+
+    def test_redrive_keeps_the_priority_though_the_process_dies(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put(b"first")
+            q.put(b"urgent", priority=3)
+            for item in q.get_many(2, timeout=0):
+                item.fail("why")
+
+            def die(data: bytes, count: int) -> None:
+                raise KeyboardInterrupt
+
+            write, q._writer.append_encoded = q._writer.append_encoded, die  # type: ignore[method-assign]
+            with pytest.raises(KeyboardInterrupt):
+                q.redrive()
+            q._writer.append_encoded = write  # type: ignore[method-assign]
+            q.put(b"another")  # takes the offset of one that was not written
+            assert q.redrive() == 2
+            assert values(q) == [b"urgent", b"another", b"first"]
+
+    def test_a_dedupe_key_means_the_original_after_redrive(self, q: JournalQueue) -> None:
+        assert q.put(b"once", dedupe_key=b"k") == 0
+        take(q).fail("why")
+        assert q.redrive() == 1
+        assert q.put(b"once", dedupe_key=b"k") == 0
+        assert values(q) == [b"once"]
+
 
 class TestPutting:
     def test_an_intent_without_its_message_takes_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
