@@ -1,0 +1,588 @@
+"""What is tested on the rig, each in the same few verbs, and what a medium must hold of it.
+
+A system acts on one directory and says what was acknowledged, in marks:
+
+===========  ========================================================================================================
+``durable``  ``where``, ``rows``: in that journal these offsets have these numbers, and no loss of power takes them
+``kept``     ``offset``: the reader's kept offset is at least this
+``handled``  ``number``: the handler had this offset
+``put``      ``number``: this value is delivered until it is taken
+``taking``   ``number``: from now on it may be gone
+``taken``    ``number``: it is not delivered again
+===========  ========================================================================================================
+
+:meth:`judge` compares these with a medium. It raises :class:`AssertionError`, and nothing else.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import hub
+import kestrel
+import sej
+import shard
+import textqueue
+from kestrel import segmented
+from sej import codec
+from tests.crash.rig.medium import Mark
+from tests.crash.rig.values import number_of, value
+from tests.sej.hooks import until
+
+FAILURES: Final = (OSError, sej.SejError)
+"""What a system may raise on a disk that fails; ``sej.SejError`` is the base of every package's errors."""
+
+
+class Say(Protocol):
+    """Writes a mark."""
+
+    def __call__(self, word: str, **about: Any) -> None: ...
+
+
+class System(ABC):
+    """One object in one directory.
+
+    Attributes:
+        weak: open it so that nothing is synced by itself; nothing that it does is acknowledged then.
+    """
+
+    def __init__(self, path: Path, say: Say, *, weak: bool = False) -> None:
+        self.path = path
+        self.say = say
+        self.weak = weak
+
+    @abstractmethod
+    def open(self) -> None:
+        """Open it, and say what it reports as durable."""
+
+    @abstractmethod
+    def act(self, number: int, *, poison: bool = False) -> None:
+        """Write value ``number``, and say what was acknowledged."""
+
+    @abstractmethod
+    def again(self) -> None:
+        """Do what a program does next with the same object after an error."""
+
+    def found(self) -> None:
+        """Say that what the opening found is durable, once it is; for those that promise it."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
+
+    @staticmethod
+    @abstractmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        """Compare what was said with what a medium has at path."""
+
+
+# Journals
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, int]]:
+    """Offset and number of every message up to the first damage."""
+    with suppress(sej.CorruptionError, sej.JournalNotFoundError), sej.Scanner(path, timeout=0.0) as scanner:
+        for message in scanner:
+            yield message.offset, number_of(message.value)
+
+
+def judge_journals(path: Path, marks: Iterable[Mark]) -> None:
+    """Every message that was said to be durable is there, at its offset."""
+    wanted: dict[str, dict[int, int]] = {}
+    for mark in marks:
+        if mark.word == "durable":
+            journal = wanted.setdefault(mark.about["where"], {})
+            for offset, number in mark.about["rows"]:
+                known = journal.setdefault(offset, number)
+                assert known == number, f"offset {offset} was {known} and is {number}"
+    for where, journal in wanted.items():
+        found = dict(rows_of(path / where))
+        lost = {offset: number for offset, number in journal.items() if found.get(offset) != number}
+        assert not lost, f"{where or 'the journal'} has {len(found)} messages; durable and not there: {_few(lost)}"
+
+
+def _few(things: Iterable[object]) -> str:
+    some = [str(thing) for thing in itertools.islice(things, 9)]
+    return ", ".join(some[:8]) + (", ..." if len(some) > 8 else "")
+
+
+def _durability(weak: bool) -> Any:
+    """Options of a writer that syncs at every append, or within an hour."""
+    return {"durability": "interval", "sync_interval_s": 3600.0} if weak else {"durability": "disk"}
+
+
+class _Journal(System):
+    """A journal that one writer of ours has."""
+
+    writer: sej.Writer | sej.SharedWriter
+
+    def make(self) -> sej.Writer | sej.SharedWriter:
+        return sej.Writer(self.path, **_durability(self.weak))
+
+    def open(self) -> None:
+        self.writer = self.make()
+        self.say_durable()
+
+    def say_durable(self) -> None:
+        durable = self.writer.durable_offset
+        rows = [row for row in rows_of(self.path) if row[0] < durable]
+        self.say("durable", where="", rows=rows)
+
+    def found(self) -> None:
+        """The next one who opens a journal syncs what a killed process left."""
+        rows = list(rows_of(self.path))
+        until(lambda: self.writer.durable_offset >= len(rows))
+        self.say("durable", where="", rows=rows)
+
+    def tell(self, span: range, numbers: Iterable[int]) -> None:
+        self.say("durable", where="", rows=list(zip(span, numbers, strict=True)))
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        offset = self.writer.append(value(number, poison=poison))
+        if not self.weak:
+            self.tell(range(offset, offset + 1), [number])
+
+    def again(self) -> None:
+        self.writer.sync()
+        self.say_durable()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        judge_journals(path, marks)
+
+
+class Writer(_Journal):
+    """``sej.Writer``."""
+
+
+class SharedWriter(_Journal):
+    """``sej.SharedWriter``."""
+
+    def make(self) -> sej.SharedWriter:
+        return sej.SharedWriter(self.path, **_durability(self.weak))
+
+
+class AppendOnce(_Journal):
+    """``Writer.append_once``; in batches of three."""
+
+    writer: sej.Writer
+
+    def make(self) -> sej.Writer:
+        return sej.Writer(self.path)
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        if self.weak:
+            self.writer.append(value(number * 3, poison=poison))
+            return
+        self._last = number, poison
+        self._put(number, poison)
+
+    def _put(self, number: int, poison: bool) -> None:
+        numbers = range(number * 3, number * 3 + 3)
+        span = self.writer.append_once("p", number, [value(n, poison=poison) for n in numbers])
+        self.tell(span, numbers)
+
+    def again(self) -> None:
+        self._put(*self._last)
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        judge_journals(path, marks)
+        if any(mark.word == "weak" for mark in marks):
+            return
+        with suppress(sej.CorruptionError), sej.Writer(path):  # rolls forward what was promised
+            pass
+        judge_batches(path)
+
+
+class Publish(_Journal):
+    """``Writer.publish``; in batches of three."""
+
+    writer: sej.Writer
+
+    def make(self) -> sej.Writer:
+        return sej.Writer(self.path)
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        if self.weak:
+            self.writer.append(value(number * 3, poison=poison))
+            return
+        numbers = range(number * 3, number * 3 + 3)
+        self.tell(self.writer.publish([value(n, poison=poison) for n in numbers]), numbers)
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        judge_journals(path, marks)
+        if not any(mark.word == "weak" for mark in marks):
+            judge_batches(path)
+
+
+def judge_batches(path: Path) -> None:
+    """Of each three messages all are there, one after the other, or none."""
+    numbers = [number for _, number in rows_of(path)]
+    for at in range(0, len(numbers), 3):
+        first = numbers[at]
+        assert first % 3 == 0 and numbers[at : at + 3] == [first, first + 1, first + 2], f"a part of a batch at {at}"
+
+
+class ShardWriter(System):
+    """``shard.Writer``, over two shards."""
+
+    def open(self) -> None:
+        self.tree = shard.Path(self.path, "orders", 1)
+        self.writer = shard.Writer(self.tree, **_durability(self.weak))
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        index, offset = self.writer.append(value(number, poison=poison), b"%d" % (number // 2))
+        if not self.weak:
+            self.say("durable", where=Path(self.tree.dir(index)).name, rows=[(offset, number)])
+
+    def again(self) -> None:
+        self.writer.sync()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        judge_journals(path, marks)
+
+
+class HubStore(System):
+    """``hub.Store``; what it was sent again is acknowledged like what is new."""
+
+    def open(self) -> None:
+        self.store = hub.Store(self.path, min_free_bytes=0)
+        self.say_end()
+        self._last: list[sej.Message] = []
+
+    def say_end(self) -> None:
+        end = self.store.end_offset("c", "x")
+        found = self.store.get("c", "x", 0, 10_000) if end else []
+        self._told([message for message in found if message.offset < end])
+
+    def _told(self, messages: Iterable[sej.Message]) -> None:
+        rows = [(message.offset, number_of(message.value)) for message in messages]
+        self.say("durable", where="c.x", rows=rows)
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        data = value(number, poison=poison)
+        self._last = [sej.Message(self.store.end_offset("c", "x"), number, 0, b"", data)]
+        if self.weak:
+            offset = self._last[0].offset
+            self.store.put_encoded("c", "x", codec.encode(offset, number, 0, b"", data), sync=False)
+        else:
+            self._put()
+
+    def _put(self) -> None:
+        self.store.put("c", "x", self._last)
+        self._told(self._last)
+
+    def again(self) -> None:
+        self._put()
+        self.say_end()
+
+    def close(self) -> None:
+        self.store.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        judge_journals(path, marks)
+
+
+# Readers that keep a place
+
+
+def judge_kept(path: Path, marks: Sequence[Mark]) -> None:
+    """The kept offset is the one that was acknowledged or a later one, and the journal reaches up to it."""
+    judge_journals(path, marks)
+    said = max((mark.about["offset"] for mark in marks if mark.word == "kept"), default=0)
+    kept = (sej.read_offset(path, "r") if (path / "ofs").exists() else None) or 0
+    assert kept >= said, f"offset {said} was kept, the medium has {kept}"
+    there = {offset for offset, _ in rows_of(path)}
+    gone = [offset for offset in range(kept) if offset not in there]
+    assert not gone, f"offset {kept} is kept, and of the messages before it these are not there: {_few(gone)}"
+
+
+class Offset(System):
+    """``sej.Offset.commit`` behind a writer that syncs nothing."""
+
+    def open(self) -> None:
+        self.writer = sej.Writer(self.path)
+        self.offset = sej.Offset(self.path, "r")
+        self.say_kept(self.offset.value)
+
+    def say_kept(self, offset: int) -> None:
+        self.say("durable", where="", rows=[row for row in rows_of(self.path) if row[0] < offset])
+        self.say("kept", offset=offset)
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        self._last = self.writer.append(value(number, poison=poison)) + 1
+        if not self.weak:
+            self._commit()
+
+    def _commit(self) -> None:
+        self.offset.commit(self._last)
+        self.say_kept(self._last)
+
+    def again(self) -> None:
+        self._commit()
+
+    def close(self) -> None:
+        try:
+            self.offset.close()
+        finally:
+            self.writer.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        judge_kept(path, marks)
+
+
+class Consumer(System):
+    """``sej.Consumer`` behind a writer that syncs nothing."""
+
+    def open(self) -> None:
+        self.writer = sej.Writer(self.path)
+        self.say_kept()
+
+    def say_kept(self) -> None:
+        kept = sej.read_offset(self.path, "r") or 0
+        self.say("durable", where="", rows=[row for row in rows_of(self.path) if row[0] < kept])
+        self.say("kept", offset=kept)
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        self.writer.append(value(number, poison=poison))
+        if not self.weak:
+            self.again()
+
+    def again(self) -> None:
+        consumer = sej.Consumer(self.path, "r", timeout=0.0)
+        consumer.run(lambda message: self.say("handled", number=message.offset))
+        self.say_kept()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        judge_kept(path, marks)
+        handled = {mark.about["number"] for mark in marks if mark.word == "handled"}
+        kept = (sej.read_offset(path, "r") if (path / "ofs").exists() else None) or 0
+        assert set(range(kept)) <= handled, "a message was passed that no handler had"
+
+
+# Queues
+
+
+def judge_queue(found: Iterable[int], marks: Sequence[Mark]) -> None:
+    """What was put and not taken is delivered; what was taken is not."""
+    there = list(found)
+    numbers = {
+        word: {mark.about["number"] for mark in marks if mark.word == word} for word in ("put", "taking", "taken")
+    }
+    lost = numbers["put"] - numbers["taking"] - set(there)
+    assert not lost, f"put and not delivered: {_few(sorted(lost))}; {len(there)} are"
+    back = numbers["taken"] & set(there)
+    assert not back, f"taken and delivered again: {_few(sorted(back))}"
+    twice = {number for number in there if there.count(number) > 1}
+    assert not twice, f"delivered twice: {_few(sorted(twice))}"
+
+
+class WorkQueue(System):
+    """``sej.open_queue``: put, done and retry."""
+
+    def open(self) -> None:
+        self.queue = sej.open_queue(self.path, "w", max_attempts=10_000, **_durability(self.weak))
+
+    def found(self) -> None:
+        """The next one who opens a queue syncs what a killed process left."""
+        for _, number in rows_of(self.path):
+            self.say("put", number=number)
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        self.queue.put(value(number, poison=poison))
+        if self.weak:
+            return
+        self.say("put", number=number)
+        if number % 3 == 0:
+            self._take(done=number % 2 == 0)
+
+    def _take(self, *, done: bool) -> None:
+        item = self.queue.get(timeout=0.0)
+        if item is None:
+            return
+        if not done:
+            item.retry(delay_s=0.0)
+            return
+        number = number_of(item.value)
+        self.say("taking", number=number)
+        item.done()
+        self.say("taken", number=number)
+
+    def again(self) -> None:
+        self._take(done=True)
+
+    def close(self) -> None:
+        self.queue.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        found = []
+        if path.exists():
+            with sej.open_queue(path, "w") as queue:
+                while (item := queue.get(timeout=0.0)) is not None:
+                    found.append(number_of(item.value))
+        judge_queue(found, marks)
+
+
+class Kestrel(System):
+    """``kestrel.Queue(sync="always")``: put, get, and reserve with confirm."""
+
+    def open(self) -> None:
+        self.queue = kestrel.Queue(self.path, "q", sync="never" if self.weak else "always")
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        self._last = value(number, poison=poison)
+        self._put()
+        if number % 3 == 0 and not self.weak:
+            self._take(reserve=number % 2 == 0)
+
+    def _put(self) -> None:
+        self.queue.put(self._last)
+        if not self.weak:
+            self.say("put", number=number_of(self._last))
+
+    def _take(self, *, reserve: bool) -> None:
+        item = self.queue.peek()
+        if item is None:
+            return
+        number = number_of(item.data)
+        self.say("taking", number=number)
+        if reserve:
+            taken = self.queue.reserve()
+            assert taken is not None and taken[1] == item and self.queue.confirm(taken[0])
+        else:
+            assert self.queue.get() == item
+        self.say("taken", number=number)
+
+    def again(self) -> None:
+        self._take(reserve=True)
+
+    def close(self) -> None:
+        self.queue.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        found = []
+        with kestrel.Queue(path, "q") as queue:
+            while (item := queue.get()) is not None:
+                found.append(number_of(item.data))
+        judge_queue(found, marks)
+
+
+class Segmented(System):
+    """``kestrel.segmented.Queue(sync="always")``: put, and get with commit."""
+
+    def open(self) -> None:
+        self.queue = segmented.Queue(self.path, "q", sync="never" if self.weak else "always")
+        self.reader = self.queue.reader()
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        self.queue.put(value(number, poison=poison))
+        if self.weak:
+            return
+        self.say("put", number=number)
+        if number % 3 == 0:
+            self._take()
+
+    def _take(self) -> None:
+        item = self.reader.get()
+        if item is None:
+            return
+        number = number_of(item.data)
+        self.say("taking", number=number)
+        self.reader.commit(item)
+        self.say("taken", number=number)
+
+    def again(self) -> None:
+        self._take()
+
+    def close(self) -> None:
+        self.queue.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        found = []
+        with segmented.Queue(path, "q") as queue:
+            reader = queue.reader()
+            while (item := reader.get()) is not None:
+                found.append(number_of(item.data))
+        judge_queue(found, marks)
+
+
+class TextQueue(System):
+    """``textqueue.TextQueue.sync``: what was appended and marked before it."""
+
+    def open(self) -> None:
+        self.path.mkdir(exist_ok=True)
+        self.queue = textqueue.TextQueue(self.path / "q.tq", settle_s=0.0)
+        self._put: list[int] = []
+        self._marked: list[int] = []
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        self.queue.append(value(number, poison=poison))
+        self._put.append(number)
+        if self.weak:
+            return
+        if number % 3 == 0 and (message := self.queue.get_next()) is not None:
+            self.say("taking", number=number_of(message.value.encode()))
+            message.mark_as_cleared()
+            self._marked.append(number_of(message.value.encode()))
+        self._sync()
+
+    def _sync(self) -> None:
+        self.queue.sync()
+        for number in self._put:
+            self.say("put", number=number)
+        for number in self._marked:
+            self.say("taken", number=number)
+        self._put, self._marked = [], []
+
+    def again(self) -> None:
+        self._sync()
+
+    def close(self) -> None:
+        self.queue.close()
+
+    @staticmethod
+    def judge(path: Path, marks: Sequence[Mark]) -> None:
+        with textqueue.TextQueue(path / "q.tq", settle_s=0.0) as queue:
+            found = []
+            for message in queue.messages():
+                with suppress(AssertionError):  # a part of what was never acknowledged is one too
+                    found.append(number_of(message.value.encode()))
+        judge_queue(found, marks)
+
+
+SYSTEMS: Final[dict[str, type[System]]] = {
+    "writer": Writer,
+    "shared-writer": SharedWriter,
+    "append-once": AppendOnce,
+    "publish": Publish,
+    "shard-writer": ShardWriter,
+    "hub-store": HubStore,
+    "offset": Offset,
+    "consumer": Consumer,
+    "work-queue": WorkQueue,
+    "kestrel": Kestrel,
+    "libkestrel": Segmented,
+    "textqueue": TextQueue,
+}
