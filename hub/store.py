@@ -31,8 +31,8 @@ from sej.disk import OS, Disk
 from sej.errors import DecodeError, InvalidMessageError, LockedError, NotAJournalError, SejError, WriterFailedError
 from sej.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.journal import Journal
+from sej.medium import sync_up_to
 from sej.message import Message
-from sej.offset import sync_up_to
 from sej.writer import Writer
 
 __all__ = ["MIN_FREE_BYTES", "Store"]

@@ -23,7 +23,8 @@ from sej.errors import SejError
 from sej.format import MAX_OFFSET
 from sej.journal import Journal
 from sej.locks import Lock
-from sej.offset import Offset, read_offset, sync_up_to
+from sej.medium import sync_up_to
+from sej.offset import Offset, read_offset
 from sej.opening import journal_id
 
 __all__ = ["Kept", "Vector", "read_vector"]

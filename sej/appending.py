@@ -22,6 +22,7 @@ from sej.checksum import crc32c
 from sej.codec import Buffer, measure
 from sej.directory import Directory
 from sej.disk import File
+from sej.durable import KeptPosition
 from sej.errors import (
     ClosedError,
     DecodeError,
@@ -76,6 +77,8 @@ class Appender:
     _lock_check_at: float
     _buffer: Buffer
     _syncer: Syncer
+    _kept: KeptPosition
+    _synced_position: int
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -127,9 +130,15 @@ class Appender:
         """Sync with the mutex held."""
         self._buffer.flush()
         self._file.sync()
-        self._synced_position = self._buffer.position
+        self._keep_position(self._buffer.position, self._buffer.offset)
         self._syncer.advance(self._buffer.offset)
         self._write_index(self._buffer.position)
+
+    def _keep_position(self, position: int, offset: int) -> None:
+        """Take note of what was synced, here and for whoever opens the journal next."""
+        if position > self._synced_position:
+            self._synced_position = position
+            self._kept.store(self._file, self._segment.first_offset, position, offset)
 
     def _take(self, end: End) -> None:
         """Go on at the end of a segment."""
@@ -313,7 +322,7 @@ class Appender:
             self._buffer.freeze()
             try:
                 if file is self._file and not self._closed:
-                    self._synced_position = max(self._synced_position, position)
+                    self._keep_position(position, offset)
                     self._write_index(self._synced_position)
             finally:
                 self._buffer.thaw()

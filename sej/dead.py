@@ -21,8 +21,8 @@ from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import CorruptionError, JournalNotFoundError
 from sej.journal import Journal, Tail
+from sej.medium import sync_up_to
 from sej.message import Message
-from sej.offset import sync_up_to
 from sej.scanner import Scanner
 from sej.writer import Writer
 

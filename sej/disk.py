@@ -147,6 +147,9 @@ class Disk(Protocol):
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         """What an ordinary user may still write there."""
 
+    def sync_dir(self, path: str | os.PathLike[str]) -> None:
+        """Force the names in a directory to the medium: for names that another process may have left unsynced."""
+
 
 class OsFile:
     """A real file, by its descriptor."""

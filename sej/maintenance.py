@@ -98,7 +98,7 @@ def clean(
     if policy.keep_segments < 1:
         raise ValueError(f"keep_segments {policy.keep_segments}: the last segment always stays, so at least 1 is due")
     now_ns = time.time_ns() if now_ns is None else now_ns
-    removed = []
+    removed: list[str] = []
     with readers_lock(directory, wait=wait) as had:
         if not had:
             return []
@@ -123,6 +123,8 @@ def clean(
             if needed or not (old or much):
                 break
             left -= there.size
+            if not dry_run and not removed:
+                directory.disk.sync_dir(directory.at("ofs"))  # what a reader has kept must not go back after this
             removed.append(segment.path)
             if not dry_run:
                 directory.disk.unlink(segment.path)

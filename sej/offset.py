@@ -14,16 +14,17 @@ import re
 import threading
 from typing import Final, Self
 
-from sej.directory import Directory, check_name, containing
-from sej.disk import OS, Disk, File, replace_file
+from sej.directory import Directory, check_name
+from sej.disk import OS, Disk, replace_file
 from sej.errors import BadOffsetFileError, ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
 from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.journal import Journal, Tail
 from sej.locks import Lock
 from sej.maintenance import readers_lock
+from sej.medium import sync_up_to
 from sej.message import FIRST, LAST, Start
 
-__all__ = ["Offset", "kept_offsets", "read_offset", "sync_up_to"]
+__all__ = ["Offset", "kept_offsets", "read_offset"]
 
 _OFS: Final = re.compile(r"(.+)\.ofs")
 
@@ -169,6 +170,7 @@ class Offset:
                 self._keep(end)  # the end of today, for good: not the end of the next opening
                 return end
             return Journal(self.path, disk=self._disk).first_offset if isinstance(default, Start) else default
+        self._disk.sync_dir(os.path.dirname(self._file_path))  # who kept it may have died before its name was durable
         end = self._tail.end_offset()
         if kept > end:
             if self._beyond_end == "raise":
@@ -203,40 +205,6 @@ def _check_offset(offset: int) -> None:
         raise TypeError(f"an offset must be an int, not {type(offset).__name__}")
     if not 0 <= offset <= MAX_OFFSET:
         raise ValueError(f"offset {offset}: 0 to {MAX_OFFSET} is due")
-
-
-def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:
-    """Make every message below offset durable; any process may sync a file.
-
-    Only the last segment can hold bytes that are not synced: the others were sealed. The bytes that are there are
-    synced, whoever wrote them.
-
-    Raises:
-        OffsetBeyondEndError: the journal ends before offset.
-    """
-    segments = directory.segments()
-    at = containing(segments, offset - 1)
-    end = (tail or Tail(directory)).end_offset()
-    if offset > end:
-        raise OffsetBeyondEndError(
-            f"offset {offset} cannot be kept: the journal ends at {end}", path=directory.path, offset=offset
-        )
-    if at == len(segments) - 1 and at >= 0 and offset > segments[at].first_offset:
-        try:
-            file = _open_to_sync(directory.disk, segments[at].path)
-        except FileNotFoundError:
-            return  # sealed and merged meanwhile: both were synced
-        try:
-            file.sync()
-        finally:
-            file.close()
-
-
-def _open_to_sync(disk: Disk, path: str) -> File:
-    try:
-        return disk.open(path, "edit")
-    except PermissionError:  # a reader may sync what it may not write, where the system lets it
-        return disk.open(path, "read")
 
 
 def _read(disk: Disk, path: str) -> int | None:

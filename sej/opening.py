@@ -9,15 +9,25 @@ import os
 import time
 from typing import Final, NamedTuple
 
-from sej.directory import Directory, Segment
+from sej.directory import Directory, Segment, is_still
 from sej.disk import File, network_file_system
+from sej.durable import Kept, KeptPosition, renew
 from sej.errors import JournalNotFoundError, LockedError, NetworkFileSystemError, NotAJournalError
 from sej.format import NO_TIMESTAMP
 from sej.index import Block, IndexFile, read_blocks
 from sej.index_format import BLOCK_BYTES
+from sej.medium import durable_position
 from sej.recovery import Recovery, find_damage, keep
 
-__all__ = ["End", "journal_id", "lock_segment", "open_end", "prepare", "start_segment", "sweep"]
+__all__ = [
+    "End",
+    "journal_id",
+    "lock_segment",
+    "open_end",
+    "prepare",
+    "start_segment",
+    "sweep",
+]
 
 _ID_BYTES: Final = 16
 _SYNC_BYTES: Final = 1 << 20
@@ -105,42 +115,61 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
     return fresh
 
 
-def open_end(directory: Directory, *, first_offset: int = 0, alone: bool = False, last: Segment | None = None) -> End:
+def open_end(
+    directory: Directory,
+    kept: KeptPosition,
+    *,
+    first_offset: int = 0,
+    alone: bool = False,
+    known: File | None = None,
+    published: Segment | None = None,
+) -> End:
     """Open the last segment for appending; a torn tail is kept aside and cut.
+
+    What is not known to be on the medium is renewed, see :mod:`sej.durable`: the next sync writes it.
 
     Args:
         directory: the journal, locked by the caller.
+        kept: its kept position.
         first_offset: where a journal without segments starts.
         alone: keep the segment's own lock for as long as the file is open, see :func:`lock_segment`.
-        last: the last segment, if the caller knows it: the directory is not listed.
+        known: the segment that the caller has open already, maybe the last one still: it is used again, because a sync
+            through it reports what went wrong since it was opened.
+        published: the last segment, if the caller has synced it whole and just given it its name.
 
     Raises:
         LockedError: an exclusive writer is at work whose lock file was removed.
         CorruptionError: there is damage that is no torn tail; nothing was cut.
     """
-    segment = last
+    segment, fresh = published, published is not None
     if segment is None:
         segments = directory.segments()
-        segment = segments[-1] if segments else directory.segment(first_offset)
-    file = directory.disk.open(segment.path, "append")
+        segment, fresh = (segments[-1], False) if segments else (directory.segment(first_offset), True)
+    if known is not None and is_still(directory.disk, segment, known):
+        file = known
+    else:
+        file = directory.disk.open(segment.path, "append")
     try:
         lock_segment(file)
         if not alone:
             file.unlock()
-        return _open_end(directory, segment, file)
+        return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known)
     except BaseException:
-        file.close()
+        if file is not known:
+            file.close()
         raise
 
 
-def _open_end(directory: Directory, segment: Segment, file: File) -> End:
+def _open_end(
+    directory: Directory, kept: KeptPosition, segment: Segment, file: File, *, durable: bool, renewed: bool
+) -> End:
     index_file = IndexFile(directory, segment)
-    known, index = index_file.load_end(file, segment.first_offset)
+    entries, index = index_file.load_end(file, segment.first_offset)
     fresh: list[Block] = []
     partial = index.open_block(file.status().size)
     partial_known = partial is not None
-    known -= partial_known
-    position, due = synced_position, synced_offset = index.position, index.due
+    entries -= partial_known
+    position, due = index.position, index.due
     for block in read_blocks(file, position, due):
         position, due = block.end, block.next_offset
         if block.end - block.position >= BLOCK_BYTES:
@@ -153,16 +182,20 @@ def _open_end(directory: Directory, segment: Segment, file: File) -> End:
         if damage.follower is not None:
             raise damage.error(segment.path)
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        kept = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
+        copy = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
         file.truncate(position)
-        recovery = Recovery(segment.path, position, due, damage.size, kept, damage.reason)
-    synced = synced_position, synced_offset
-    if position - synced_position <= _SYNC_BYTES:
-        if position > synced_position or recovery is not None:
+        recovery = Recovery(segment.path, position, due, damage.size, copy, damage.reason)
+    end = Kept(position, due)
+    synced = end if durable else min(end, durable_position(directory, kept, segment, file))
+    if not renewed:
+        renew(directory.disk, file, synced.position, position)
+    if position - synced.position <= _SYNC_BYTES:
+        if position > synced.position or recovery is not None:
             file.sync()  # what an earlier writer left to the kernel is durable from here on, and so is the cut
-        synced = position, due
+            kept.store(file, segment.first_offset, position, due)
+        synced = end
     newest, there = index.newest_timestamp, partial_known
-    return End(segment, file, position, due, *synced, newest, index_file, known, fresh, partial, there, recovery)
+    return End(segment, file, position, due, *synced, newest, index_file, entries, fresh, partial, there, recovery)
 
 
 def sweep(directory: Directory) -> None:

@@ -22,12 +22,14 @@ from typing import Final
 
 from sej.directory import Directory
 from sej.disk import File, replace_file
-from sej.errors import ClosedError, OffsetBeyondEndError, SejError, WriterFailedError
+from sej.durable import KeptPosition, renew
+from sej.errors import ClosedError, CorruptionError, OffsetBeyondEndError, SejError, WriterFailedError
 from sej.format import OFFSET
 from sej.journal import Journal, Tail
 from sej.maintenance import readers_lock
+from sej.medium import sync_up_to
 from sej.message import FIRST, Start
-from sej.offset import read_offset, sync_up_to
+from sej.offset import read_offset
 from sej.queue_clock import Clock
 from sej.queue_codec import boot_record, dedupe_record, head, message_check, read_head, record
 from sej.queue_format import KEPT, PURGE, RECORD_SIZE
@@ -74,6 +76,8 @@ class QueueLog:
         self._default = default
         self._compact_bytes = compact_bytes
         self.path = directory.at("ofs", f"{name}.queue")
+        self._kept = KeptPosition(directory.disk, f"{self.path}.durable")
+        self._in_doubt = (0, 0)
         self.ofs_path = directory.at("ofs", f"{name}.ofs")
         self.tail = Tail(directory)
         self.state = QueueState()
@@ -248,13 +252,25 @@ class QueueLog:
         Raises:
             ClosedError: another thread or a signal's handler closed the log meanwhile.
         """
-        appended, file = self.appended, self._file
+        appended, file, position, doubt = self.appended, self._file, self._position, self._in_doubt
         if file is not None:
             try:
+                renew(self._disk, file, *doubt, check=self._check_renewed, piece_bytes=_READ_BYTES)
                 file.sync()
             except ValueError as error:  # its descriptor is -1
                 raise ClosedError("the queue was closed before its log was synced", path=self.path) from error
+            if doubt is self._in_doubt:
+                self._in_doubt = (0, 0)
+            self._kept.store(file, 0, position, 0)
         return appended
+
+    def _check_renewed(self, data: bytes, position: int) -> None:
+        if good_bytes(data)[0] != len(data):
+            raise CorruptionError(
+                "the records of this queue's log are not what was written: the disk lost them; open the queue again",
+                path=self.path,
+                position=position,
+            )
 
     def force(self) -> None:
         """With the lock: what was logged so far is on the disk when this returns.
@@ -304,8 +320,17 @@ class QueueLog:
             if first:
                 self._reconcile()
         self._compacted_bytes = min(self._position, self._compacted_bytes)
+        if self._file is file:
+            self._find_doubt(file)
         self._boot()
         self._unsure = False
+
+    def _find_doubt(self, file: File) -> None:
+        """What was written before this process opened the log, and is not known to be on the medium."""
+        kept = self._kept.load(file, 0)
+        if kept is None or not kept.position:
+            self._disk.sync_dir(os.path.dirname(self.path))
+        self._in_doubt = max(RECORD_SIZE, kept.position if kept else 0), self._position
 
     def _take_in(self, file: File, size: int) -> None:
         """Apply what stands behind the position; cut a torn tail."""
@@ -424,6 +449,8 @@ class QueueLog:
         self._file = self._disk.open(self.path, "append")  # the old one closes when nobody syncs it any more
         self.epoch = epoch
         self._position = self._compacted_bytes = len(data)
+        self._kept.store(self._file, 0, len(data), 0)
+        self._in_doubt = (0, 0)
         fresh = QueueState()
         apply(fresh, memoryview(data)[RECORD_SIZE:])
         self.state = fresh

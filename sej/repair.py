@@ -30,6 +30,7 @@ from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
 from sej.maintenance import finish_merge, merged_away, readers_lock
+from sej.medium import sync_segment
 from sej.opening import lock_segment
 from sej.recovery import ANY_REACH, good_end, is_torn, keep, next_candidate, what_is_wrong
 
@@ -374,13 +375,17 @@ def reindex(directory: Directory) -> int:
     """Write the index of every segment anew; returns the number of blocks."""
     blocks = 0
     with Lock(directory.at("jnl.lck"), what="the journal's writer lock", disk=directory.disk):
-        for segment in directory.segments():
+        segments = directory.segments()
+        for segment in segments:
             with readers_lock(directory):  # retention and merging wait
                 if directory.disk.status(segment.path) is None:
                     continue
                 file = directory.disk.open(segment.path, "edit")
                 try:
-                    file.sync()  # an entry is written after its bytes are durable
+                    if segment == segments[-1]:  # an entry is written after its bytes are durable
+                        sync_segment(directory, segment, file)
+                    else:
+                        file.sync()
                     blocks += _reindex(directory, segment, file)
                 finally:
                     file.close()

@@ -26,6 +26,7 @@ from sej.directory import Directory
 from sej.disk import File
 from sej.errors import DecodeError, LockedError
 from sej.maintenance import Retention, clean
+from sej.medium import kept_position
 from sej.opening import End, journal_id, open_end, start_segment
 from sej.writer import Writer
 
@@ -48,6 +49,7 @@ class SharedEnd:
         offset: within a turn, what the next message gets; else what it was at the last turn.
         position: where it will stand in the last segment.
         file: the last segment; None before the first turn.
+        first_offset: of the last segment.
     """
 
     def __init__(
@@ -73,13 +75,14 @@ class SharedEnd:
         self._retention = retention
         self._lock_timeout = lock_timeout
         self._sealed = sealed
+        self._kept = kept_position(directory)
         self._mark = b""
         self._lock_path = directory.at("jnl.lck")
         self._lock = directory.disk.open(self._lock_path, "append")
         self._lock_check_at = 0.0
         self._indexed_to = 0
         self.file: File | None = None
-        self.offset = self.position = 0
+        self.offset = self.position = self.first_offset = 0
 
     def enter(self) -> None:
         """Take the lock; :meth:`look` comes next.
@@ -109,7 +112,12 @@ class SharedEnd:
             self._rotate()
             self._sign()
         elif self.position - self._indexed_to >= _INDEX_BYTES:
-            self._take(open_end(self._directory))  # extends the index
+            self._take(self._look_at_end())  # extends the index
+
+    def sync(self, file: File, first_offset: int, position: int, offset: int) -> None:
+        """Force a segment to the medium and keep its position; another thread may be within a turn."""
+        file.sync()
+        self._kept.store(file, first_offset, position, offset)
 
     def close(self) -> None:
         """Close the files."""
@@ -154,7 +162,7 @@ class SharedEnd:
             finally:
                 self._wait_for_lock()
         journal_id(self._directory, create=True)
-        self._take(open_end(self._directory))
+        self._take(self._look_at_end())
         mark = self._lock.read(_MARK_BYTES, 0)
         if self.position >= self._segment_bytes:
             self._rotate()
@@ -173,15 +181,19 @@ class SharedEnd:
     def _take(self, end: End, *, sealing: bool = False) -> None:
         """Go on at an end, and write the index entries it lacks once their bytes are synced."""
         self.file = end.file
-        self.position, self.offset = end.position, end.offset
+        self.position, self.offset, self.first_offset = end.position, end.offset, end.segment.first_offset
         blocks = [*end.blocks, end.partial] if sealing and end.partial is not None else end.blocks
         if sealing or (blocks and end.synced_position < blocks[-1].end):
-            self.file.sync()
+            self.sync(end.file, end.segment.first_offset, end.position, end.offset)
         if blocks:
             with contextlib.suppress(OSError):  # an index can be rebuilt; its absence only costs time
                 end.index_file.write(blocks, end.known)
         end.index_file.close()
         self._indexed_to = end.position
+
+    def _look_at_end(self) -> End:
+        """Find the end as an exclusive writer does; the file that is open stays open if it is still the last one."""
+        return open_end(self._directory, self._kept, known=self.file)
 
     def _rotate(self) -> None:
         """Seal the last segment, with its index, and start the next one.
@@ -192,7 +204,7 @@ class SharedEnd:
         self._mark = b""
         self._lock.truncate(0)
         assert self.file is not None
-        self._take(open_end(self._directory), sealing=True)
+        self._take(self._look_at_end(), sealing=True)
         self._sealed(self.offset)
         self._take(start_segment(self._directory, self.offset))
         if self._retention is not None:

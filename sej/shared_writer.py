@@ -330,16 +330,17 @@ class SharedWriter:
         with self._mutex:
             if self._closed:
                 self._refuse()
-            file, offset = self._end.file, self._end.offset
+            end = self._end
+            file, first_offset, position, offset = end.file, end.first_offset, end.position, end.offset
         if file is not None:
-            file.sync()
+            self._end.sync(file, first_offset, position, offset)
         return offset
 
     def _sync_alone(self) -> None:
         if self._end.file is None or self._syncer.durable_offset >= self._end.offset:
             return
         try:
-            self._end.file.sync()
+            self._end.sync(self._end.file, self._end.first_offset, self._end.position, self._end.offset)
         except OSError as error:
             self._fail(error)
             raise self._failed(error) from error

@@ -30,6 +30,7 @@ from sej.errors import SejError
 from sej.format import MAX_OFFSET
 from sej.locks import Lock
 from sej.maintenance import Retention, finish_merge
+from sej.medium import kept_position
 from sej.message import BytesLike, Message
 from sej.opening import journal_id, open_end, prepare, sweep
 from sej.recovery import Recovery
@@ -118,7 +119,8 @@ class Writer(Appender):
             finish_merge(self._directory)
             finish_repair(self._directory)
             sweep(self._directory)
-            end = open_end(self._directory, first_offset=first_offset, alone=True)
+            self._kept = kept_position(self._directory)
+            end = open_end(self._directory, self._kept, first_offset=first_offset, alone=True)
             self.recovery: Recovery | None = end.recovery
             self._buffer = Buffer(end.offset, self._drain, self._mutex)
             self._take(end)
@@ -333,8 +335,7 @@ class Writer(Appender):
                 self._seal()
                 published = self._directory.segment(first)
                 self._directory.disk.rename(staged, published.path)
-                end = open_end(self._directory, alone=True, last=published)
-                self._take(end._replace(synced_position=end.position))  # it was staged and synced whole
+                self._take(open_end(self._directory, self._kept, alone=True, published=published))
                 self._buffer.offset = span.stop
                 self._syncer.advance(span.stop)
                 if self._buffer.position >= self._segment_bytes:

@@ -24,7 +24,8 @@ from sej.directory import Directory
 from sej.disk import Disk
 from sej.errors import SejError
 from sej.journal import Journal, Tail
-from sej.offset import Offset, sync_up_to
+from sej.medium import sync_up_to
+from sej.offset import Offset
 from sej.watch import Watch
 
 __all__ = ["Feed", "Hub"]

@@ -49,6 +49,7 @@ class _Node:
         self.writes: list[tuple[int, bytes] | int] = []
         self.holders: dict[object, bool] = {}
         self.mtime = 0
+        self.errors = 0
 
     def apply(self, data: bytearray, write: tuple[int, bytes] | int) -> None:
         if isinstance(write, int):
@@ -69,19 +70,27 @@ class _Node:
         self.apply(self.seen, size)
 
     def sync(self) -> None:
-        self.durable = bytes(self.seen)
+        self.durable = self.written()
         self.writes = []
 
     def lose(self) -> None:
-        """What a failed sync does: the pages are clean and will never be written."""
+        """What a failed sync does: the pages are clean, their bytes are seen, and no later sync writes them."""
         self.writes = []
+        self.errors += 1
+
+    def written(self) -> bytes:
+        """What is durable, and every write since; not what a failed sync lost."""
+        data = bytearray(self.durable)
+        for write in self.writes:
+            self.apply(data, write)
+        return bytes(data)
 
     def contents(self) -> list[bytes]:
         """What may be found after a crash, the two extremes first."""
-        found = [bytes(self.seen), self.durable] if self.writes else [self.durable]
+        found = [self.written(), self.durable] if self.writes else [self.durable]
         data = bytearray(self.durable)
         for write in self.writes:
-            if not isinstance(write, int):
+            if not isinstance(write, int) and bytes(data[write[0] : write[0] + len(write[1])]) != write[1]:
                 at, what = write
                 for cut in {1, len(what) - 1, *range(SECTOR, len(what), SECTOR)} - {0, len(what)}:
                     torn = bytearray(data)
@@ -218,6 +227,13 @@ class CrashDisk:
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         return self.free
 
+    def sync_dir(self, path: str | os.PathLike[str]) -> None:
+        name = _clean(path)
+        if name not in self.dirs:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", name)
+        if self.dirs[name].changes:
+            self._do("sync_dir", name)
+
     # --- what tests use
 
     def mark(self, what: Any) -> None:
@@ -323,10 +339,8 @@ class CrashDisk:
                     copy.durable[name] = number
         for number, node in self.nodes.items():
             twin = disk.nodes[number] = _Node(number)
-            twin.seen = bytearray(data.get(number, node.durable if node.writes else bytes(node.seen)))
-            twin.durable = bytes(twin.seen) if node.writes or bytes(node.seen) == node.durable else node.durable
-            if not node.writes and bytes(node.seen) != node.durable:  # a failed sync lost them
-                twin.seen = bytearray(node.durable)
+            twin.durable = data.get(number, node.durable)
+            twin.seen = bytearray(twin.durable)
         for entries in disk.dirs.values():
             entries.seen = dict(entries.durable)
         return disk
@@ -371,6 +385,7 @@ class _OpenFile:
         self._writes = mode != "read"
         self._at = 0
         self._open = True
+        self._errors = disk.nodes[number].errors
 
     @property
     def path(self) -> str:
@@ -409,6 +424,9 @@ class _OpenFile:
             self._disk._do("write", self._number, position, bytes(data))
 
     def sync(self) -> None:
+        if self._errors != self._node.errors:  # each descriptor that was open then is told once
+            self._errors = self._node.errors
+            raise OSError(errno.EIO, "an earlier write could not be written back", self._path)
         if self._node.writes:
             self._disk._do("sync", self._number)
 
@@ -417,8 +435,9 @@ class _OpenFile:
             self._disk._do("truncate", self._number, size)
 
     def lose(self) -> None:
-        """A sync that fails takes the unsynced bytes with it."""
+        """A sync that fails takes the unsynced bytes with it, from the medium and not from what is seen."""
         self._disk._do("lose", self._number)
+        self._errors = self._node.errors
 
     def size(self) -> int:
         return self.status().size
@@ -448,7 +467,7 @@ class _OpenFile:
 
 
 Fault = Literal["eio", "enospc", "short", "sync-loses"]
-_CHANGING = ("open", "mkdir", "rename", "unlink", "rmdir", "write", "write_at", "sync", "truncate")
+_CHANGING = ("open", "mkdir", "rename", "unlink", "rmdir", "write", "write_at", "sync", "sync_dir", "truncate")
 
 
 class FaultyDisk:
@@ -512,6 +531,10 @@ class FaultyDisk:
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         return self.inner.free_bytes(path)
+
+    def sync_dir(self, path: str | os.PathLike[str]) -> None:
+        self.before("sync_dir")
+        self.inner.sync_dir(path)
 
 
 class _FaultyFile:

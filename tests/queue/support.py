@@ -34,7 +34,7 @@ class FakeClock:
         """The boot-time clock starts again; the wall clock goes on, or is set meanwhile."""
         self.boot = 10 * NS
         self.wall += int(set_by_s * NS)
-        self.id = bytes([self.id[0] + 1]) + self.id[1:]
+        self.id = (int.from_bytes(self.id, "big") + (1 << 64)).to_bytes(16, "big")
 
 
 def opened(path: str | Path, clock: FakeClock, disk: Disk = OS, name: str = "worker", **options: Any) -> JournalQueue:

@@ -163,7 +163,7 @@ with sej.open_queue("jobs") as q:
     q.get().done()
 print(sorted(os.listdir("jobs")), sorted(os.listdir(".")))
 """
-    assert output(code, tmp_path) == "['id', 'jnl', 'jnl.lck', 'ofs', 'tmp'] ['jobs']"
+    assert output(code, tmp_path) == "['id', 'idx', 'jnl', 'jnl.lck', 'ofs', 'tmp'] ['jobs']"
 
 
 def test_buffer_is_no_durability_of_it(tmp_path: Path) -> None:

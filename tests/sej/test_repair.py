@@ -134,7 +134,7 @@ def test_it_is_refused_while_a_writer_is_at_work(path: Path) -> None:
 
 def test_reindexing_makes_every_index_anew(path: Path) -> None:
     assert sej.Journal(path).reindex() == 3
-    assert sorted(file.name for file in (path / "idx").iterdir()) == [f"{n:016x}.idx" for n in (0, 10, 20)]
+    assert sorted(file.name for file in (path / "idx").glob("*.idx")) == [f"{n:016x}.idx" for n in (0, 10, 20)]
 
 
 def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:

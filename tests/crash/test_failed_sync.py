@@ -1,0 +1,260 @@
+"""A sync fails, the object is reopened, and later the power goes: what was acknowledged is on the medium.
+
+After a failed sync the pages stay in the cache and are clean: whoever opens the file reads them, and a later sync
+succeeds without writing them. The disk of these tests does the same, and the judge looks at what is durable alone.
+"""
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import hub
+import sej
+from sej.disk import Disk, File
+from sej.resting import RestingWriter
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk
+from tests.queue.support import FakeClock, opened
+
+ROOT = "/j"
+# An index that cannot be written costs time and nothing else; the writer warns.
+pytestmark = pytest.mark.filterwarnings("ignore:the index .* could not be written:RuntimeWarning")
+
+Work = Callable[[Disk, int], Iterator[Any]]
+"""One process: opens, works, and yields what is acknowledged. Raises where the disk does."""
+Judge = Callable[[CrashDisk, list[Any]], None]
+"""Looks at what a loss of power left, and at everything that was acknowledged."""
+
+
+class Case(NamedTuple):
+    """What is done, and how it is judged."""
+
+    work: Work
+    judge: Judge
+
+
+def values(disk: CrashDisk, path: str = ROOT) -> list[bytes]:
+    with contextlib.suppress(sej.JournalNotFoundError, sej.NotAJournalError):
+        return [bytes(message.value) for message in sej.Scanner(path, disk=disk)]
+    return []
+
+
+def value(turn: int, n: int) -> bytes:
+    return b"%d.%d " % (turn, n) * 40
+
+
+def all_there(disk: CrashDisk, said: list[Any]) -> None:
+    found = values(disk)
+    for word, what in said:
+        if word == "value":
+            assert what in found, (what, found)
+        elif word == "durable":
+            assert len(found) >= what, (what, found)
+
+
+def closing(thing: Any) -> contextlib.ExitStack:
+    """Close it at the end, whatever became of it; it may say once more that it failed."""
+    stack = contextlib.ExitStack()
+
+    def close() -> None:
+        with contextlib.suppress(OSError, sej.SejError):
+            thing.close()
+
+    stack.callback(close)
+    return stack
+
+
+def exclusive(disk: Disk, turn: int) -> Iterator[Any]:
+    w = sej.Writer(ROOT, durability="disk", segment_bytes=2000, disk=disk)
+    with closing(w):
+        yield "durable", w.durable_offset
+        for n in range(4):
+            w.append(value(turn, n))
+            yield "value", value(turn, n)
+        yield "durable", w.durable_offset
+
+
+def synced_by_hand(disk: Disk, turn: int) -> Iterator[Any]:
+    w = sej.Writer(ROOT, disk=disk)
+    with closing(w):
+        yield "durable", w.durable_offset
+        for n in range(4):
+            w.append(value(turn, n))
+            if n % 2:
+                w.sync()
+                yield "value", value(turn, n)
+                yield "durable", w.durable_offset
+
+
+def shared(disk: Disk, turn: int) -> Iterator[Any]:
+    w = sej.SharedWriter(ROOT, durability="disk", segment_bytes=2000, disk=disk)
+    with closing(w):
+        for n in range(4):
+            w.append(value(turn, n))
+            yield "value", value(turn, n)
+            yield "durable", w.durable_offset
+
+
+def once(disk: Disk, turn: int) -> Iterator[Any]:
+    w = sej.Writer(ROOT, disk=disk)
+    with closing(w):
+        for n in range(2):
+            w.append_once("p", 10 * turn + n, [value(turn, n)])
+            yield "value", value(turn, n)
+        w.publish([value(turn, 2)])
+        yield "value", value(turn, 2)
+
+
+def resting(disk: Disk, turn: int) -> Iterator[Any]:
+    w = RestingWriter(ROOT, disk=disk)
+    with closing(w):
+        for n in range(4):
+            w.append(value(turn, n))
+            w.rest()
+            if n == 1:
+                w.sync()
+                yield "durable", w.durable_offset
+            if n < 3:
+                assert w.wake()
+        w.sync()
+        yield "durable", w.durable_offset
+
+
+def committing(disk: Disk, turn: int) -> Iterator[Any]:
+    """The writer never syncs: the reader does, up to what it keeps."""
+    w = sej.Writer(ROOT, disk=disk)
+    with closing(w):
+        for n in range(3):
+            w.append(value(turn, n))
+            w.flush()
+            o = sej.Offset(ROOT, "r", beyond_end="rewind", disk=disk)
+            with closing(o):
+                o.commit(w.offset)
+                yield "kept", w.offset
+                yield "durable", w.offset
+
+
+def keeping(disk: CrashDisk, said: list[Any]) -> None:
+    all_there(disk, said)
+    kept = max((what for word, what in said if word == "kept"), default=0)
+    if kept:
+        found = sej.read_offset(ROOT, "r", disk=disk)
+        assert found is not None and kept <= found <= len(values(disk))
+
+
+def hub_store(disk: Disk, turn: int) -> Iterator[Any]:
+    store = hub.Store(ROOT, min_free_bytes=0, disk=disk)
+    with closing(store):
+        at = store.end_offset("c", "x")
+        yield "durable", at
+        for _ in range(3):
+            batch = [sej.Message(at, at, 0, b"", b"%d" % at * 50)]
+            for _try in range(2):  # as clients do: the same again if it was not acknowledged
+                with contextlib.suppress(hub.UnavailableError):
+                    at = store.put("c", "x", batch)
+                    yield "durable", at
+                    break
+            yield "durable", store.end_offset("c", "x")
+
+
+def in_hub(disk: CrashDisk, said: list[Any]) -> None:
+    found = values(disk, f"{ROOT}/c.x")
+    assert found == [b"%d" % n * 50 for n in range(len(found))]
+    for _, end in said:
+        assert len(found) >= end
+
+
+def work_queue(disk: Disk, turn: int) -> Iterator[Any]:
+    q = opened(ROOT, CLOCK, disk, durability="disk")
+    with closing(q):
+        for n in range(3):
+            q.put(value(turn, n))
+            yield "put", value(turn, n)
+        for item in q.get_many(2, timeout=0):
+            yield "ending", item.value
+            item.done()
+            yield "done", item.value
+
+
+def in_queue(disk: CrashDisk, said: list[Any]) -> None:
+    counted = Counter(said)
+    CLOCK.move(1)
+    CLOCK.reboot()
+    with opened(ROOT, CLOCK, disk) as q:
+        left = Counter(item.value for item in q.get_many(100, timeout=0))
+    for word, what in counted:
+        if word == "put" and not counted["ending", what]:
+            assert left[what] == 1, (what, said)
+        if word == "done":
+            assert not left[what], (what, said)
+
+
+CLOCK = FakeClock()
+CASES = {
+    "Writer": Case(exclusive, all_there),
+    "sync": Case(synced_by_hand, all_there),
+    "SharedWriter": Case(shared, all_there),
+    "append_once": Case(once, all_there),
+    "RestingWriter": Case(resting, all_there),
+    "Offset": Case(committing, keeping),
+    "Store": Case(hub_store, in_hub),
+    "queue": Case(work_queue, in_queue),
+}
+
+
+class FaultySyncs(FaultyDisk):
+    """Fails the k-th sync of a file, and counts nothing else."""
+
+    def __init__(self, inner: Disk, fail_at: int) -> None:
+        super().__init__(inner, fail_at, "sync-loses")
+
+    def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
+        if verb == "sync":
+            super().before(verb, file, data)
+
+
+def run(work: Work, disk: Disk, turn: int, said: list[Any]) -> None:
+    with contextlib.suppress(OSError, sej.SejError):
+        for what in work(disk, turn):
+            said.append(what)
+
+
+@pytest.mark.parametrize("fault", ["sync-loses", "eio"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_acknowledged_after_a_failed_sync_is_on_the_medium(name: str, fault: Fault) -> None:
+    case, fired = CASES[name], 0
+    for k in itertools.count(1):
+        inner = CrashDisk()
+        said: list[Any] = []
+        first = FaultyDisk(inner, k, fault)
+        run(case.work, first, 1, said)
+        run(case.work, inner, 2, said)
+        case.judge(inner.crash(), said)
+        fired += first.failed is not None
+        if first.calls < k:
+            break
+    assert fired > 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> None:
+    case, fired = CASES[name], 0
+    for k in itertools.count(1):
+        for j in itertools.count(1):
+            inner = CrashDisk()
+            said: list[Any] = []
+            first, second = FaultySyncs(inner, k), FaultySyncs(inner, j)
+            run(case.work, first, 1, said)
+            if first.failed is None:
+                assert fired > 4
+                return
+            run(case.work, second, 2, said)
+            case.judge(inner.crash(), said)
+            if second.failed is None:
+                break
+            fired += 1
+            run(case.work, inner, 3, said)
+            case.judge(inner.crash(), said)
