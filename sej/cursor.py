@@ -10,19 +10,22 @@ if there is no such file: the end of the journal, a gap, or a merge that took th
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Final, Literal, TypeVar
+from itertools import islice
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from sej.codec import Columns
 from sej.directory import Directory, Segment, containing
 from sej.disk import Disk
 from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError, SejError
-from sej.format import OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
+from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.gaps import Gap, read_gaps
 from sej.index import Block, BlockIndex, IndexFile, checksum_error
 from sej.index_format import BLOCK_BYTES
 from sej.message import Message
-from sej.recovery import find_damage
+from sej.recovery import find_damage, frame_end, is_torn, what_is_wrong
+from sej.salvage import Run, plan_segment
 from sej.segment import CHUNK_BYTES, Place, SegmentReader
 
 __all__ = ["Cursor", "Skipped"]
@@ -39,6 +42,14 @@ _SETTLED_NS: Final = 1_000_000_000
 _TICK_NS: Final = 50_000_000
 _COARSE_TICK_NS: Final = 3_000_000_000
 """Changes of a directory nearer than this may carry one time: the second where it keeps whole seconds."""
+
+
+class _Plan(NamedTuple):
+    """The good runs of a segment that is damaged, as of a size of its file, below the offset of the next segment."""
+
+    runs: list[Run]
+    size: int
+    ceiling: int
 
 
 class Cursor:
@@ -80,6 +91,8 @@ class Cursor:
         self._doubted: tuple[int, int] | None = None
         self._settled: tuple[int, int, int] | None = None
         self._settled_until = 0
+        self._plan: _Plan | None = None
+        self._provisional: Gap | None = None
         self._is_last = True
         self._indexed_size = 0
         self._parked: Place | None = place
@@ -118,7 +131,7 @@ class Cursor:
                 assert reader is not None
                 size = sum(OVERHEAD_SIZE + len(message.key) + len(message.value) for message in more)
                 self.due = more[0].offset
-                reader.skip(reader.position - size, self.due)
+                reader.skip(reader.position - size, self.due, reader.end)
                 return messages
             messages = messages + more if messages else more
             if not more or len(messages) == limit or self._verify or reader is None or not self._knows_more(reader):
@@ -175,7 +188,7 @@ class Cursor:
             except CorruptionError as error:
                 if not self._pass_damage(error):
                     if self._reader is not None:  # what was read of it is read again: a writer may cut a torn tail
-                        self._reader.skip(self._reader.position, self._reader.due)
+                        self._reader.skip(self._reader.position, self._reader.due, self._reader.end)
                     return None
                 continue
             if found:
@@ -209,10 +222,14 @@ class Cursor:
         if reader is None or (rest := reader.rest()) <= 0 or self._judged == (reader.position, rest):
             return False
         self._judged = (reader.position, rest)
-        damage = find_damage(reader.file, reader.position, reader.due)
-        if damage is None or damage.follower is None or self._disk.status(reader.path) is None:
+        if self._disk.status(reader.path) is None:
             return False
-        return self._pass_damage(damage.error(reader.path))
+        if self._on_corruption == "skip":
+            return self._skip_damage(reader)
+        damage = find_damage(reader.file, reader.position, reader.due)
+        if damage is not None and damage.follower is not None:
+            raise damage.error(reader.path)
+        return False
 
     def park(self) -> None:
         """Close the open segment and remember the place: for whoever has more cursors than descriptors.
@@ -300,6 +317,7 @@ class Cursor:
         self._blocks = []
         self._judged = self._doubted = None
         reader.skip(position, self.due)
+        self._stop_at_run(reader)
         return True
 
     def _enter(self, segment: Segment, reader: SegmentReader) -> None:
@@ -307,6 +325,7 @@ class Cursor:
         self._asked = self.due
         self._blocks = []
         self._judged = self._doubted = None
+        self._plan = None
         try:
             if self.due > segment.first_offset:
                 self._skip_to_due(segment, reader)
@@ -345,6 +364,8 @@ class Cursor:
         """
         assert self._segment is not None
         due = reader.due
+        if self._plan is not None and reader.position == reader.end and self._next_run(reader, self._plan):
+            return True
         changed = self._changed()
         if changed is not None and changed == self._settled and time.monotonic_ns() < self._settled_until:
             return False  # no segment came, went or was replaced since this one was found to be the last
@@ -388,9 +409,11 @@ class Cursor:
         """The due offset is neither in this segment nor in the next one."""
         gap = next((gap for gap in read_gaps(self._directory) if gap.start <= reader.due < gap.stop), None)
         if gap is not None:
-            return self._pass_gap(gap._replace(start=reader.due, stop=min(gap.stop, following)))
+            return self._pass_gap(gap._replace(start=max(self.due, reader.due), stop=min(gap.stop, following)))
         if not contained:
             self._too_small(following)
+        if self._on_corruption == "skip" and reader.rest() > 0:
+            return self._skip_damage(reader)
         if reader.rest() > 0:
             damage = find_damage(reader.file, reader.position, reader.due)
             error: CorruptionError = CorruptionError(
@@ -410,10 +433,11 @@ class Cursor:
             )
         if self._on_corruption == "raise":
             raise error
-        return self._pass_gap(Gap(reader.due, following, str(error)))
+        return self._pass_gap(Gap(max(self.due, reader.due), following, str(error)))
 
     def _pass_gap(self, gap: Gap) -> bool:
-        self.gaps.append(gap)
+        if gap.missing >= 0:  # else it lies before what was asked for
+            self._report(gap)
         self.due = max(self.due, gap.stop)
         return self._reopen()
 
@@ -423,33 +447,96 @@ class Cursor:
         """Judge bytes that are no message: a torn tail ends reading (False); corruption raises or is skipped."""
         reader = self._reader
         assert reader is not None and self._segment is not None
-        foreign = isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None
-        if foreign and self._on_corruption == "raise":
+        if self._on_corruption == "skip":
+            return self._skip_damage(reader)
+        if isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None:
             raise error
-        segments = self._directory.segments()
-        at = containing(segments, reader.due)
-        following = segments[at + 1].first_offset if at + 1 < len(segments) else None
         damage = find_damage(reader.file, reader.position, reader.due)
         if damage is None:
             return False
-        if damage.follower is None:
-            if following is None:
-                return False
-            if self._on_corruption == "raise":
-                raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
-            return self._pass_gap(Gap(reader.due, following, str(error)))
-        if self._on_corruption == "raise":
+        if damage.follower is not None:
             raise damage.error(reader.path) from error
-        belongs = reader.due <= damage.follower.offset and (following is None or damage.follower.offset < following)
-        gap = Gap(reader.due, damage.follower.offset if belongs else reader.due, str(error))
-        if gap.missing or [gap[:2]] != [last[:2] for last in self.gaps[-1:]]:  # once for all that are passed over here
-            self.gaps.append(gap)
-        if belongs:
-            reader.skip(damage.follower.position, damage.follower.offset)
-        else:  # an older message once more, or one that another segment has: pass over it
-            reader.skip(damage.follower.end, reader.due)
-        self.due = max(self.due, reader.due)
+        segments = self._directory.segments()
+        if containing(segments, reader.due) + 1 >= len(segments):
+            return False
+        raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
+
+    def _skip_damage(self, reader: SegmentReader) -> bool:
+        """Go on at the next run of good messages, those that a repair would keep; whether there is more to read.
+
+        The segment is planned once. What is skipped is in :attr:`gaps`. If the last bytes of the journal are neither
+        good nor a torn tail, they are reported too, but the place stays in front of them: a repair cuts them, and what
+        is appended then has the due offset.
+        """
+        reason = what_is_wrong(reader.file, reader.position, reader.due)
+        if reason is None and reader.position != reader.end:
+            return False  # a writer has completed the message meanwhile
+        segments = self._directory.segments()
+        at = containing(segments, reader.due)
+        there = self._disk.status(segments[at].path) if at >= 0 else None
+        if there is not None and there.identity != reader.status().identity:
+            return self._reopen()  # what a merge did not remove so far has these messages, too
+        following = segments[at + 1].first_offset if at + 1 < len(segments) else None
+        if following is None and self._plan is None and is_torn(reader.file, reader.position, reader.due):
+            return False
+        ceiling = MAX_OFFSET if following is None else following
+        size = reader.file.size()
+        if self._plan is None or (self._plan.size, self._plan.ceiling) != (size, ceiling):
+            assert self._segment is not None
+            runs = plan_segment(reader.file, self._segment.first_offset, ceiling).runs
+            self._plan = _Plan(runs, size, ceiling)
+        if self._next_run(reader, self._plan):
+            return True
+        error = self._damage_at(reader, reason)
+        due = max(self.due, reader.due)
+        if following is not None:
+            return self._pass_gap(Gap(due, max(due, following), str(error)))
+        lost, position = 0, reader.position
+        while (end := frame_end(reader.file, position)) is not None:
+            lost, position = lost + 1, end
+        damage = find_damage(reader.file, reader.position, reader.due)
+        if lost or (damage is not None and damage.follower is not None):
+            self._report(Gap(due, due + max(lost, 1), str(error)))
+            self._provisional = self.gaps[-1]
+        return False
+
+    def _next_run(self, reader: SegmentReader, plan: _Plan) -> bool:
+        """Go on at the next run of the plan that has messages from the due one on; whether there is one."""
+        due = max(self.due, reader.due)
+        at = bisect_left(plan.runs, reader.position, key=lambda run: run.start)
+        run = next((run for run in islice(plan.runs, at, None) if run.stop > due), None)
+        if run is None:
+            return False
+        passed = run.start > reader.position and reader.due >= self.due  # else it is in front of what was asked for
+        if run.first > due or passed:
+            reason = what_is_wrong(reader.file, reader.position, reader.due)
+            self._report(Gap(due, max(run.first, due), str(self._damage_at(reader, reason))))
+        reader.skip(run.start, run.first)
+        self._stop_at_run(reader)
+        self.due = max(due, run.first)
         return True
+
+    def _stop_at_run(self, reader: SegmentReader) -> None:
+        """Let reading stop at the end of the run that it is in; behind the last one of a journal it goes on."""
+        if self._plan is not None:
+            runs = self._plan.runs
+            at = bisect_right(runs, reader.position, key=lambda run: run.start) - 1
+            inside = at >= 0 and reader.position < runs[at].end
+            last = at == len(runs) - 1 and self._plan.ceiling == MAX_OFFSET
+            reader.end = runs[at].end if inside and not last else None
+
+    def _report(self, gap: Gap) -> None:
+        """Add a gap, once; what was said of the journal's end before more came is replaced."""
+        last = self.gaps[-1] if self.gaps else None
+        if last is not None and (last[:2] == gap[:2] or (last is self._provisional and last.start == gap.start)):
+            self.gaps[-1] = gap
+        else:
+            self.gaps.append(gap)
+
+    def _damage_at(self, reader: SegmentReader, reason: str | None) -> CorruptionError:
+        return CorruptionError(
+            reason or "bytes that came between", path=reader.path, position=reader.position, offset=reader.due
+        )
 
     # --- checksums
 
@@ -478,6 +565,7 @@ class Cursor:
             # Nobody knows which of its messages changed: none of them is given out.
             self.gaps.append(Gap(max(self.due, reader.due), block.next_offset, str(error)))
             reader.skip(block.end, block.next_offset)
+            self._stop_at_run(reader)
             self.due = max(self.due, block.next_offset)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Damage",
     "Recovery",
     "find_damage",
+    "frame_end",
     "good_end",
     "is_torn",
     "keep",
@@ -155,6 +156,19 @@ def _message_at(file: File, position: int, due: int, size: int) -> Candidate | N
         return None
     claimed = message_size(head := file.read(min(_HEADS_BYTES, size - position), position), 0, len(head))
     return None if claimed is None else Candidate(position, position + claimed, due)
+
+
+def frame_end(file: File, position: int) -> int | None:
+    """Where the message that starts at position ends, whatever offset it has; None: there is no whole one."""
+    size = file.status().size
+    head = file.read(min(_HEADS_BYTES, max(size - position, 0)), position)
+    try:
+        claimed = message_size(head, 0, len(head))
+    except DecodeError:
+        return None
+    if claimed is None or claimed > size - position or _size_before(file, position + claimed) != claimed:
+        return None
+    return position + claimed
 
 
 def what_is_wrong(file: File, position: int, due: int) -> str | None:

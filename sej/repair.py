@@ -1,6 +1,6 @@
 """Repair: from a damaged journal to one that opens, without losing a byte. Runs under the writer's lock.
 
-What is damaged is found first, all of it. Then, segment by segment:
+What is damaged is found first, all of it, by the rule of :mod:`sej.salvage`. Then, segment by segment:
 
 1. The damaged bytes are copied to ``kept/``, the lost offsets recorded in ``gaps/``. Where damages lie close to each
    other, one copy holds them and what is between them.
@@ -17,31 +17,28 @@ anew, and the report names it.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sej.codec import decode_many
 from sej.directory import Directory, Segment
 from sej.disk import File, replace_file
 from sej.errors import CorruptionError
-from sej.format import MAX_OFFSET, OVERHEAD_SIZE
+from sej.format import MAX_OFFSET
 from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
 from sej.maintenance import finish_merge, merged_away, readers_lock
 from sej.medium import sync_segment
 from sej.opening import lock_segment
-from sej.recovery import ANY_REACH, good_end, is_torn, keep, next_candidate, what_is_wrong
+from sej.recovery import keep
+from sej.salvage import Plan, Run, plan_segment
 
 __all__ = ["Repair", "finish_repair", "reindex", "repair"]
 
 _COPY_BYTES: Final = 1 << 20
-_STEP_BYTES: Final = 1 << 16
 _NEAR_BYTES: Final = 1 << 16
 """Damaged bytes no further apart are kept as one piece of the file: its name says where in the file they stood."""
-_JUMP_MAX: Final = 1 << 20
-"""A single message at a segment's end is believed when it is not further ahead than this."""
 
 
 class Repair(NamedTuple):
@@ -58,22 +55,6 @@ class Repair(NamedTuple):
     kept: list[str]
     segments: list[str]
     notes: list[str]
-
-
-class _Run(NamedTuple):
-    """Good messages: bytes [start, end) of a segment, offsets [first, stop)."""
-
-    start: int
-    end: int
-    first: int
-    stop: int
-
-
-class _Plan(NamedTuple):
-    """What is to be done with one segment: the good runs, and the bytes between them with their reasons."""
-
-    runs: list[_Run]
-    damage: list[tuple[int, int, str]]
 
 
 def repair(
@@ -105,7 +86,7 @@ def repair(
             file = directory.disk.open(segment.path, "read")
             try:
                 ceiling = MAX_OFFSET if last else segments[at + 1].first_offset
-                plan = _plan(file, segment, max(behind, segment.first_offset), ceiling)
+                plan = plan_segment(file, segment.first_offset, ceiling, floor=behind)
                 kept = _keep(directory, segment, file, plan.damage, done, dry_run)
                 starts = [(run.start, run.first, run.stop) for run in plan.runs]
                 if last and not starts:  # its name says where the journal goes on
@@ -127,101 +108,6 @@ def repair(
             finally:
                 file.close()
     return done
-
-
-def _plan(file: File, segment: Segment, floor: int, ceiling: int) -> _Plan:
-    """Read a segment once: its good runs of offsets from floor to below ceiling, and what lies between them."""
-    size = file.status().size
-    end, stop = good_end(file, 0, segment.first_offset)
-    runs = [_Run(0, end, segment.first_offset, stop)]
-    if stop > ceiling:
-        runs = [_Run(0, _place(file, runs[0], ceiling), segment.first_offset, ceiling)]
-    # The last segment may end with a torn write, as opening would cut it; others were whole when they were left.
-    if end < size and stop <= ceiling and not (ceiling == MAX_OFFSET and is_torn(file, end, stop)):
-        runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
-    if len(runs) > 1 and _is_far(*runs[-2:]):
-        runs.pop()
-    if not end:
-        del runs[0]
-    damage = []
-    position, due = 0, segment.first_offset
-    for run in runs:
-        if (run.start, run.first) != (position, due):
-            damage.append((position, run.start, what_is_wrong(file, position, due) or "bytes that came between"))
-        position, due = run.end, run.stop
-    if position < size:
-        damage.append((position, size, what_is_wrong(file, position, due) or "messages that the next segment has"))
-    return _Plan(runs, damage)
-
-
-def _islands(file: File, position: int, due: int, ceiling: int) -> Iterator[_Run]:
-    """Every run of well-formed, consecutive messages from position on with offsets from due to below ceiling.
-
-    Recovery asks for an offset that is reachable; here bytes may be missing, so any later offset will do. A run is cut
-    where an earlier one stops inside it: where stretches of the file overlap, each has messages that the others lack.
-    """
-    size = file.status().size
-    stops = [ceiling]
-    while (found := next_candidate(file, position, size, due - 1, position - ANY_REACH)) is not None:
-        position, stop = good_end(file, found.position, found.offset)
-        run = _Run(found.position, position, found.offset, stop)
-        for cut in stops[bisect_right(stops, run.first) : bisect_left(stops, stop)]:
-            at = _place(file, run, cut)
-            yield _Run(run.start, at, run.first, cut)
-            run = _Run(at, position, cut, stop)
-        if run.first < ceiling:
-            yield run
-        if stop < ceiling and stops[bisect_left(stops, stop)] != stop:
-            insort(stops, stop)
-
-
-def _place(file: File, run: _Run, offset: int) -> int:
-    """Where a message of a run starts."""
-    position, due = run.start, run.first
-    size = _STEP_BYTES
-    while due < offset:
-        data = file.read(min(size, run.end - position), position)
-        messages, end = decode_many(data, 0, len(data), due, offset - due)
-        position, due = position + end, due + len(messages)
-        size = _STEP_BYTES if messages else 2 * size
-    return position
-
-
-def _rising(runs: list[_Run]) -> list[_Run]:
-    """The first of the runs and those that follow each other in offsets, too, so that they hold the most messages.
-
-    The others have a damaged offset, or are messages in the value of a damaged one. Of choices with as many messages
-    the one is taken where more of the lost ones have had room.
-    """
-    stops = [runs[0].stop]  # where a choice may end,
-    scores = [(0, 0)]  # what it is worth at most, rising with it,
-    lasts = [0]  # and which run it ends with
-    before = [-1]
-    for at, run in enumerate(runs[1:], 1):
-        place = bisect_right(stops, run.first) - 1
-        messages, near = scores[place]
-        score = (messages + run.stop - run.first, near + _has_room(runs[lasts[place]], run))
-        before.append(lasts[place])
-        if scores[bisect_right(stops, run.stop) - 1] < score:
-            left = bisect_left(stops, run.stop)
-            right = bisect_right(scores, score, left)
-            stops[left:right], scores[left:right], lasts[left:right] = [run.stop], [score], [at]
-    chosen = []
-    at = lasts[-1]
-    while at >= 0:
-        chosen.append(runs[at])
-        at = before[at]
-    return chosen[::-1]
-
-
-def _has_room(last: _Run, run: _Run) -> bool:
-    """Whether the messages between two runs may have stood between them: none may be missing but those."""
-    return run.first - last.stop <= (run.start - last.end) // OVERHEAD_SIZE
-
-
-def _is_far(last: _Run, run: _Run) -> bool:
-    """Whether a run is a single message, too far ahead to be believed."""
-    return run.stop - run.first == 1 and run.first - last.stop >= _JUMP_MAX and not _has_room(last, run)
 
 
 def _keep(
@@ -251,10 +137,10 @@ def _keep(
 
 
 def _write_anew(
-    directory: Directory, segment: Segment, file: File, plan: _Plan, done: Repair, dry_run: bool, *, last: bool
+    directory: Directory, segment: Segment, file: File, plan: Plan, done: Repair, dry_run: bool, *, last: bool
 ) -> None:
     """Put the good runs of a segment in its place; those whose offsets follow each other are one segment."""
-    groups: list[list[_Run]] = []
+    groups: list[list[Run]] = []
     for run in plan.runs:
         if groups and run.first == groups[-1][-1].stop:
             groups[-1].append(run)
@@ -284,7 +170,7 @@ def _write_anew(
     finish_repair(directory)
 
 
-def _copy(file: File, run: _Run, target: File) -> None:
+def _copy(file: File, run: Run, target: File) -> None:
     position = run.start
     while position < run.end:
         data = file.read(min(_COPY_BYTES, run.end - position), position)
@@ -351,7 +237,7 @@ def _gap(directory: Directory, done: Repair, gap: Gap, known: list[Gap], dry_run
 
 
 def _keep_changed(
-    directory: Directory, segment: Segment, file: File, runs: list[_Run], done: Repair, dry_run: bool
+    directory: Directory, segment: Segment, file: File, runs: list[Run], done: Repair, dry_run: bool
 ) -> bool:
     """Note and keep the blocks of good messages whose checksums are wrong; whether there are any."""
     found = False

@@ -66,7 +66,9 @@ class Scanner:
             path: the SEJ directory.
             offset: the first one to read: a number (one beyond the end is waited for), FIRST or LAST.
             timeout: seconds without a message after which reading ends; 0 reads what is there, None follows for ever.
-            on_corruption: ``"skip"`` passes damaged places and reports them in :attr:`gaps`.
+            on_corruption: ``"skip"`` delivers the messages that :meth:`sej.Journal.repair` would keep, and reports the
+                others in :attr:`gaps`. A segment that is damaged is read twice, and each of its runs of good messages
+                takes some memory.
             verify: compare every block with its checksum before its messages are given out.
             disk: the seam.
 
@@ -244,8 +246,7 @@ class Scanner:
             self._reading = False
             if self._closed:
                 self._release()
-        if batch:
-            self._offset = batch[-1].offset + 1
+        self._offset = batch[-1].offset + 1 if batch else self._cursor.due  # gaps may have been passed
         return batch
 
     def _release(self) -> None:

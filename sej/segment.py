@@ -36,9 +36,21 @@ class SegmentReader:
         position: the byte where the next message starts.
         due: the offset of the next message.
         seen_size: the size of the file when it was last looked at, bytes.
+        end: the byte to stop at, although the file may go on; None: the end of the file.
     """
 
-    __slots__ = ("_chunk", "_chunk_at", "_chunk_bytes", "_file", "_memory", "due", "path", "position", "seen_size")
+    __slots__ = (
+        "_chunk",
+        "_chunk_at",
+        "_chunk_bytes",
+        "_file",
+        "_memory",
+        "due",
+        "end",
+        "path",
+        "position",
+        "seen_size",
+    )
 
     def __init__(
         self, disk: Disk, path: str | os.PathLike[str], position: int, due: int, *, chunk_bytes: int = CHUNK_BYTES
@@ -53,6 +65,7 @@ class SegmentReader:
         self.position = position
         self.due = due
         self.seen_size = 0
+        self.end: int | None = None
         self._chunk: bytes | memoryview = b""
         self._chunk_at = position
         self._chunk_bytes = chunk_bytes
@@ -127,10 +140,11 @@ class SegmentReader:
             self._fill(start, end - start)
         return self._chunk
 
-    def skip(self, position: int, due: int) -> None:
-        """Go on at another message of this segment."""
+    def skip(self, position: int, due: int, end: int | None = None) -> None:
+        """Go on at another message of this segment, up to end."""
         self.position = self._chunk_at = position
         self.due = due
+        self.end = end
         self._chunk = b""
 
     def rest(self) -> int:
@@ -154,7 +168,10 @@ class SegmentReader:
 
     def _refill(self) -> bool:
         """Read a chunk from the next message on; whether there is more to decode than before."""
-        size = self.seen_size = self._file.size()
+        size = self._file.size()
+        if self.end is not None and size > self.end:
+            size = self.end
+        self.seen_size = size
         there = size - self.position
         had = len(self._chunk) - (self.position - self._chunk_at)
         if there < 0:
