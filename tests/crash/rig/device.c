@@ -228,6 +228,6 @@ int main(int count, char **words)
         perror("device");
         return 1;
     }
-    char *arguments[] = { words[0], "-f", "-s", words[3], NULL };
-    return fuse_main(4, arguments, &operations, NULL);
+    char *arguments[] = { words[0], "-f", "-s", "-o", "fsname=sej-rig", words[3], NULL };
+    return fuse_main(6, arguments, &operations, NULL);
 }

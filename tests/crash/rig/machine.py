@@ -113,6 +113,7 @@ def scratch() -> Path:
 
 
 # Everything is in "$1": the mount points cut, fs and device, images, the log. A loop device goes with its mount.
+# Paths are absolute, because umount takes the name of a mounted device too, and several rigs may run concurrently.
 _GUARD: Final = """
 cd "$1" || exit 1
 "$2" image log device 2>said &
@@ -121,7 +122,7 @@ exec >&-
 cat >/dev/null
 echo -n ok >device/control
 for place in cut fs device; do
-    while umount -l "$place"; do :; done
+    while umount -l "$PWD/$place"; do :; done
 done
 kill "$program"
 wait "$program"

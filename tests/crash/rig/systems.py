@@ -36,6 +36,10 @@ FAILURES: Final = (OSError, sej.SejError)
 """What a system may raise on a disk that fails; ``sej.SejError`` is the base of every package's errors."""
 
 
+FOUND: Final = 99_999_999
+"""The number of a message that no test counts."""
+
+
 class Say(Protocol):
     """Writes a mark."""
 
@@ -133,8 +137,9 @@ class _Journal(System):
         self.say("durable", where="", rows=rows)
 
     def found(self) -> None:
-        """The next one who opens a journal syncs what a killed process left."""
+        """The next one who opens a journal and appends syncs what a killed process left."""
         rows = list(rows_of(self.path))
+        self.writer.append(value(FOUND))
         until(lambda: self.writer.durable_offset >= len(rows))
         self.say("durable", where="", rows=rows)
 
@@ -403,8 +408,10 @@ class WorkQueue(System):
         self.queue = sej.open_queue(self.path, "w", max_attempts=10_000, **_durability(self.weak))
 
     def found(self) -> None:
-        """The next one who opens a queue syncs what a killed process left."""
-        for _, number in rows_of(self.path):
+        """The next one who opens a queue and puts syncs what a killed process left."""
+        numbers = [number for _, number in rows_of(self.path)]
+        self.queue.put(value(FOUND))
+        for number in numbers:
             self.say("put", number=number)
 
     def act(self, number: int, *, poison: bool = False) -> None:
@@ -436,10 +443,9 @@ class WorkQueue(System):
     @staticmethod
     def judge(path: Path, marks: Sequence[Mark]) -> None:
         found = []
-        if path.exists():
-            with sej.open_queue(path, "w") as queue:
-                while (item := queue.get(timeout=0.0)) is not None:
-                    found.append(number_of(item.value))
+        with suppress(sej.SejError), sej.open_queue(path, "w") as queue:  # after damage nothing is delivered
+            while (item := queue.get(timeout=0.0)) is not None:
+                found.append(number_of(item.value))
         judge_queue(found, marks)
 
 
@@ -482,7 +488,7 @@ class Kestrel(System):
     @staticmethod
     def judge(path: Path, marks: Sequence[Mark]) -> None:
         found = []
-        with kestrel.Queue(path, "q") as queue:
+        with suppress(sej.SejError), kestrel.Queue(path, "q") as queue:
             while (item := queue.get()) is not None:
                 found.append(number_of(item.data))
         judge_queue(found, marks)
@@ -521,7 +527,7 @@ class Segmented(System):
     @staticmethod
     def judge(path: Path, marks: Sequence[Mark]) -> None:
         found = []
-        with segmented.Queue(path, "q") as queue:
+        with suppress(sej.SejError), segmented.Queue(path, "q") as queue:
             reader = queue.reader()
             while (item := reader.get()) is not None:
                 found.append(number_of(item.data))
