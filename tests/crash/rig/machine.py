@@ -163,8 +163,8 @@ class Machine:
         marks: the file that takes marks.
     """
 
-    def __init__(self, name: str, program: Path) -> None:
-        """Make and mount a file system."""
+    def __init__(self, name: str, program: Path, before: Self | None = None) -> None:
+        """Mount a new file system, or the one that a power cut of the machine before has left."""
         self._system = FILE_SYSTEMS[name]
         self._folder = Path(tempfile.mkdtemp(prefix="sej-rig-", dir=scratch()))
         self.path = self._folder / "fs"
@@ -173,9 +173,12 @@ class Machine:
         for place in ("fs", "device", "cut"):
             (self._folder / place).mkdir()
         try:
-            with self._base.open("wb") as file:
-                file.truncate(self._system.size_bytes)
-            run(*self._system.make, self._base)
+            if before is None:
+                with self._base.open("wb") as file:
+                    file.truncate(self._system.size_bytes)
+                run(*self._system.make, self._base)
+            else:
+                (before._folder / "left").rename(self._base)
             run("cp", "--sparse=always", self._base, self._folder / "image")
         except BaseException:
             shutil.rmtree(self._folder)
@@ -228,6 +231,14 @@ class Machine:
         """Unmount the file system for good: two with one identity are never mounted together."""
         self.control("ok")
         run("umount", "-l", self.path)
+
+    def leave(self, log: Sequence[Record], subset: Subset, dice: random.Random) -> None:
+        """Keep what a power cut at the end of the log leaves, for the machine that comes after this one."""
+        develop(self._base, log, len(log), subset, dice, self._folder / "left")
+
+    def log_size(self) -> int:
+        """How much the device has logged until now, bytes."""
+        return (self._folder / "log").stat().st_size
 
     @contextmanager
     def after_cut(self, log: Sequence[Record], end: int, subset: Subset, dice: random.Random) -> Iterator[Path]:

@@ -3,15 +3,17 @@
 import json
 import os
 import random
+import select
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final, Self
 
 from tests.crash.rig.machine import Machine, said
-from tests.crash.rig.medium import Subset, marks
+from tests.crash.rig.medium import BLOCK_BYTES, Mark, Record, Subset, marks
 from tests.crash.rig.systems import SYSTEMS
 from tests.crash.rig.values import MARKER
+from tests.sej.hooks import until
 
 ROOT: Final = Path(__file__).parent.parent.parent.parent
 ALWAYS: Final = 1 << 40
@@ -20,41 +22,50 @@ ALWAYS: Final = 1 << 40
 class Scenario:
     """Steps of a history. Each is noted, so that a failure shows what happened.
 
+    Several processes may take part; what is asked and killed is the one of :attr:`who`.
+
     Attributes:
         machine: the device and the file system.
+        dice: of this history.
         story: the steps, with the errors that they met.
+        who: the number of the process that acts.
     """
 
-    def __init__(self, machine: Machine, system: str, dice: random.Random) -> None:
-        self.machine = machine
-        self.system = system
+    def __init__(self, file_system: str, program: Path, system: str, dice: random.Random) -> None:
         self.dice = dice
-        self.story: list[str] = []
-        self._path = machine.path / "data"
+        self.who = 0
+        self._file_system = file_system
+        self._program = program
+        self._system = system
+        self._size = dice.choice(["small", "large"])
+        self.story = [f"{system} on {file_system}, {self._size} files"]
         self._number = 0
-        self._worker: subprocess.Popen[str] | None = None
+        self._workers: dict[int, subprocess.Popen[str]] = {}
+        self._said: list[Mark] = []
+        self.machine = Machine(file_system, program)
 
     # The process
 
-    def start(self) -> None:
-        """A new process takes the place of the one that is there."""
-        self.kill()
-        self._worker = self._spawn()
+    @property
+    def _path(self) -> Path:
+        return self.machine.path / "data"
 
     def _spawn(self) -> subprocess.Popen[str]:
-        words = [self.system, str(self._path), str(self.machine.marks)]
+        words = [self._system, self._size, str(self._path), str(self.machine.marks)]
         command = [sys.executable, "-m", "tests.crash.rig.worker", *words]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
             command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
+    def _worker(self) -> subprocess.Popen[str]:
+        if self.who not in self._workers:
+            self._workers[self.who] = self._spawn()
+        return self._workers[self.who]
+
     def ask(self, word: str, number: int | None = None) -> str | None:
-        """Let the process do something; its error."""
-        if self._worker is None:
-            self.start()
-        assert self._worker is not None
-        return self._answer(self._worker, word if number is None else f"{word} {number}")
+        """Let the process do something, a new one if there is none; its error."""
+        return self._answer(self._worker(), word if number is None else f"{word} {number}")
 
     def _answer(self, worker: subprocess.Popen[str], line: str) -> str | None:
         assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
@@ -63,28 +74,28 @@ class Scenario:
         answer = worker.stdout.readline()
         assert answer, f"{self.told()}\n{line}: the process failed:\n{worker.stderr.read()}"
         error: str | None = json.loads(answer)
-        self.story.append(line if error is None else f"{line} -> {error}")
+        self.story.append(f"{self.who}: {line}" if error is None else f"{self.who}: {line} -> {error}")
         return error
 
     def kill(self) -> None:
         """SIGKILL."""
-        if self._worker is not None:
-            self.story.append("kill")
-            self._worker.kill()
-            self._worker.communicate()
-            self._worker = None
+        worker = self._workers.pop(self.who, None)
+        if worker is not None:
+            self.story.append(f"{self.who}: killed")
+            worker.kill()
+            worker.communicate()
 
-    def take_over(self, other: "Scenario") -> None:
-        """Go on with the numbers and the story of another one on the same machine."""
-        self._number = other._number
-        self.story += other.story
+    def kill_all(self) -> None:
+        """SIGKILL to every process."""
+        for who in list(self._workers):
+            self.who = who
+            self.kill()
+        self.who = 0
 
     def kill_amid(self, acts: int) -> None:
         """SIGKILL in the middle of one of the acts after so many."""
-        if self._worker is None:
-            self.start()
-        worker = self._worker
-        assert worker is not None and worker.stdin is not None and worker.stdout is not None
+        worker = self._worker()
+        assert worker.stdin is not None and worker.stdout is not None
         first = self._number
         self._number += 100_000
         worker.stdin.write(f"loop {first}\n")
@@ -92,8 +103,27 @@ class Scenario:
         for _ in range(acts):
             if worker.stdout.readline() != "null\n":
                 break
-        self.story.append(f"loop {first}")
+        self.story.append(f"{self.who}: acts {first}, ...")
         self.kill()
+
+    def kill_opening(self, writes: int) -> None:
+        """SIGKILL while the object is opened, after the device has got so many blocks or all of them."""
+        self.kill()
+        worker = self._worker()
+        answers = worker.stdout
+        assert worker.stdin is not None and answers is not None
+        enough = self.machine.log_size() + writes * BLOCK_BYTES
+        worker.stdin.write("open\n")
+        worker.stdin.flush()
+        until(lambda: self.machine.log_size() >= enough or bool(select.select([answers], [], [], 0)[0]))
+        self.story.append(f"{self.who}: open, with {writes} blocks written")
+        self.kill()
+
+    def take_over(self, system: str) -> None:
+        """The processes from now on have another system."""
+        self.kill_all()
+        self._system = system
+        self.story.append(system)
 
     def other(self, word: str) -> str | None:
         """Let another process do something to the files."""
@@ -145,7 +175,7 @@ class Scenario:
 
     def remount(self) -> None:
         """Unmount and mount: what the cache alone had is gone."""
-        self.kill()
+        self.kill_all()
         self.machine.unmount()
         self.machine.mount()
         self.story.append("remount")
@@ -156,39 +186,55 @@ class Scenario:
 
     # The verdict
 
-    def cut(self, more: int = 3) -> None:
-        """Cut the power now, and at so many moments before, each in every way; judge what the medium has.
+    def lose_power(self) -> None:
+        """Cut the power, and go on with what the medium has."""
+        subset = self.dice.choice(_SUBSETS)
+        log = self._stop()
+        old = self.machine
+        try:
+            old.leave(log, subset, self.dice)
+            self._said += marks(log)
+            self.machine = Machine(self._file_system, self._program, old)
+        finally:
+            old.close()
+        self.story.append(f"power cut, {subset} of the unflushed writes kept")
+
+    def _stop(self) -> list[Record]:
+        log = self.machine.log()  # before anybody dies: closing writes nothing, unmounting does
+        self.kill_all()
+        self.machine.stop()
+        return log
+
+    def judge(self, more: int = 3) -> None:
+        """Cut the power now, and at so many moments before, and judge what the medium has.
 
         Raises:
             AssertionError: something that was acknowledged is not there.
         """
-        self.machine.mark("cut")
-        self.kill()
-        self.machine.stop()
-        log = self.machine.log()
-        moments = [mark.at for mark in marks(log)]
-        last = next(mark.at for mark in reversed(marks(log)) if mark.word == "cut")
-        chosen = [last, *self.dice.sample(moments, min(more, len(moments)))]
-        for moment in chosen:
-            for subset in _SUBSETS if moment == last else (self.dice.choice(_SUBSETS),):
-                happened = said(log, moment)
-                with self.machine.after_cut(log, moment, subset, self.dice) as medium:
-                    try:
-                        SYSTEMS[self.system].judge(medium / "data", happened)
-                    except Exception as error:
-                        where = f"power cut at record {moment} of {len(log)}, {subset} of the unflushed writes kept"
-                        error.add_note(f"{self.told()}\n{where}; marks: {len(happened)}")
-                        raise
+        log = self._stop()
+        first = next((mark.at for mark in marks(log)), len(log))
+        cuts = [(len(log), subset) for subset in _SUBSETS]
+        cuts += [(self.dice.randint(first, len(log)), self.dice.choice(_SUBSETS)) for _ in range(more)]
+        for moment, subset in cuts:
+            happened = self._said + said(log, moment)
+            with self.machine.after_cut(log, moment, subset, self.dice) as medium:
+                try:
+                    SYSTEMS[self._system].judge(medium / "data", happened)
+                except Exception as error:
+                    where = f"power cut at record {moment} of {len(log)}, {subset} of the unflushed writes kept"
+                    error.add_note(f"{self.told()}\n{where}; marks: {len(happened)}")
+                    raise
 
     def told(self) -> str:
         """The story until now."""
-        return "\n".join([f"{self.system}:", *self.story])
+        return "\n".join(self.story)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
+        self.kill_all()
+        self.machine.close()
 
 
 _SUBSETS: Final[tuple[Subset, ...]] = ("none", "all", "random")

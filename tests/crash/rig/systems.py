@@ -51,12 +51,19 @@ class System(ABC):
 
     Attributes:
         weak: open it so that nothing is synced by itself; nothing that it does is acknowledged then.
+        small: files are as short as a few messages.
     """
 
-    def __init__(self, path: Path, say: Say, *, weak: bool = False) -> None:
+    def __init__(self, path: Path, say: Say, *, small: bool) -> None:
         self.path = path
         self.say = say
-        self.weak = weak
+        self.small = small
+        self.weak = False
+
+    @property
+    def segment_bytes(self) -> int:
+        """How long a segment or a journal file may become."""
+        return 20_000 if self.small else 1 << 24
 
     @abstractmethod
     def open(self) -> None:
@@ -114,9 +121,10 @@ def _few(things: Iterable[object]) -> str:
     return ", ".join(some[:8]) + (", ..." if len(some) > 8 else "")
 
 
-def _durability(weak: bool) -> Any:
-    """Options of a writer that syncs at every append, or within an hour."""
-    return {"durability": "interval", "sync_interval_s": 3600.0} if weak else {"durability": "disk"}
+def _options(system: System) -> Any:
+    """Of a writer that syncs at every append, or within an hour."""
+    durability = {"durability": "interval", "sync_interval_s": 3600.0} if system.weak else {"durability": "disk"}
+    return {"segment_bytes": system.segment_bytes, **durability}
 
 
 class _Journal(System):
@@ -125,7 +133,7 @@ class _Journal(System):
     writer: sej.Writer | sej.SharedWriter
 
     def make(self) -> sej.Writer | sej.SharedWriter:
-        return sej.Writer(self.path, **_durability(self.weak))
+        return sej.Writer(self.path, **_options(self))
 
     def open(self) -> None:
         self.writer = self.make()
@@ -171,7 +179,7 @@ class SharedWriter(_Journal):
     """``sej.SharedWriter``."""
 
     def make(self) -> sej.SharedWriter:
-        return sej.SharedWriter(self.path, **_durability(self.weak))
+        return sej.SharedWriter(self.path, **_options(self))
 
 
 class AppendOnce(_Journal):
@@ -180,7 +188,7 @@ class AppendOnce(_Journal):
     writer: sej.Writer
 
     def make(self) -> sej.Writer:
-        return sej.Writer(self.path)
+        return sej.Writer(self.path, segment_bytes=self.segment_bytes)
 
     def act(self, number: int, *, poison: bool = False) -> None:
         if self.weak:
@@ -213,7 +221,7 @@ class Publish(_Journal):
     writer: sej.Writer
 
     def make(self) -> sej.Writer:
-        return sej.Writer(self.path)
+        return sej.Writer(self.path, segment_bytes=self.segment_bytes)
 
     def act(self, number: int, *, poison: bool = False) -> None:
         if self.weak:
@@ -242,7 +250,7 @@ class ShardWriter(System):
 
     def open(self) -> None:
         self.tree = shard.Path(self.path, "orders", 1)
-        self.writer = shard.Writer(self.tree, **_durability(self.weak))
+        self.writer = shard.Writer(self.tree, **_options(self))
 
     def act(self, number: int, *, poison: bool = False) -> None:
         index, offset = self.writer.append(value(number, poison=poison), b"%d" % (number // 2))
@@ -264,7 +272,7 @@ class HubStore(System):
     """``hub.Store``; what it was sent again is acknowledged like what is new."""
 
     def open(self) -> None:
-        self.store = hub.Store(self.path, min_free_bytes=0)
+        self.store = hub.Store(self.path, min_free_bytes=0, segment_bytes=self.segment_bytes)
         self.say_end()
         self._last: list[sej.Message] = []
 
@@ -320,7 +328,7 @@ class Offset(System):
     """``sej.Offset.commit`` behind a writer that syncs nothing."""
 
     def open(self) -> None:
-        self.writer = sej.Writer(self.path)
+        self.writer = sej.Writer(self.path, segment_bytes=self.segment_bytes)
         self.offset = sej.Offset(self.path, "r")
         self.say_kept(self.offset.value)
 
@@ -355,7 +363,7 @@ class Consumer(System):
     """``sej.Consumer`` behind a writer that syncs nothing."""
 
     def open(self) -> None:
-        self.writer = sej.Writer(self.path)
+        self.writer = sej.Writer(self.path, segment_bytes=self.segment_bytes)
         self.say_kept()
 
     def say_kept(self) -> None:
@@ -405,7 +413,7 @@ class WorkQueue(System):
     """``sej.open_queue``: put, done and retry."""
 
     def open(self) -> None:
-        self.queue = sej.open_queue(self.path, "w", max_attempts=10_000, **_durability(self.weak))
+        self.queue = sej.open_queue(self.path, "w", max_attempts=10_000, **_options(self))
 
     def found(self) -> None:
         """The next one who opens a queue and puts syncs what a killed process left."""
@@ -453,7 +461,13 @@ class Kestrel(System):
     """``kestrel.Queue(sync="always")``: put, get, and reserve with confirm."""
 
     def open(self) -> None:
-        self.queue = kestrel.Queue(self.path, "q", sync="never" if self.weak else "always")
+        self.queue = kestrel.Queue(
+            self.path,
+            "q",
+            sync="never" if self.weak else "always",
+            journal_bytes=self.segment_bytes,
+            max_journal_bytes=4 * self.segment_bytes,
+        )
 
     def act(self, number: int, *, poison: bool = False) -> None:
         self._last = value(number, poison=poison)
@@ -498,7 +512,9 @@ class Segmented(System):
     """``kestrel.segmented.Queue(sync="always")``: put, and get with commit."""
 
     def open(self) -> None:
-        self.queue = segmented.Queue(self.path, "q", sync="never" if self.weak else "always")
+        self.queue = segmented.Queue(
+            self.path, "q", sync="never" if self.weak else "always", journal_bytes=self.segment_bytes
+        )
         self.reader = self.queue.reader()
 
     def act(self, number: int, *, poison: bool = False) -> None:

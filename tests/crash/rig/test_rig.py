@@ -7,13 +7,12 @@ killed. Then the power is cut, and the medium is mounted elsewhere and compared 
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.crash.herd import chance
-from tests.crash.rig.machine import FILE_SYSTEMS, Machine
+from tests.crash.rig.machine import FILE_SYSTEMS
 from tests.crash.rig.scenario import ALWAYS, Scenario
 from tests.crash.rig.systems import SYSTEMS
 
@@ -182,6 +181,36 @@ def rest_of_the_file_written(s: Scenario) -> None:
     s.must(s.open())
 
 
+def opening_killed(s: Scenario) -> None:
+    """After the error the next processes are killed while they open."""
+    s.must(s.open())
+    s.must(s.work(5))
+    s.poison()
+    s.mend()
+    for _ in range(3):
+        s.kill_opening(s.dice.randrange(6))
+    s.must(s.open())
+    s.must(s.work(4))
+
+
+def power_lost_twice(s: Scenario) -> None:
+    """After the error the power is cut, the next process works on, and the power is cut again."""
+    s.must(s.open())
+    s.must(s.work(5))
+    s.poison()
+    s.mend()
+    s.must(s.reopen())
+    s.must(s.work(2))
+    s.lose_power()
+    s.must(s.open())
+    s.must(s.work(3))
+    s.poison()
+    s.mend()
+    s.lose_power()
+    s.must(s.open())
+    s.must(s.work(3))
+
+
 Story = Callable[[Scenario], None]
 STORIES: list[Story] = [
     asked_again,
@@ -198,6 +227,8 @@ STORIES: list[Story] = [
     seen_by_another,
     seen_by_another_in_the_middle,
     rest_of_the_file_written,
+    opening_killed,
+    power_lost_twice,
 ]
 
 
@@ -207,32 +238,46 @@ STORIES: list[Story] = [
 def test_what_was_acknowledged_is_on_the_medium(
     story: Story, system: str, file_system: str, device_program: Path
 ) -> None:
-    with Machine(file_system, device_program) as machine, Scenario(machine, system, chance()) as s:
+    with Scenario(file_system, device_program, system, chance()) as s:
         story(s)
-        s.cut()
+        s.judge()
+
+
+@on_every_file_system
+@pytest.mark.parametrize("system", ["shared-writer", "work-queue", "textqueue"])
+def test_the_error_of_one_process_does_not_hide_from_its_neighbours(
+    system: str, file_system: str, device_program: Path
+) -> None:
+    with Scenario(file_system, device_program, system, chance()) as s:
+        for s.who in (0, 1, 2):
+            s.must(s.open())
+            s.must(s.work(2))
+        s.poison()
+        s.mend()
+        for s.who in (0, 1, 2, 0, 1, 3):
+            s.open() if s.who == 3 else None
+            s.work(2)
+        s.judge()
 
 
 @on_every_file_system
 @pytest.mark.parametrize("reader", ["writer", "shared-writer", "work-queue", "offset", "consumer"])
 def test_the_next_process_syncs_what_a_killed_one_left(reader: str, file_system: str, device_program: Path) -> None:
-    writer = "shared-writer" if reader == "shared-writer" else "writer"
-    writer = "work-queue" if reader == "work-queue" else writer
-    with ExitStack() as stack:
-        machine = stack.enter_context(Machine(file_system, device_program))
-        dice = chance()
-        first = stack.enter_context(Scenario(machine, writer, dice))
-        first.must(first.open(weak=True))
-        first.must(first.work(40))
-        first.kill()
-        second = stack.enter_context(Scenario(machine, reader, dice))
-        second.take_over(first)
+    writer = reader if reader in ("shared-writer", "work-queue") else "writer"
+    with Scenario(file_system, device_program, writer, chance()) as s:
+        s.must(s.open(weak=True))
+        s.must(s.work(20))
+        s.take_over(reader)
         if reader in ("offset", "consumer"):
-            second.must(second.open())
-            second.must(second.work(1))
+            s.must(s.open())
+            s.must(s.work(1))
         else:
-            second.must(second.open(weak=True))
-            second.must(second.ask("found"))
-        second.cut()
+            s.must(s.open(weak=True))
+            s.must(s.ask("found"))
+        s.judge()
+
+
+# Steps of random histories
 
 
 def opens(s: Scenario) -> None:
@@ -283,6 +328,16 @@ def asks_again(s: Scenario) -> None:
     s.ask("again")
 
 
+def is_killed_opening(s: Scenario) -> None:
+    s.kill_opening(s.dice.randrange(8))
+    opens(s)
+
+
+def loses_power(s: Scenario) -> None:
+    s.lose_power()
+    s.open()
+
+
 def is_mounted_again(s: Scenario) -> None:
     s.mend()
     s.remount()
@@ -292,6 +347,7 @@ def is_mounted_again(s: Scenario) -> None:
 STEPS: list[Callable[[Scenario], None]] = [
     *[opens, opens_again, works, works, is_poisoned, is_poisoned, is_refused_writes, is_refused_a_flush],
     *[is_mended, is_mended, is_killed, another_syncs, the_kernel_forgets, asks_again, is_mounted_again],
+    *[is_killed_opening, loses_power],
 ]
 
 
@@ -301,9 +357,9 @@ def test_random_histories(file_system: str, device_program: Path, torture_s: flo
     end = time.monotonic() + torture_s
     while time.monotonic() < end:
         system = dice.choice(list(SYSTEMS))
-        with Machine(file_system, device_program) as machine, Scenario(machine, system, dice) as s:
+        with Scenario(file_system, device_program, system, dice) as s:
             s.open()
             s.work(2)
             for _ in range(dice.randrange(2, MAX_STEPS)):
                 dice.choice(STEPS)(s)
-            s.cut()
+            s.judge()

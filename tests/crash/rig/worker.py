@@ -1,6 +1,7 @@
 """A process that has one system open and does what it reads on its input; one line in, one line of JSON out.
 
-Its arguments: the system, its path, the file for marks. The commands, with what they mean in :mod:`systems`:
+Its arguments: the system, ``small`` or ``large`` files, its path, the file for marks. The commands, with what they mean
+in :mod:`systems`:
 
 ``open`` and ``weak``, ``found``, ``act NUMBER``, ``poison NUMBER``, ``again``, ``close``, ``sync`` (of every file below
 the path, as another program may), ``evict`` (the page cache of these files), ``loop NUMBER`` (acts until it is killed).
@@ -73,9 +74,9 @@ def do(system: System, word: str, number: int) -> None:
 
 
 def main() -> None:
-    name, path, marks = sys.argv[1:]
+    name, size, path, marks = sys.argv[1:]
     is_open = False
-    system = SYSTEMS[name](Path(path), lambda word, **about: tell(Path(marks), word, **about))
+    system = SYSTEMS[name](Path(path), lambda word, **about: tell(Path(marks), word, **about), small=size == "small")
     for line in sys.stdin:
         word, _, number = line.strip().partition(" ")
         if not is_open and word in _NEED_OPEN:
