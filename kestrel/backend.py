@@ -19,6 +19,7 @@ from kestrel.files import queue_names
 from kestrel.queue import Queue
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
+from sej.checks import SECONDS, optional, options_of, refuse_unknown
 from sej.held import HeldItem, HoldingQueue
 from sej.work import Stats, Wishes, WorkQueue, require_known
 
@@ -101,6 +102,7 @@ class KestrelWorkQueue(_Face):
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.Queue`."""
         super().__init__(path, name, max_attempts)
+        optional(SECONDS)("lease_s", lease_s)
         known = (name,) if self._base in _found(queue_names, self._directory) else ()
         require_known(name, known, create, path)
         self._queue: Queue = Queue(self._directory, self._base, **options)
@@ -182,6 +184,7 @@ class SegmentedWorkQueue(_Face):
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.segmented.Queue`."""
         super().__init__(path, name, max_attempts)
+        optional(SECONDS)("lease_s", lease_s)
         require_known(name, _found(self._known, name), create, path)
         self._queue: SegmentedQueue = SegmentedQueue(self._directory, self._base, **options)
         try:
@@ -269,9 +272,11 @@ def _until(wishes: Wishes) -> int | None:
 
 def open_kestrel(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``kestrel`` of ``sej.backends`` names."""
+    refuse_unknown("a Kestrel queue", options, options_of(KestrelWorkQueue.__init__, Queue.__init__))
     return KestrelWorkQueue(path, name, **options)
 
 
 def open_libkestrel(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``libkestrel`` of ``sej.backends`` names."""
+    refuse_unknown("a libkestrel queue", options, options_of(SegmentedWorkQueue.__init__, SegmentedQueue.__init__))
     return SegmentedWorkQueue(path, name, **options)

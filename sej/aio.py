@@ -25,6 +25,7 @@ from typing import Any, Self
 
 import sej.scanner
 import sej.writer
+from sej.checks import PATH, options_of, refuse_pickling, refuse_unknown
 from sej.errors import ClosedError
 from sej.message import FIRST, BytesLike, Message, Start
 
@@ -37,10 +38,13 @@ _Waiting = tuple[tuple[Any, ...], "asyncio.Future[int]"]
 class Scanner:
     """A :class:`sej.Scanner` for ``async for``; takes the same arguments. For one task at a time."""
 
+    __reduce__ = refuse_pickling
+
     def __init__(
         self, path: str | os.PathLike[str], offset: int | Start = FIRST, timeout: float | None = 0.0, **options: Any
     ) -> None:
         """Open a journal for reading; see :class:`sej.Scanner` for arguments and errors."""
+        refuse_unknown("a scanner", options, options_of(sej.scanner.Scanner.__init__))
         self.scanner = sej.scanner.Scanner(path, offset, timeout, **options)
 
     async def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
@@ -96,8 +100,12 @@ class Scanner:
 class Writer:
     """A :class:`sej.Writer` to be awaited; takes the same arguments. For any number of tasks of one loop."""
 
+    __reduce__ = refuse_pickling
+
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Name a journal; it is opened by ``async with`` or :meth:`open`."""
+        """Name a journal; it is opened by ``async with`` or :meth:`open`. Options as of :class:`sej.Writer`."""
+        PATH("path", path)
+        sej.writer.check_options(**options)
         self._path = path
         self._options = options
         self._writer: sej.writer.Writer | None = None

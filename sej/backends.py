@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from sej.checks import FLAG, PATH, TEXT, optional, require
 from sej.serializers import serializer as serializer_of
 from sej.work import WorkQueue
 
@@ -49,19 +50,19 @@ def open_queue(
             :class:`sej.queue.JournalQueue` for the journal's.
 
     Raises:
-        ValueError: there is no such backend or serializer, or the backend does not have that option.
+        TypeError: an argument has another type, or the backend has no such option.
+        ValueError: an argument is out of its range, or there is no such backend or serializer.
+        ImportError: the serializer's package is not installed.
         QueueNotFoundError: there is no queue of this name, and create does not allow to make it.
         SejError: as the backend.
     """
+    require(path=(path, PATH), name=(name, TEXT), backend=(backend, optional(TEXT)), create=(create, optional(FLAG)))
     if create is not None:
         options["create"] = create  # a backend that has no such option need not know of it
     kind = backend or ("textqueue" if os.fspath(path).endswith(".tq") else "journal")
+    found = serializer_of(serializer)
     queue = _factory(kind)(os.fspath(path), name, **options)
-    try:
-        queue._serializer = serializer_of(serializer)
-    except BaseException:
-        queue.close()
-        raise
+    queue._serializer = found
     return queue
 
 
@@ -74,7 +75,7 @@ def _factory(kind: str) -> Callable[..., WorkQueue]:
         target = registered.get(kind)
         if target is None:
             known = ", ".join(sorted({*BACKENDS, *registered}))
-            raise ValueError(f"backend {kind!r}: expected one of {known}, or an installed package that registers it")
+            raise ValueError(f"backend must be one of {known}, or what an installed package registers, got {kind!r}")
     module, _, function = target.partition(":")
     factory: Callable[..., WorkQueue] = getattr(importlib.import_module(module), function)
     return factory

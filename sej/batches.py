@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sej.checks import COUNT
 from sej.checksum import crc32c
 from sej.codec import encode, measure
 from sej.directory import Directory, check_name, containing
@@ -84,8 +85,7 @@ class Batches:
     ) -> range:
         """Append batch number of name, unless it is there."""
         check_name(name, "a batch name")
-        if number < 0:
-            raise ValueError(f"batch number {number}: 0 or more is due")
+        COUNT("number", number)
         values = list(values)
         keys = None if keys is None else list(keys)
         writer._sync_alone()
@@ -109,8 +109,7 @@ class Batches:
     def append_encoded(self, writer: Writer, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append batch number of name as it is encoded, unless it is there: then chunks are not looked at."""
         check_name(name, "a batch name")
-        if number < 0:
-            raise ValueError(f"batch number {number}: 0 or more is due")
+        COUNT("number", number)
         found = self.find(name, number)
         if found is not None:
             return found

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
+from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
 from sej.dead import append_dead_letter, source_of
-from sej.directory import Directory
+from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
 from sej.errors import RetriesExhaustedError
 from sej.message import FIRST, Message, Start
@@ -80,14 +81,25 @@ class Consumer:
             commit_messages: the offset is kept at least every so many messages,
             commit_interval_s: and at least so often, in seconds, while messages come.
             disk: the seam.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: an argument is out of its range; InvalidNameError for the name.
         """
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts {max_attempts}: at least 1 is due")
-        if commit_messages < 1:
-            raise ValueError(f"commit_messages {commit_messages}: at least 1 is due")
+        require(
+            default=(default, START),
+            max_attempts=(max_attempts, POSITIVE),
+            dead_letter=(dead_letter, optional(PATH)),
+            timeout=(timeout, WAIT),
+            backoff_s=(backoff_s, SECONDS),
+            backoff_max_s=(backoff_max_s, SECONDS),
+            commit_messages=(commit_messages, POSITIVE),
+            commit_interval_s=(commit_interval_s, SECONDS),
+            disk=(disk, DISK),
+        )
         self._directory = Directory(path, disk)
         self.path = self._directory.path
-        self.name = name
+        self.name = check_name(name, "a reader's name")
         self._default = default
         self._max_attempts = max_attempts
         self._dead_letter = None if dead_letter is None else Directory(dead_letter, disk).path
@@ -115,6 +127,7 @@ class Consumer:
             LockedError: another process is this reader.
             SejError: as :class:`~sej.Scanner` and :class:`~sej.Offset`.
         """
+        CALLABLE("handler", handler)
         return self.run_batches(lambda batch: handler(batch[0]), batch_messages=1, timeout=timeout)
 
     def run_batches(
@@ -140,6 +153,9 @@ class Consumer:
             RetriesExhaustedError: one message failed again by itself and there is no dead letter.
             SejError: as :meth:`run`.
         """
+        require(handler=(handler, CALLABLE), batch_messages=(batch_messages, POSITIVE))
+        if not isinstance(timeout, Start):
+            WAIT("timeout", timeout)
         wait = self._timeout if isinstance(timeout, Start) else timeout
         with (
             Offset(self.path, self.name, self._default, disk=self._disk) as kept,

@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sej.checks import OFFSET, optional
 from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import CorruptionError, JournalNotFoundError
@@ -62,7 +63,12 @@ def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, dis
     Raises:
         CorruptionError: a message there is no dead letter.
     """
-    with Scanner(path, disk=disk) if offset is None else Scanner(path, offset, disk=disk) as scanner:
+    optional(OFFSET)("offset", offset)
+    return _decoded(Scanner(path, disk=disk) if offset is None else Scanner(path, offset, disk=disk))
+
+
+def _decoded(scanner: Scanner) -> Iterator[DeadLetter]:
+    with scanner:
         for message in scanner:
             yield _decode(message, scanner.path)
 

@@ -23,6 +23,7 @@ import re
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
+from sej.checks import PATH
 from sej.disk import Disk, File
 from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.format import MAX_OFFSET
@@ -53,9 +54,8 @@ class Directory:
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
         """Name it; nothing is looked at. A relative path means the directory that the process is in now."""
+        PATH("path", path)
         self.path = os.fspath(path)
-        if not isinstance(self.path, str):
-            raise TypeError(f"a journal's path must be str or a path object, not {type(self.path).__name__}")
         if not os.path.isabs(self.path):
             self.path = os.path.join(os.getcwd(), self.path)
         self.disk = disk
@@ -145,7 +145,7 @@ def check_name(name: str, what: str) -> str:
         InvalidNameError: it is not letters, digits, ``_``, ``-`` and ``.`` (not first), at most 200.
     """
     if not isinstance(name, str):
-        raise TypeError(f"{what} must be str, not {type(name).__name__}")
+        raise TypeError(f"{what} must be a str, got {name!r} ({type(name).__name__})")
     if not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:
         raise InvalidNameError(
             f"{what} {name!r}: letters, digits, '_', '-' and '.' (not first) are allowed, at most {_NAME_BYTES}"

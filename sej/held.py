@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, require
 from sej.errors import InvalidMessageError, LeaseLostError
 from sej.watch import Watch
 from sej.work import Item, WorkQueue
@@ -129,6 +130,7 @@ class HeldItem(QueueItem):
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
         """Ready again at once, or among the dead letters after max_attempts."""
+        require(delay_s=(delay_s, optional(SECONDS)), reason=(reason, TEXT))
         self._queue._require(("retry_delay", delay_s))
         if self._attempts >= self._queue.max_attempts:
             self.fail(reason)
@@ -137,6 +139,7 @@ class HeldItem(QueueItem):
 
     def fail(self, reason: str = "") -> None:
         """Among the dead letters."""
+        TEXT("reason", reason)
         self._end(lambda: self._bury(reason))
 
     def extend(self, lease_s: float) -> None:
@@ -178,8 +181,7 @@ class HoldingQueue(WorkQueue):
             max_attempts: after so many hand-outs an item goes to the dead letters.
             folder: the directory that changes when there may be something to take.
         """
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts {max_attempts}: at least 1 is due")
+        require(path=(path, PATH), name=(name, TEXT), max_attempts=(max_attempts, POSITIVE))
         self.path = path
         self.name = name
         self.max_attempts = max_attempts

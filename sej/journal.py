@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from sej.checks import COUNT, DISK, FLAG, PROGRESS, TIMESTAMP, a, require
 from sej.codec import decode
 from sej.directory import Directory, Segment, containing, is_still
 from sej.disk import OS, Disk, File
@@ -130,6 +131,7 @@ class Journal:
             JournalNotFoundError: there is nothing at path.
             NotAJournalError: what is there is no SEJ directory.
         """
+        DISK("disk", disk)
         self._directory = Directory(path, disk)
         self._directory.require()
         self._disk = disk
@@ -174,6 +176,7 @@ class Journal:
 
         Clocks need not be sorted: it is the first in the order of offsets.
         """
+        TIMESTAMP("timestamp", timestamp)
         segments, at = self._directory.segments(), 0
         while at < len(segments):
             try:
@@ -190,6 +193,7 @@ class Journal:
 
     def tail(self, count: int = 10) -> list[Message]:
         """The last messages, oldest first. Costs what it returns, not the segment."""
+        COUNT("count", count)
         return list(islice(self.reversed(), count))[::-1]
 
     def reversed(self) -> Iterator[Message]:
@@ -240,6 +244,7 @@ class Journal:
         Args:
             progress: called before each segment with the bytes read and the bytes there are.
         """
+        PROGRESS("progress", progress)
         return verify(self._directory, progress=progress)
 
     def clean(
@@ -264,10 +269,12 @@ class Journal:
             The paths that went, or would go.
         """
         policy = Retention(max_age_s, max_bytes, keep_segments)
+        require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, a(list, tuple, set, frozenset)))
         return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
 
     def merge(self, min_bytes: int) -> int:
         """Join small sealed segments until each has min_bytes, under live readers; returns how many went."""
+        COUNT("min_bytes", min_bytes)
         return merge(self._directory, min_bytes)
 
     def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:
@@ -285,6 +292,7 @@ class Journal:
         """
         from sej.repair import repair
 
+        require(dry_run=(dry_run, FLAG), progress=(progress, PROGRESS))
         return repair(self._directory, dry_run=dry_run, progress=progress)
 
     def reindex(self) -> int:

@@ -11,8 +11,9 @@ import json
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
+from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
 from sej.directory import Directory, Segment, containing
 from sej.disk import Disk, File, replace_file
 from sej.errors import CorruptionError, InvalidNameError
@@ -25,7 +26,13 @@ __all__ = ["Retention", "clean", "finish_merge", "merge", "merged_away", "reader
 _COPY_BYTES: Final = 1 << 20
 
 
-class Retention(NamedTuple):
+class _Limits(NamedTuple):
+    max_age_s: float | None
+    max_bytes: int | None
+    keep_segments: int
+
+
+class Retention(_Limits):
     """What a journal keeps. A segment goes when it passes any limit that is set.
 
     Attributes:
@@ -34,9 +41,21 @@ class Retention(NamedTuple):
         keep_segments: so many of the newest stay, whatever the limits; at least 1.
     """
 
-    max_age_s: float | None = None
-    max_bytes: int | None = None
-    keep_segments: int = 1
+    __slots__ = ()
+
+    def __new__(cls, max_age_s: float | None = None, max_bytes: int | None = None, keep_segments: int = 1) -> Self:
+        """Limits; None: no such limit.
+
+        Raises:
+            TypeError: a limit is not a number.
+            ValueError: a limit is below 0, or keep_segments is: the last segment always stays.
+        """
+        require(
+            max_age_s=(max_age_s, optional(SECONDS)),
+            max_bytes=(max_bytes, optional(COUNT)),
+            keep_segments=(keep_segments, POSITIVE),
+        )
+        return super().__new__(cls, max_age_s, max_bytes, keep_segments)
 
 
 @contextmanager
@@ -95,8 +114,6 @@ def clean(
     Raises:
         InvalidNameError: a reader to be ignored does not exist.
     """
-    if policy.keep_segments < 1:
-        raise ValueError(f"keep_segments {policy.keep_segments}: the last segment always stays, so at least 1 is due")
     now_ns = time.time_ns() if now_ns is None else now_ns
     removed: list[str] = []
     with readers_lock(directory, wait=wait) as had:

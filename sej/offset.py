@@ -14,10 +14,12 @@ import re
 import threading
 from typing import Final, Self
 
+from sej.checks import DISK, START, one_of, refuse_pickling, require
+from sej.checks import OFFSET as AN_OFFSET
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk, replace_file
 from sej.errors import BadOffsetFileError, ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
-from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
+from sej.format import OFFSET, OFFSET_SIZE
 from sej.journal import Journal, Tail
 from sej.locks import Lock
 from sej.maintenance import readers_lock
@@ -27,6 +29,9 @@ from sej.message import FIRST, LAST, Start
 __all__ = ["Offset", "kept_offsets", "read_offset"]
 
 _OFS: Final = re.compile(r"(.+)\.ofs")
+
+
+_BEYOND_END: Final = one_of(("raise", "rewind"))
 
 
 class Offset:
@@ -48,6 +53,8 @@ class Offset:
         >>> read_offset(path, "reader1")
         2
     """
+
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -75,11 +82,8 @@ class Offset:
             InvalidNameError: the name could leave ``ofs/``, or its lock is that of a work queue.
             JournalNotFoundError: there is no journal.
         """
-        if beyond_end not in ("raise", "rewind"):
-            raise ValueError(f"beyond_end {beyond_end!r}: expected 'raise' or 'rewind'")
+        require(default=(default, START), beyond_end=(beyond_end, _BEYOND_END), disk=(disk, DISK))
         self.name = check_name(name, "a reader's name")
-        if not isinstance(default, Start):
-            _check_offset(default)
         self._directory = Directory(path, disk)
         self._directory.require()
         self.path = self._directory.path
@@ -201,10 +205,7 @@ class Offset:
 
 
 def _check_offset(offset: int) -> None:
-    if not isinstance(offset, int):
-        raise TypeError(f"an offset must be an int, not {type(offset).__name__}")
-    if not 0 <= offset <= MAX_OFFSET:
-        raise ValueError(f"offset {offset}: 0 to {MAX_OFFSET} is due")
+    AN_OFFSET("offset", offset)
 
 
 def _read(disk: Disk, path: str) -> int | None:
@@ -236,9 +237,11 @@ def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> 
         InvalidNameError: the name could leave ``ofs/``.
         JournalNotFoundError: there is no journal.
     """
+    DISK("disk", disk)
     directory = Directory(path, disk)
+    check_name(name, "a reader's name")
     directory.require()
-    return _read(disk, directory.at("ofs", f"{check_name(name, 'a reader name')}.ofs"))
+    return _read(disk, directory.at("ofs", f"{name}.ofs"))
 
 
 def kept_offsets(directory: Directory) -> dict[str, int | None]:

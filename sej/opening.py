@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _ID_BYTES: Final = 16
+_OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
+"""What a directory without jnl/ may hold and still become a journal."""
 _SYNC_BYTES: Final = 1 << 20
 """So much is synced while a writer opens; more in the background, so that opening does not wait for the disk."""
 
@@ -72,14 +74,14 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
     """Make the directories of a journal; nothing else is touched.
 
     Raises:
-        NotAJournalError: the path is a file.
+        NotAJournalError: the path is a file, or a directory that holds something else, or an ``id`` that is not ours.
         JournalNotFoundError: it is missing and create is False.
         NetworkFileSystemError: locks and syncs cannot be trusted there.
     """
     disk = directory.disk
     there = disk.status(directory.path)
     if there is not None and not there.is_dir:
-        raise NotAJournalError("this is a file; a directory is due", path=directory.path)
+        raise NotAJournalError("this is a file; expected a directory", path=directory.path)
     if there is None and not create:
         raise JournalNotFoundError("there is no journal here", path=directory.path)
     if not allow_network_fs:
@@ -90,9 +92,33 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
                 " or pass allow_network_fs=True and take the risk",
                 path=directory.path,
             )
+    if there is not None:
+        _refuse_foreign(directory)
     for name in ("jnl", "ofs"):
         if disk.status(directory.at(name)) is None:
             disk.mkdir(directory.at(name))
+
+
+def _refuse_foreign(directory: Directory) -> None:
+    """Make sure that a directory is a journal or may become one: nothing of another program is touched."""
+    disk = directory.disk
+    if disk.status(directory.jnl) is None:
+        foreign = [name for name in disk.list(directory.path) if name not in _OURS]
+        if foreign:
+            more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+            raise NotAJournalError(
+                f"this directory holds {foreign[0]!r}{more} and has no jnl/: it is not a journal; give a new"
+                " or an empty directory",
+                path=directory.path,
+            )
+    found = disk.status(directory.at("id"))
+    if found is not None and (found.is_dir or found.size != _ID_BYTES):
+        what = "a directory" if found.is_dir else f"a file of {found.size} bytes"
+        raise NotAJournalError(
+            f"a journal's id is a file of {_ID_BYTES} bytes, and this is {what}: if the journal is yours, move it away,"
+            " and the next writer makes another",
+            path=directory.at("id"),
+        )
 
 
 def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:

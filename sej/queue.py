@@ -19,6 +19,21 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar, Unpack
 
+from sej.checks import (
+    COUNT,
+    FLAG,
+    ITERABLE,
+    PATH,
+    POSITIVE_SECONDS,
+    SECONDS,
+    START,
+    between,
+    optional,
+    options_of,
+    refuse_unknown,
+    require,
+    with_methods,
+)
 from sej.dead import DeadLetter
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
@@ -35,7 +50,7 @@ from sej.queue_log import QueueLog, queue_names, register_queue
 from sej.queue_put import Putter
 from sej.queue_slots import Slots
 from sej.queue_take import PROBE_NS, Taker
-from sej.shared_writer import SharedOptions, SharedWriter
+from sej.shared_writer import SharedOptions, SharedWriter, check_shared_options
 from sej.syncing import Syncer, is_mine
 from sej.watch import Watch
 from sej.work import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known
@@ -120,16 +135,23 @@ class JournalQueue(WorkQueue):
             QueueNotFoundError: the queue is missing, and create does not allow to make it.
             JournalNotFoundError: the journal is missing, and create is False.
         """
-        if not lease_s > 0:
-            raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
-        if not 1 <= max_attempts <= MAX_ATTEMPT:
-            raise ValueError(f"max_attempts {max_attempts}: 1 to {MAX_ATTEMPT} are due")
-        if expire_s is not None and not expire_s > 0:
-            raise ValueError(f"expire_s {expire_s}: more than 0 seconds are due, or None for ever")
-        waits = {"dedupe_window_s": dedupe_window_s, "backoff_s": backoff_s, "backoff_max_s": backoff_max_s}
-        for what, span_s in waits.items():
-            if not span_s >= 0:
-                raise ValueError(f"{what} {span_s}: 0 seconds or more are due")
+        refuse_unknown("a queue", writer, (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__))
+        require(
+            path=(path, PATH),
+            lease_s=(lease_s, POSITIVE_SECONDS),
+            max_attempts=(max_attempts, between(1, MAX_ATTEMPT)),
+            default=(default, START),
+            dead_letter=(dead_letter, optional(PATH)),
+            maxsize=(maxsize, COUNT),
+            expire_s=(expire_s, optional(POSITIVE_SECONDS)),
+            dedupe_window_s=(dedupe_window_s, SECONDS),
+            backoff_s=(backoff_s, SECONDS),
+            backoff_max_s=(backoff_max_s, SECONDS),
+            compact_bytes=(compact_bytes, COUNT),
+            create=(create, optional(FLAG)),
+            clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
+        )
+        check_shared_options(disk=disk, **writer)
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self.name = check_name(name, "a queue's name")
@@ -277,6 +299,7 @@ class JournalQueue(WorkQueue):
 
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
+        ITERABLE("items", items)
         lost = self._end(self._ender.done_many, list(items))  # what makes them must not run under the lock
         if lost is not None:
             raise lost
@@ -322,6 +345,7 @@ class JournalQueue(WorkQueue):
         retention beside the journal of the dead letters, under the name ``redrive-<name>``. Their time is that of
         coming back.
         """
+        optional(COUNT)("limit", limit)
         self._require_open()
         return self._grave.redrive(limit, self._put_back)
 

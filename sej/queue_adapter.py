@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from sej.checks import FLAG, WAIT, a, refuse_pickling, require
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
 from sej.work import Item, Stats, WorkQueue
 
@@ -43,8 +44,11 @@ class QueueAdapter:
         b'job' 0
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(self, work: WorkQueue) -> None:
         """Wrap a queue; closing stays the caller's business."""
+        a(WorkQueue)("work", work)
         self.work = work
         self._held = threading.local()
 
@@ -108,6 +112,7 @@ class QueueAdapter:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until every item, whoever holds it, is done or dead; a time-out in seconds ends the wait."""
+        WAIT("timeout", timeout)
         pause = threading.Event()
         left = timeout
         wait = 0.001
@@ -140,11 +145,8 @@ class QueueAdapter:
 
 
 def _wait(block: bool, timeout: float | None) -> float | None:
-    if not block:
-        return 0.0
-    if timeout is not None and timeout < 0:
-        raise ValueError("'timeout' must be a non-negative number")
-    return timeout
+    require(block=(block, FLAG), timeout=(timeout, WAIT))
+    return timeout if block else 0.0
 
 
 class _Hand:
@@ -214,8 +216,11 @@ class AsyncQueue:
         b'job'
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(self, work: WorkQueue) -> None:
         """Wrap a queue; closing stays the caller's business."""
+        a(WorkQueue)("work", work)
         self.work = work
         self._waiting = ThreadPoolExecutor(1, "sej-queue")  # its thread begins with the first wait and ends with this
         self._last_turns: _Turns | None = None

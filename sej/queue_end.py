@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from sej.checks import POSITIVE_SECONDS, SECONDS, TEXT, a
 from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue_clock import Clock, span_ns
@@ -82,6 +83,7 @@ class Ender:
         lost: LeaseLostError | None = None
         good: list[JournalItem] = []
         for item in items:
+            a(JournalItem)("items", item)
             assert isinstance(item, JournalItem)
             if self._holds(item):
                 good.append(item)
@@ -95,8 +97,9 @@ class Ender:
 
     def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
         """Give it back, or to the dead letters after max_attempts."""
-        if delay_s is not None and not delay_s >= 0:
-            raise ValueError(f"delay_s {delay_s}: 0 seconds or more are due")
+        if delay_s is not None:
+            SECONDS("delay_s", delay_s)
+        TEXT("reason", reason)
         if item._attempts >= self._max_attempts:
             self.fail(item, reason or f"given back at attempt {item._attempts}")
             return
@@ -116,14 +119,14 @@ class Ender:
 
     def fail(self, item: JournalItem, reason: str) -> None:
         """To the dead letters."""
+        TEXT("reason", reason)
         self._check(item)
         self._bury(item._message, item._attempts, reason)
         item._ended = True
 
     def extend(self, item: JournalItem, lease_s: float) -> None:
         """Hold it for lease_s seconds from now on."""
-        if not lease_s > 0:
-            raise ValueError(f"lease_s {lease_s}: more than 0 seconds are due")
+        POSITIVE_SECONDS("lease_s", lease_s)
         self._check(item)
         deadline = self._clock.boot_ns() + span_ns(lease_s)
         self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))

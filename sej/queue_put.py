@@ -25,7 +25,7 @@ from sej.queue_reader import MessageReader
 from sej.queue_state import NEVER
 from sej.shared_writer import SharedWriter
 from sej.watch import Watch, wait_any
-from sej.work import PLAIN, Wishes
+from sej.work import Wishes
 
 __all__ = ["Putter"]
 
@@ -73,8 +73,6 @@ class Putter:
             maxsize: how many items may wait; 0: no bound.
             window_ns: how long dedupe keys are remembered.
         """
-        if maxsize < 0:
-            raise ValueError(f"maxsize {maxsize}: 0 (no bound) or more is due")
         self._log = log
         self._writer = writer
         self._clock = clock
@@ -96,8 +94,6 @@ class Putter:
         journal to himself, others may take items and end them.
         """
         delay_s, priority, expire_s, dedupe_keys, timeout = wishes
-        if wishes is not PLAIN:
-            _check(wishes)
         values = list(values)  # what makes them must not run under a lock
         keys = None if keys is None else list(keys)
         if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or self._maxsize):
@@ -273,15 +269,6 @@ class Putter:
         except OffsetTooSmallError:
             return offset  # it was there, and retention took it
         return offset if message is not None and message_check(message) == check else None
-
-
-def _check(wishes: Wishes) -> None:
-    if not wishes.delay_s >= 0:
-        raise ValueError(f"delay_s {wishes.delay_s}: 0 seconds or more are due")
-    if wishes.expire_s != wishes.expire_s:
-        raise ValueError(f"expire_s {wishes.expire_s}: this is no number")
-    if wishes.priority not in range(-MAX_BAND, MAX_BAND + 1):
-        raise ValueError(f"priority {wishes.priority}: {-MAX_BAND} to {MAX_BAND} are due")
 
 
 def _wished(

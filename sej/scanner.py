@@ -14,11 +14,11 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, Literal, Self
 
+from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, refuse_pickling, require
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import ClosedError
-from sej.format import MAX_OFFSET
 from sej.gaps import Gap
 from sej.journal import Journal
 from sej.message import FIRST, Message, Start
@@ -28,6 +28,7 @@ __all__ = ["Scanner"]
 
 _BATCH: Final = 1024
 _JUDGE_AFTER_S: Final = 1.0
+_ON_CORRUPTION: Final = one_of(("raise", "skip"))
 
 
 class Scanner:
@@ -49,6 +50,8 @@ class Scanner:
         ...     [message.value for message in s]
         [b'a', b'b']
     """
+
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -77,10 +80,13 @@ class Scanner:
             NotAJournalError: what is there is no SEJ directory.
             OffsetTooSmallError: the offset was deleted.
         """
-        if on_corruption not in ("raise", "skip"):
-            raise ValueError(f"on_corruption {on_corruption!r}: expected 'raise' or 'skip'")
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"timeout {timeout}: seconds from 0 on, or None, are due")
+        require(
+            offset=(offset, START),
+            timeout=(timeout, WAIT),
+            on_corruption=(on_corruption, _ON_CORRUPTION),
+            verify=(verify, FLAG),
+            disk=(disk, DISK),
+        )
         self._directory = Directory(path, disk)
         self._directory.require()
         self.path = self._directory.path
@@ -112,9 +118,7 @@ class Scanner:
             SejError: as the cursor: OffsetTooSmallError, OffsetGapError, CorruptionError, TruncatedError.
             ClosedError: the scanner was closed before.
         """
-        if max_messages < 1:
-            raise ValueError(f"max_messages {max_messages}: at least 1 is due")
-        self._require_open()
+        self._check_read(max_messages, timeout)
         wait = self.timeout if isinstance(timeout, Start) else timeout
         with self._using:
             batch = list(islice(self._ready, max_messages))
@@ -127,7 +131,7 @@ class Scanner:
 
     def prefetch(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> bool:
         """Read a batch ahead, as :meth:`read` does, and keep it for whatever reads next; whether there is one."""
-        self._require_open()
+        self._check_read(max_messages, timeout)
         wait = self.timeout if isinstance(timeout, Start) else timeout
         with self._using:
             if not self.ready:
@@ -178,6 +182,7 @@ class Scanner:
         Raises:
             OffsetTooSmallError: it was deleted; the scanner stays where it was.
         """
+        START("offset", offset)
         self._require_open()
         with self._using:
             cursor = self._start(offset)
@@ -222,17 +227,19 @@ class Scanner:
 
     # --- below
 
+    def _check_read(self, max_messages: int, timeout: float | Start | None) -> None:
+        POSITIVE("max_messages", max_messages)
+        if not isinstance(timeout, Start):
+            WAIT("timeout", timeout)
+        self._require_open()
+
     def _start(self, offset: int | Start) -> Cursor:
         cursor_at: int | None
         if isinstance(offset, Start):
             journal = Journal(self.path, disk=self._directory.disk)
             cursor_at = journal.first_offset if offset is FIRST else journal.end_offset
-        elif isinstance(offset, int):
-            if not 0 <= offset <= MAX_OFFSET:
-                raise ValueError(f"offset {offset}: 0 to {MAX_OFFSET} is due")
-            cursor_at = offset
         else:
-            raise TypeError(f"offset must be an int, sej.FIRST or sej.LAST, not {type(offset).__name__}")
+            cursor_at = offset
         cursor = Cursor(self._directory, cursor_at, on_corruption=self._on_corruption, verify=self._verify)
         cursor.check_available()
         return cursor

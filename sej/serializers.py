@@ -13,6 +13,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from sej.checks import one_of
+
 __all__ = ["SERIALIZERS", "Serializer", "serializer"]
 
 SERIALIZERS: Final = ("json", "msgspec", "pickle")
@@ -41,14 +43,18 @@ def serializer(name: str | None) -> Serializer | None:
     """
     if name is None:
         return None
-    if name == "json":
-        return Serializer(name, _json, json.loads)
+    one_of(SERIALIZERS)("serializer", name)
     if name == "pickle":
         return Serializer(name, pickle.dumps, pickle.loads)
     if name == "msgspec":
-        msgpack = importlib.import_module("msgspec.msgpack")
+        try:
+            msgpack = importlib.import_module("msgspec.msgpack")
+        except ImportError as error:
+            raise ImportError(
+                "serializer 'msgspec' needs a package that is not installed: pip install msgspec, or take 'json'"
+            ) from error
         return Serializer(name, msgpack.encode, msgpack.decode)
-    raise ValueError(f"serializer {name!r}: expected None (bytes) or one of {', '.join(SERIALIZERS)}")
+    return Serializer(name, _json, json.loads)
 
 
 def _json(value: Any) -> bytes:

@@ -12,8 +12,9 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NoReturn, Self, TypedDict, get_args
+from typing import Any, Final, Literal, NoReturn, Self, TypedDict, get_args
 
+from sej.checks import one_of, refuse_pickling, require_columns
 from sej.codec import Buffer, encode
 from sej.directory import Directory
 from sej.disk import OS, Disk
@@ -23,10 +24,16 @@ from sej.message import BytesLike
 from sej.opening import prepare
 from sej.shared_end import SharedEnd
 from sej.syncing import Syncer, is_mine
+from sej.writer import check_options
 
-__all__ = ["SharedDurability", "SharedOptions", "SharedWriter"]
+__all__ = ["SharedDurability", "SharedOptions", "SharedWriter", "check_shared_options"]
 
 SharedDurability = Literal["os", "interval", "disk"]
+
+
+_DURABILITY: Final = one_of(
+    get_args(SharedDurability), ": what many processes append to cannot wait in the buffer of one"
+)
 
 
 class SharedOptions(TypedDict, total=False):
@@ -38,6 +45,17 @@ class SharedOptions(TypedDict, total=False):
     retention: Retention | None
     lock_timeout: float | None
     allow_network_fs: bool
+
+
+def check_shared_options(**options: Any) -> None:
+    """Check options of a :class:`SharedWriter`, for whatever hands them on.
+
+    Raises:
+        TypeError: an option has another type, or a writer has no such option.
+        ValueError: an option is out of its range; ``"buffer"`` is, as what many append to cannot wait in one of them.
+    """
+    check_options(**options)
+    _DURABILITY("durability", options.get("durability", "os"))
 
 
 class SharedWriter:
@@ -59,6 +77,8 @@ class SharedWriter:
         ...     one.append(b"a"), other.append(b"b"), one.append_many([b"c", b"d"])
         (0, 1, range(2, 4))
     """
+
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -87,15 +107,19 @@ class SharedWriter:
 
         Raises:
             CorruptionError: the last segment is damaged in a way that is no torn tail.
-            NotAJournalError: the path is a file.
+            NotAJournalError: the path is a file, or a directory that holds something else.
+            TypeError: an argument has another type.
+            ValueError: an argument is out of its range, or the path is empty.
         """
-        if durability not in get_args(SharedDurability):
-            raise ValueError(
-                f"durability {durability!r}: expected one of {', '.join(get_args(SharedDurability))};"
-                " what many processes append to cannot wait in the buffer of one"
-            )
-        if segment_bytes < 1:
-            raise ValueError(f"segment_bytes {segment_bytes}: at least 1 is due")
+        check_shared_options(
+            segment_bytes=segment_bytes,
+            durability=durability,
+            sync_interval_s=sync_interval_s,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            allow_network_fs=allow_network_fs,
+            disk=disk,
+        )
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self.durability: SharedDurability = durability
@@ -161,6 +185,7 @@ class SharedWriter:
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
         """Append many messages with consecutive offsets; as :meth:`sej.Writer.append_many`."""
+        require_columns(values, keys, type, timestamp)
         values = list(values)  # what makes them must not run under the lock
         keys = None if keys is None else list(keys)
         with self.turn():

@@ -16,6 +16,19 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
+from sej.checks import (
+    ANY_SECONDS,
+    FLAG,
+    ITERABLE,
+    POSITIVE,
+    SECONDS,
+    WAIT,
+    a,
+    between,
+    optional,
+    refuse_pickling,
+    require,
+)
 from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
 from sej.serializers import Serializer
 from sej.watch import Watch, wait_any
@@ -54,8 +67,7 @@ def require_known(name: str, known: Collection[str], create: bool | None, path: 
     Raises:
         QueueNotFoundError: the queue would be made, and create does not allow that.
     """
-    if create is not None and not isinstance(create, bool):
-        raise TypeError(f"create must be True, False or None, not {type(create).__name__}")
+    optional(FLAG)("create", create)
     if name in known or create or (create is None and not known):
         return
     there = f"the queues here are {', '.join(map(repr, sorted(known)))}" if known else "there are no queues here"
@@ -118,6 +130,8 @@ class Wishes(NamedTuple):
     timeout: float | None = None
 
 
+_PRIORITY: Final = between(-3, 3)
+_BYTES: Final = a(bytes)
 PLAIN: Final = Wishes()
 """Nothing was asked for: most puts."""
 
@@ -129,6 +143,8 @@ class Item(ABC):
     well, retry when it raises (the exception goes on). All of them raise :class:`~sej.LeaseLostError` where somebody
     else holds the item by now, or it was ended before.
     """
+
+    __reduce__ = refuse_pickling
 
     __slots__ = ()
 
@@ -208,6 +224,8 @@ class WorkQueue(ABC):
             ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive`` and ``purge``.
     """
 
+    __reduce__ = refuse_pickling
+
     path: str
     name: str
     can: ClassVar[frozenset[str]]
@@ -283,7 +301,7 @@ class WorkQueue(ABC):
             QueueFullError: no room came within the time-out.
             InvalidMessageError: the format cannot hold it.
         """
-        if delay_s or priority or expire_s is not None or dedupe_key is not None or timeout is not None:
+        if delay_s != 0 or priority != 0 or expire_s is not None or dedupe_key is not None or timeout is not None:
             dedupe_keys = None if dedupe_key is None else (dedupe_key,)
             return self.put_many(
                 (value,),
@@ -298,7 +316,10 @@ class WorkQueue(ABC):
             self._require(("keys", True))
         if self._serializer is not None:
             value = self._serializer.encode(value)
-        return self._put((value,), (key,) if key else None, PLAIN)[0]
+        try:
+            return self._put((value,), (key,) if key else None, PLAIN)[0]
+        except TypeError as error:
+            raise self._not_bytes(value) or error from None
 
     def put_many(
         self,
@@ -316,11 +337,28 @@ class WorkQueue(ABC):
         Raises:
             QueueFullError: no room for all of them came within the time-out.
         """
+        require(
+            values=(values, ITERABLE),
+            keys=(keys, optional(ITERABLE)),
+            dedupe_keys=(dedupe_keys, optional(ITERABLE)),
+            delay_s=(delay_s, SECONDS),
+            priority=(priority, _PRIORITY),
+            expire_s=(expire_s, optional(ANY_SECONDS)),
+            timeout=(timeout, WAIT),
+        )
+        if dedupe_keys is not None:
+            dedupe_keys = list(dedupe_keys)
+            for dedupe_key in dedupe_keys:
+                _BYTES("dedupe_key", dedupe_key)
         self._require(("keys", keys is not None), ("delay", delay_s), ("priority", priority))
         self._require(("expire", expire_s is not None), ("dedupe", dedupe_keys is not None))
         if self._serializer is not None:
             values = map(self._serializer.encode, values)
-        return self._put(values, keys, Wishes(delay_s, priority, expire_s, dedupe_keys, timeout))
+        values = list(values)
+        try:
+            return self._put(values, keys, Wishes(delay_s, priority, expire_s, dedupe_keys, timeout))
+        except TypeError as error:
+            raise next(filter(None, map(self._not_bytes, values)), error) from None
 
     def get(self, timeout: float | None = None) -> Item | None:
         """Take the next item.
@@ -341,8 +379,9 @@ class WorkQueue(ABC):
             n: at most so many; at least 1.
             timeout: seconds to wait for the first; 0 does not wait, None waits for ever.
         """
-        if n < 1:
-            raise ValueError(f"n {n}: at least 1 is due")
+        POSITIVE("n", n)
+        if timeout is not None:
+            SECONDS("timeout", timeout)
         found = self._take(n)
         if found or timeout == 0:
             return found
@@ -393,6 +432,14 @@ class WorkQueue(ABC):
     def __repr__(self) -> str:
         """Path and name."""
         return f"<{type(self).__module__}.{type(self).__qualname__} {self.path!r} {self.name!r}>"
+
+    def _not_bytes(self, value: Any) -> TypeError | None:
+        """The error for a value that is not bytes, with the way out; None if it is bytes."""
+        if isinstance(value, bytes | bytearray | memoryview):
+            return None
+        return TypeError(
+            f"value must be bytes, not {type(value).__name__}: encode it, or open the queue with serializer='json'"
+        )
 
     def _unsupported(self, what: str) -> UnsupportedError:
         return UnsupportedError(

@@ -19,15 +19,30 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from sej.appending import Appender, Durability
 from sej.batches import Batches
+from sej.checks import (
+    DISK,
+    FLAG,
+    ITERABLE,
+    OFFSET,
+    POSITIVE,
+    POSITIVE_SECONDS,
+    WAIT,
+    Rule,
+    a,
+    one_of,
+    optional,
+    refuse_pickling,
+    require_columns,
+    require_options,
+)
 from sej.codec import Buffer
-from sej.directory import Directory
+from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
 from sej.errors import SejError
-from sej.format import MAX_OFFSET
 from sej.locks import Lock
 from sej.maintenance import Retention, finish_merge
 from sej.medium import kept_position
@@ -37,7 +52,28 @@ from sej.recovery import Recovery
 from sej.repair import finish_repair
 from sej.syncing import Syncer
 
-__all__ = ["Durability", "Writer"]
+__all__ = ["Durability", "Writer", "check_options"]
+
+_RULES: Final[dict[str, Rule]] = {
+    "segment_bytes": POSITIVE,
+    "durability": one_of(get_args(Durability)),
+    "sync_interval_s": POSITIVE_SECONDS,
+    "first_offset": OFFSET,
+    "retention": optional(a(Retention)),
+    "lock_timeout": WAIT,
+    "allow_network_fs": FLAG,
+    "disk": DISK,
+}
+
+
+def check_options(**options: Any) -> None:
+    """Check options of a :class:`Writer`, for whatever hands them on.
+
+    Raises:
+        TypeError: an option has another type, or a writer has no such option.
+        ValueError: an option is out of its range.
+    """
+    require_options("a writer", options, _RULES)
 
 
 class Writer(Appender):
@@ -60,6 +96,8 @@ class Writer(Appender):
         0
         range(1, 3)
     """
+
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -92,15 +130,21 @@ class Writer(Appender):
         Raises:
             LockedError: another writer has the journal.
             CorruptionError: the last segment is damaged in a way that is no torn tail; nothing was cut.
-            NotAJournalError: the path is a file.
+            NotAJournalError: the path is a file, or a directory that holds something else.
             NetworkFileSystemError: it is on a network file system.
+            TypeError: an argument has another type.
+            ValueError: an argument is out of its range, or the path is empty.
         """
-        if durability not in get_args(Durability):
-            raise ValueError(f"durability {durability!r}: expected one of {', '.join(get_args(Durability))}")
-        if segment_bytes < 1:
-            raise ValueError(f"segment_bytes {segment_bytes}: at least 1 is due")
-        if not 0 <= first_offset <= MAX_OFFSET:
-            raise ValueError(f"first_offset {first_offset}: 0 to {MAX_OFFSET} is due")
+        check_options(
+            segment_bytes=segment_bytes,
+            durability=durability,
+            sync_interval_s=sync_interval_s,
+            first_offset=first_offset,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            allow_network_fs=allow_network_fs,
+            disk=disk,
+        )
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self._segment_bytes = segment_bytes
@@ -197,7 +241,11 @@ class Writer(Appender):
             ValueError: keys, types or timestamps are not as many as values.
             WriterFailedError: as :meth:`append`; a prefix may be there after reopening.
         """
-        span = self._buffer.append_many(values, keys, type, timestamp)
+        try:
+            span = self._buffer.append_many(values, keys, type, timestamp)
+        except TypeError:
+            require_columns(values, keys, type, timestamp)  # says which argument it was
+            raise
         if self._durability == "disk" and span:
             self._syncer.commit(span.stop)
         return span
@@ -228,6 +276,7 @@ class Writer(Appender):
 
     def append_messages(self, messages: Iterable[Message]) -> range:
         """Append messages that were read elsewhere: type, key and timestamp stay, offsets are new."""
+        ITERABLE("messages", messages)
         found = list(messages)
         return self.append_many(
             [message.value for message in found],
@@ -264,6 +313,7 @@ class Writer(Appender):
             BatchConflictError: the number came before with other messages, or is new and below the last one, or so old
                 that its record is gone.
         """
+        require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)
         with self._alone():
             return self._batches.append(self, name, number, values, keys, type, timestamp)
@@ -291,6 +341,7 @@ class Writer(Appender):
 
     def last_batch(self, name: str) -> int | None:
         """The highest number that :meth:`append_once` got from a name; None where there is none."""
+        check_name(name, "a batch name")
         self._require_apart()
         with self._mutex:
             return self._batches.last(name)
@@ -323,6 +374,7 @@ class Writer(Appender):
         Returns:
             Their offsets.
         """
+        require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)
         with self._alone():
             first = self._buffer.offset

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from sej.checks import SECONDS, optional, options_of, refuse_unknown
 from sej.disk import OS
 from sej.held import HeldItem, HoldingQueue
 from sej.work import Stats, Wishes, WorkQueue, require_known
@@ -65,6 +66,7 @@ class TextWorkQueue(HoldingQueue):
             QueueNotFoundError: there is no such file, and create is False.
         """
         super().__init__(path, name, max_attempts, os.path.dirname(path))
+        optional(SECONDS)("lease_s", lease_s)
         require_known(name, () if OS.status(path) is None else (name,), create, path)
         self._queue = TextQueue(path)
 
@@ -131,4 +133,5 @@ class TextWorkQueue(HoldingQueue):
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``textqueue`` of ``sej.backends`` names."""
+    refuse_unknown("a queue in a text file", options, options_of(TextWorkQueue.__init__))
     return TextWorkQueue(path, name, **options)

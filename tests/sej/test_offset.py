@@ -199,7 +199,7 @@ def test_a_temporary_file_left_behind_is_no_offset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("default", [-1, 1 << 63])
 def test_a_default_that_no_journal_reaches_is_refused(default: int, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is due"):
+    with pytest.raises(ValueError, match="default must be 0 to"):
         sej.Offset(journal(tmp_path), "r", default=default)
     with pytest.raises(TypeError, match="must be an int"):
         sej.Offset(tmp_path, "r", default="first")  # type: ignore[arg-type]

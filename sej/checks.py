@@ -1,0 +1,318 @@
+"""What an argument may be: one rule for each kind, applied when the argument is given.
+
+:func:`require` takes each argument with its rule, so that a constructor checks all of them in one call, before it
+touches anything::
+
+    require(path=(path, PATH), segment_bytes=(segment_bytes, POSITIVE), timeout=(timeout, WAIT))
+
+A value of another type is a :class:`TypeError`, one out of its range a :class:`ValueError`. The text is always
+``NAME must be WHAT, got VALUE``. A ``bool`` is not a number here, and NaN is not a number of seconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from numbers import Real
+from typing import Any, Final, NoReturn
+
+from sej.format import MAX_OFFSET
+from sej.message import Start
+
+__all__ = [
+    "ANY_SECONDS",
+    "CALLABLE",
+    "COUNT",
+    "DISK",
+    "FLAG",
+    "ITERABLE",
+    "OFFSET",
+    "PATH",
+    "POSITIVE",
+    "POSITIVE_SECONDS",
+    "PROGRESS",
+    "SECONDS",
+    "START",
+    "TEXT",
+    "TIMESTAMP",
+    "WAIT",
+    "Rule",
+    "a",
+    "between",
+    "one_of",
+    "optional",
+    "options_of",
+    "refuse_pickling",
+    "refuse_unknown",
+    "require",
+    "require_columns",
+    "require_options",
+    "with_methods",
+]
+
+Rule = Callable[[str, Any], None]
+"""Takes an argument's name and value, and raises if the value cannot be used."""
+
+_SHOWN_CHARS: Final = 80
+
+
+def require(**arguments: tuple[Any, Rule]) -> None:
+    """Check arguments: by name the value and its rule.
+
+    Raises:
+        TypeError: a value has another type.
+        ValueError: a value is out of its range.
+
+    Example:
+        >>> require(segment_bytes=(0, POSITIVE))
+        Traceback (most recent call last):
+            ...
+        ValueError: segment_bytes must be at least 1, got 0
+    """
+    for name, (value, rule) in arguments.items():
+        rule(name, value)
+
+
+def optional(rule: Rule) -> Rule:
+    """None, or what rule allows."""
+
+    def check(name: str, value: Any) -> None:
+        if value is not None:
+            rule(name, value)
+
+    return check
+
+
+def between(least: int, most: int | None = None) -> Rule:
+    """An int from least to most."""
+    expected = f"at least {least}" if most is None else f"{least} to {most}"
+
+    def check(name: str, value: Any) -> None:
+        if type(value) is not int:
+            if isinstance(value, bool):
+                _refuse_type(name, "an int", value)
+            try:
+                operator.index(value)
+            except TypeError:
+                _refuse_type(name, "an int", value)
+        if value < least or (most is not None and value > most):
+            raise ValueError(f"{name} must be {expected}, got {_shown(value)}")
+
+    return check
+
+
+def _number(name: str, value: Any) -> None:
+    kind = type(value)
+    if kind is float or kind is int:
+        return
+    if kind is bool or not isinstance(value, Real):
+        _refuse_type(name, "a number of seconds", value)
+
+
+def _any_seconds(name: str, value: Any) -> None:
+    _number(name, value)
+    if value != value:
+        raise ValueError(f"{name} must be a number of seconds, got {_shown(value)}")
+
+
+def _seconds(name: str, value: Any) -> None:
+    _number(name, value)
+    if not value >= 0:
+        raise ValueError(f"{name} must be 0 seconds or more, got {_shown(value)}")
+
+
+def _positive_seconds(name: str, value: Any) -> None:
+    _number(name, value)
+    if not value > 0:
+        raise ValueError(f"{name} must be more than 0 seconds, got {_shown(value)}")
+
+
+def _path(name: str, value: Any) -> None:
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+        _refuse_type(name, "str or a path object", value)
+    if not path or "\0" in path:
+        problem = "an empty path" if not path else _shown(path)
+        raise ValueError(f"{name} must be the path of a file or directory ('.' is the current one), got {problem}")
+
+
+def _callable(name: str, value: Any) -> None:
+    if not callable(value):
+        _refuse_type(name, "a function", value)
+
+
+ANY_SECONDS: Final[Rule] = _any_seconds
+"""A number of seconds; below 0 it is over already."""
+SECONDS: Final[Rule] = _seconds
+"""A number of seconds from 0 on; infinity is for ever."""
+POSITIVE_SECONDS: Final[Rule] = _positive_seconds
+"""A number of seconds above 0; infinity is for ever."""
+PATH: Final[Rule] = _path
+"""``str`` or a path object; not empty, because an empty path would mean the current directory."""
+CALLABLE: Final[Rule] = _callable
+"""Anything that can be called."""
+
+PROGRESS: Final = optional(CALLABLE)
+"""A function that is told of progress, or None."""
+
+
+def a(*kinds: type) -> Rule:
+    """An instance of one of these types; a bool counts only as a bool."""
+    expected = " or ".join(kind.__name__ for kind in kinds)
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            _refuse_type(name, expected, value)
+
+    return check
+
+
+FLAG: Final = a(bool)
+"""True or False."""
+TEXT: Final = a(str)
+"""A ``str``; what it may hold is for its user to check."""
+COUNT: Final = between(0)
+"""An int from 0 on."""
+POSITIVE: Final = between(1)
+"""An int from 1 on."""
+OFFSET: Final = between(0, MAX_OFFSET)
+"""The offset of a message."""
+TIMESTAMP: Final = between(-(2**63), 2**63 - 1)
+"""ns since the epoch, or NO_TIMESTAMP."""
+WAIT: Final = optional(SECONDS)
+"""Seconds to wait; None waits for ever."""
+
+
+def _start(name: str, value: Any) -> None:
+    if not isinstance(value, Start):
+        if not isinstance(value, int) or isinstance(value, bool):
+            _refuse_type(name, "an int, sej.FIRST or sej.LAST", value)
+        OFFSET(name, value)
+
+
+START: Final[Rule] = _start
+"""An offset, FIRST or LAST."""
+
+
+def one_of(choices: Iterable[Any], why: str = "") -> Rule:
+    """One of these values; why is added for a value that is not one."""
+    known = tuple(choices)
+    expected = f"one of {', '.join(map(repr, known))}"
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, str):
+            _refuse_type(name, expected, value)
+        if value not in known:
+            raise ValueError(f"{name} must be {expected}, got {_shown(value)}{why or _meant(value, known)}")
+
+    return check
+
+
+def _iterable(name: str, value: Any) -> None:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        _refuse_type(name, "an iterable of bytes" if name in ("values", "keys") else "an iterable", value)
+
+
+ITERABLE: Final[Rule] = _iterable
+"""Anything to iterate over, but a ``str``."""
+
+
+def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:
+    """Check what a method takes that appends many messages; the elements are checked when they are encoded.
+
+    Raises:
+        TypeError: values or keys are not iterable, or type or timestamp is neither a number nor iterable.
+    """
+    require(values=(values, ITERABLE), keys=(keys, optional(ITERABLE)))
+    for name, value in (("type", type), ("timestamp", timestamp)):
+        fine = isinstance(value, int) or (value is None and name == "timestamp")
+        if not fine and (isinstance(value, str) or not isinstance(value, Iterable)):
+            _refuse_type(name, "an int or a sequence of them", value)
+
+
+def with_methods(what: str, *methods: str) -> Rule:
+    """Anything that has these methods."""
+
+    def check(name: str, value: Any) -> None:
+        missing = [method for method in methods if not callable(getattr(value, method, None))]
+        if missing or isinstance(value, type):
+            _refuse_type(name, f"{what}, with {', '.join(methods)}", value)
+
+    return check
+
+
+DISK: Final = with_methods("a disk", "open", "status", "rename")
+"""What stands in for :data:`sej.disk.OS`."""
+
+
+def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Check options that are handed on as keywords: each by the rule of its name.
+
+    Raises:
+        TypeError: an option has another type, or nothing takes it.
+        ValueError: an option is out of its range.
+    """
+    refuse_unknown(what, given, rules)
+    for name, value in given.items():
+        rules[name](name, value)
+
+
+def options_of(*functions: Callable[..., Any]) -> list[str]:
+    """The names of the keywords that these functions take,."""
+    return [
+        name
+        for function in functions
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+
+
+def refuse_pickling(self: object) -> NoReturn:
+    """As a class's ``__reduce__``: what holds files and locks cannot be sent to another process.
+
+    Raises:
+        TypeError: always.
+    """
+    kind = type(self)
+    raise TypeError(
+        f"a {kind.__module__.partition('.')[0]}.{kind.__qualname__} cannot be pickled or copied: it holds files, locks"
+        " or threads of this process; send its path, and open it again in the other process"
+    )
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse options that nothing takes, and suggest what may have been meant.
+
+    Raises:
+        TypeError: there is one.
+
+    Example:
+        >>> refuse_unknown("a queue", ["lease"], ["lease_s", "max_attempts"])
+        Traceback (most recent call last):
+            ...
+        TypeError: a queue has no option 'lease'; did you mean 'lease_s'? It has lease_s, max_attempts
+    """
+    options = tuple(known)
+    for name in given:
+        if name not in options:
+            meant = _meant(name, options) or ";"
+            raise TypeError(f"{what} has no option {name!r}{meant}{' It' if '?' in meant else ' it'} has"
+                            f" {', '.join(options)}")  # fmt: skip
+
+
+def _meant(value: str, known: Iterable[Any]) -> str:
+    names = [name for name in known if isinstance(name, str)]
+    close = get_close_matches(value, names, 1) or [name for name in names if value and name.startswith(value)][:1]
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _refuse_type(name: str, expected: str, value: Any) -> NoReturn:
+    got = "None" if value is None else f"{_shown(value)} ({type(value).__name__})"
+    raise TypeError(f"{name} must be {expected}, got {got}")
