@@ -10,6 +10,7 @@ import click
 from sej.cli.choosing import DIRECTORY, DURATION, JSON, SIZE
 from sej.cli.exits import Exit
 from sej.cli.progress import progress_bar
+from sej.cli.standing import readers_of
 from sej.journal import Journal
 from sej.repair import Repair
 
@@ -63,13 +64,30 @@ def clean(
 ) -> None:
     """Remove the oldest segments beyond a limit that no reader with a kept offset needs; prints the paths that went.
 
+    A reader that keeps segments from being removed is named on standard error, with how far it is behind.
+
     Example: sej clean --max-age 7d --max-bytes 10G orders
     """
     if max_age is None and max_bytes is None:
         raise click.UsageError("--max-age, --max-bytes or both are due: without a limit nothing is too old")
     journal = Journal(directory)
-    for path in journal.clean(max_age, max_bytes, keep_segments, dry_run, ignore_readers=ignore_reader):
+    removed = journal.clean(max_age, max_bytes, keep_segments, dry_run, ignore_readers=ignore_reader)
+    for path in removed:
         click.echo(path)
+    readers = [reader for reader in readers_of(journal) if reader.name not in ignore_reader]
+    everyone = [*ignore_reader, *(reader.name for reader in readers)]
+    kept = journal.clean(max_age, max_bytes, keep_segments, True, ignore_readers=everyone)
+    if dry_run:
+        kept = kept[len(removed) :]
+    if not kept:
+        return
+    slowest = min(readers, key=lambda reader: reader.offset or 0)
+    place = "has read nothing yet" if slowest.offset is None else f"is at offset {slowest.offset}"
+    click.echo(
+        f"sej: {journal.path}: {len(kept)} more segments pass the limits, but reader {slowest.name!r} still needs them:"
+        f" it {place}, {slowest.behind} messages behind; let it read on, or pass --ignore-reader {slowest.name}",
+        err=True,
+    )
 
 
 @click.command
