@@ -11,6 +11,9 @@ What it promises:
   renamed into place or thrown away.
 - ``sync`` is as strong as the system offers (``F_FULLFSYNC`` on macOS).
 - Every descriptor is closed on exec.
+- An exception of a signal's handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so what
+  must not be interrupted is one call into C: a descriptor has an owner before the next bytecode runs, and
+  :meth:`File.unlocker` and :meth:`File.closing` end a lock in a ``finally`` or a ``with`` that no handler comes before.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, NoReturn, Protocol
 
 if sys.platform != "win32":
     import fcntl
@@ -36,8 +41,10 @@ __all__ = [
     "OsDisk",
     "OsFile",
     "Status",
+    "Tolerated",
     "file_system",
     "network_file_system",
+    "of_system",
     "replace_file",
 ]
 
@@ -111,7 +118,13 @@ class File(Protocol):
         """Take the ``flock``; False if somebody else has it and wait is False. brief: held for one operation."""
 
     def unlock(self) -> None:
-        """Let go of the lock."""
+        """Let go of the lock; a file that is closed has."""
+
+    def unlocker(self) -> Callable[[], object]:
+        """:meth:`unlock` as one call into C: the only call of a ``finally`` that no signal can come before."""
+
+    def closing(self) -> AbstractContextManager[object]:
+        """Closes the file at the end of a ``with`` block, with no bytecode between; for a file that nobody else has."""
 
     def fileno(self) -> int:
         """The descriptor, where there is one."""
@@ -151,14 +164,21 @@ class Disk(Protocol):
         """Force the names in a directory to the medium: for names that another process may have left unsynced."""
 
 
+class _Descriptor(FileIO):
+    """Closes its descriptor when it is forgotten, in C and without a warning: no signal's handler comes between."""
+
+    _finalizing = None  # else FileIO warns
+
+
 class OsFile:
     """A real file, by its descriptor."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_fd", "_owner", "_path")
 
-    def __init__(self, fd: int, path: str) -> None:
-        """Own the descriptor."""
-        self._fd = fd
+    def __init__(self, fd: int | FileIO, path: str) -> None:
+        """Own the descriptor; -1: a file that is closed."""
+        self._owner = (_Descriptor(fd, "r+b") if fd >= 0 else None) if isinstance(fd, int) else fd
+        self._fd = -1 if self._owner is None else self._owner.fileno()
         self._path = path
 
     @property
@@ -181,7 +201,7 @@ class OsFile:
                 parts.append(data)
                 done += len(data)
         except OSError as error:
-            raise _located(error, self.path, position) from error
+            _locate(error, self.path, position)
         return b"".join(parts)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
@@ -194,7 +214,7 @@ class OsFile:
                     break
                 done += count
         except OSError as error:
-            raise _located(error, self.path, position) from error
+            _locate(error, self.path, position)
         return done
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -222,6 +242,8 @@ class OsFile:
 
     def sync(self) -> None:
         """``fdatasync``, or the strongest there is."""
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
         _sync(self._fd)
 
     def truncate(self, size: int) -> None:
@@ -254,13 +276,15 @@ class OsFile:
             portalocker.lock(self._fd, flags if wait else flags | portalocker.LockFlags.NON_BLOCKING)
         except portalocker.exceptions.LockException as error:
             cause = error.__cause__ or error.__context__
-            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES, None):
+            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES):
                 raise cause from None
             return False
         return True
 
     def unlock(self) -> None:
-        """Let go."""
+        """Let go; a file that is closed has."""
+        if self._fd < 0:
+            return
         if sys.platform == "win32":
             import portalocker
 
@@ -268,22 +292,25 @@ class OsFile:
         else:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
+    def unlocker(self) -> Callable[[], object]:
+        """``flock`` on the owner, which knows whether it is closed: its number may be another file's by then."""
+        if sys.platform == "win32" or self._owner is None:
+            return self.unlock
+        return partial(fcntl.flock, self._owner, fcntl.LOCK_UN)
+
+    def closing(self) -> AbstractContextManager[object]:
+        """The owner, which is written in C."""
+        return contextlib.nullcontext() if self._owner is None else self._owner
+
     def fileno(self) -> int:
         """The descriptor; -1 once closed."""
         return self._fd
 
     def close(self) -> None:
-        """Close."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        """Close what its owner forgot: a descriptor must not outlive the object."""
-        if self._fd < 0:
-            return
-        with contextlib.suppress(OSError, AttributeError):
-            self.close()
+        """Close; what an exception cut short, a second call finishes."""
+        self._fd = -1
+        if self._owner is not None:
+            self._owner.close()
 
 
 class OsDisk:
@@ -297,16 +324,16 @@ class OsDisk:
         flags = _FLAGS[mode]
         if mode == "append":
             try:
-                return OsFile(os.open(name, flags), name)
+                return OsFile(_open(name, flags), name)
             except FileNotFoundError:
                 mode = "new"
             try:
-                fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666)
+                owner = _open(name, flags | os.O_CREAT | os.O_EXCL)
             except FileExistsError:  # made by somebody else between the two calls
-                return OsFile(os.open(name, flags | os.O_CREAT, 0o666), name)
+                return OsFile(_open(name, flags | os.O_CREAT), name)
         else:
-            fd = os.open(name, flags, 0o666)
-        file = OsFile(fd, name)
+            owner = _open(name, flags)
+        file = OsFile(owner, name)
         if mode == "new":
             self.sync_dir(os.path.dirname(name) or ".")
         return file
@@ -373,6 +400,16 @@ class OsDisk:
             os.close(fd)
 
 
+def _open(name: str, flags: int) -> FileIO:
+    """Open a file; no bytecode runs between the system call and the owner of its descriptor."""
+    try:
+        return next(map(_Descriptor, map(os.open, (name,), (flags,), (0o666,)), ("r+b",)))
+    except IsADirectoryError as error:
+        if isinstance(error.filename, int):  # FileIO takes no directory, and leaves the descriptor to its caller
+            os.close(error.filename)
+        raise IsADirectoryError(error.errno, error.strerror, name) from None
+
+
 OS: Final = OsDisk()
 """The real disk; it has no state."""
 
@@ -413,11 +450,15 @@ def file_system(path: str | os.PathLike[str]) -> str | None:
     return kind
 
 
+def _mount_table() -> bytes:
+    with _open("/proc/self/mountinfo", _FLAGS["read"]) as file:
+        return file.readall()
+
+
 def _mounts() -> Iterator[tuple[str, str]]:
-    try:
-        lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
-    except OSError:
-        return
+    lines: list[bytes] = []
+    with Tolerated():  # where there is none
+        lines = _mount_table().split(b"\n")
     for line in lines:
         fields, _, rest = line.partition(b" - ")
         if fields:
@@ -425,9 +466,27 @@ def _mounts() -> Iterator[tuple[str, str]]:
             yield os.fsdecode(point), os.fsdecode(rest.split(b" ", 1)[0])
 
 
-def _located(error: OSError, path: str, position: int) -> OSError:
-    """The same error, with the place at which the system could not read: it names no file of a descriptor."""
-    return OSError(error.errno, f"{error.strerror}, reading at position {position}", path)
+def of_system(error: BaseException) -> bool:
+    """Whether the system gave this error: then it has a number. ``TimeoutError()``, as handlers raise it, has none."""
+    return isinstance(error, OSError) and error.errno is not None
+
+
+class Tolerated:
+    """As ``suppress(OSError)``, for what the system refuses; what a signal's handler raises goes on."""
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Whether the system gave this error."""
+        return error is not None and of_system(error)
+
+
+def _locate(error: OSError, path: str, position: int) -> NoReturn:
+    """Raise the same error, with the place at which the system could not read: it names no file of a descriptor."""
+    if not of_system(error):
+        raise error
+    raise OSError(error.errno, f"{error.strerror}, reading at position {position}", path) from error
 
 
 def _progress(count: int, path: str) -> int:
