@@ -6,6 +6,7 @@
 ``cars.1234.pack``     stands for every rotated file up to 1234, which are dead and to be deleted
 ``cars~~...``          temporary; the originals delete all of them when they open the queue
 ``cars~~lock``         our lock: by that rule the originals do not trip over it
+``cars~~durable``      our record of what is on the medium, see ``renewing``; if it is gone, more is renewed
 ``kept/``              our folder for bytes that were cut or came from elsewhere; the originals ignore folders
 =====================  ==============================================================================
 
@@ -28,6 +29,7 @@ __all__ = [
     "Part",
     "check_name",
     "check_numbers",
+    "durable_path",
     "join",
     "list_parts",
     "lock_path",
@@ -101,6 +103,11 @@ def lock_path(directory: str | os.PathLike[str], name: str) -> str:
     return join(directory, f"{name}~~lock")
 
 
+def durable_path(directory: str | os.PathLike[str], name: str) -> str:
+    """The record of what is on the medium, of a queue; of both formats."""
+    return join(directory, f"{name}~~durable")
+
+
 def stamp_of(text: str) -> int | None:
     """The number in a file name; None where it is none, or so high that no higher one fits the original's 64 bits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) < _MAX_STAMP else None
@@ -141,7 +148,8 @@ def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
         pack = max(packs, key=_order)
         dead.extend(part.path for part in [*parts, *packs] if part is not pack and _order(part) <= _order(pack))
         parts = [pack, *(part for part in parts if _order(part) > _order(pack))]
-    temporary = [path for path in temporary if path != lock_path(directory, name)]
+    ours = lock_path(directory, name), durable_path(directory, name)
+    temporary = [path for path in temporary if path not in ours]
     return Listing(parts + current, dead, temporary)
 
 

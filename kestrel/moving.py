@@ -25,6 +25,7 @@ from kestrel.replay import Item
 from kestrel.storage import Storage
 from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, compare, export_rows, fields_of, row_of
 from sej.disk import OS, Disk, replace_file
+from sej.durable import renew
 
 __all__ = ["export", "import_"]
 
@@ -120,6 +121,7 @@ def import_(
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
         backlog = Backlog(storage, _MEMORY_BYTES, disk=disk)
         try:
+            storage.renew()
             _, damage = load(storage, backlog, disk=disk)
             storage.ready(damage)
             disk.mkdir(join(directory, KEPT))
@@ -167,6 +169,7 @@ def _stage(path: str, items: Iterator[Item], disk: Disk) -> tuple[int, int]:
     """Write items to a file behind those that are there already, which must be the first ones; verified and durable."""
     file = disk.open(path, "append")
     try:
+        renew(disk, file, 0, file.size())  # a call that was cut short may have failed to sync it
         count, found, size = _sum_up(read_operations(file, dialect="2.4"))
         if size < file.status().size:
             file.truncate(size)

@@ -194,6 +194,7 @@ class Opened:
             compact_delay_s=compact_delay_s,
         )
         try:
+            self._storage.renew()
             self._machine, damage = load(
                 self._storage, self._backlog, dialect=dialect, disk=disk, at_end=self._growth.remember
             )

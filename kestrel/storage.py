@@ -22,8 +22,9 @@ from time import time_ns as _time_ns
 from typing import Final
 
 from kestrel.errors import BadNameError, BusyError, Damage, DamageError
-from kestrel.files import KEPT, Listing, check_name, join, list_parts, lock_path
+from kestrel.files import KEPT, Listing, check_name, durable_path, join, list_parts, lock_path
 from kestrel.fuse import Fuse
+from kestrel.renewing import Renewing
 from kestrel.syncing import Sync, Syncer
 from sej.disk import Disk, File
 from sej.errors import ClosedError, LockedError, LockLostError
@@ -117,6 +118,7 @@ class Storage:
         self._synced_size = 0
         self._syncer = Syncer(sync, sync_soon)
         self._active = self._syncer.active
+        self._renewing = Renewing(durable_path(directory, name), disk)
         disk.mkdir(directory)
         self._lock = take_lock(directory, name, disk)
         try:
@@ -159,12 +161,22 @@ class Storage:
             pieces.append(Piece(path, part.stamp, 0 if status is None else status.size))
         return pieces
 
+    def renew(self) -> None:
+        """Before the replay: make durable what earlier processes left. Left out by who changes nothing, and by a pack.
+
+        Raises:
+            OSError: a write or a sync failed.
+        """
+        self._renewing.renew([piece.path for piece in self.pieces])
+
     def ready(self, damage: list[Damage]) -> None:
         """After the replay: cut what is damaged, each in its own file, and open the current file.
 
         Args:
             damage: what the replay could not read. The sizes of pieces are by now where each one's good part ends.
         """
+        if damage:
+            self._renewing.forget()
         for place in damage:
             keep_tail(self._disk, place.path, place.position, self._now_ms())
             file = self._disk.open(place.path, "edit")
@@ -251,8 +263,10 @@ class Storage:
     def _force(self) -> None:
         if self._file is not None and self._synced_size != self.current.size:
             self._lock.check()
+            size = self.current.size
             self._file.sync()
-            self._synced_size = self.current.size
+            self._synced_size = size
+            self._renewing.keep(self._file, size)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -305,6 +319,8 @@ class Storage:
             self._disk.rename(f"{last.path}.pack", path)
             self.pieces[0].path, self.pieces[0].stamp = path, None
             self._open_current()
+            assert self._file is not None
+            self._renewing.fresh(self._file, self.current.size)
 
     def _write_temporary(self, content: Iterable[bytes]) -> str:
         path = join(self.directory, f"{self.name}~~{self._now_ms()}")
@@ -360,6 +376,7 @@ class Storage:
             self.rewrite(())
             self._close_current()
             self._disk.unlink(self.pieces[-1].path)
+            self._renewing.forget()
         finally:
             self.close()
 

@@ -183,6 +183,8 @@ def export_rows(rows: Iterator[Row], writer: WriterLike, progress: Progress, dam
         raise MoveError(f"{count} items were exported, the queue has {done}: it was changed", path=progress.path)
     if state is None:
         progress.save(start, 0)
+    else:
+        writer.sync()  # the call that was cut short may have ended between an append and its sync
     while batch := list(islice(rows, BATCH)):
         writer.append_many(
             [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]

@@ -246,7 +246,7 @@ def list_files(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
             continue
         rest = file[len(name) + 1 :]
         if "~" in file:
-            if "~~" in file and not file.endswith("~~lock"):
+            if "~~" in file and not file.endswith(("~~lock", "~~durable")):
                 temporary.append(path)
         elif rest.startswith("read."):
             readers[rest[5:]] = path

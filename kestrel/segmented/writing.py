@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import join
+from kestrel.files import durable_path, join
 from kestrel.fuse import Fuse
+from kestrel.renewing import Renewing
 from kestrel.segmented.files import Listing, Reading, check_magic
 from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
 from kestrel.storage import keep_tail, take_lock
@@ -77,6 +78,7 @@ class WriterFiles:
         self._unsynced = False
         self._last_stamp = 0
         self._syncer = Syncer(sync, sync_soon)
+        self._renewing = Renewing(durable_path(directory, name), disk)
         disk.mkdir(directory)
         if self._archive is not None:
             disk.mkdir(self._archive)
@@ -91,6 +93,7 @@ class WriterFiles:
         """Read all files, cut each to its good records, remove empty ones, and open the last."""
         for path in listing.temporary:
             self._disk.unlink(path)
+        self._renewing.renew([path for _, path in listing.writers])
         for stamp, path in listing.writers:
             self._last_stamp = max(self._last_stamp, stamp)
             found = self._read(WriterFile(path, stamp, 0))
@@ -136,6 +139,7 @@ class WriterFiles:
             self._disk.unlink(found.path)
             return None
         if found.size < size:
+            self._renewing.forget()
             edited = self._disk.open(found.path, "edit")
             try:
                 edited.truncate(found.size)
@@ -197,8 +201,7 @@ class WriterFiles:
         if self._unsynced and self._file is not None:
             try:
                 self._lock.check()
-                self._file.sync()
-                self._unsynced = False
+                self._sync_file(self._file)
             except (OSError, LockLostError, ClosedError) as error:
                 self.fuse.blow(error)
 
@@ -224,9 +227,15 @@ class WriterFiles:
 
     def _rotate(self) -> None:
         assert self._file is not None
-        self._file.sync()
+        self._sync_file(self._file)
         self._file.close()
         self._begin_file()
+
+    def _sync_file(self, file: File) -> None:
+        size = self.files[-1].size
+        file.sync()
+        self._unsynced = False
+        self._renewing.keep(file, size)
 
     def _begin_file(self) -> None:
         stamp = self._last_stamp = max(self._now_ms(), self._last_stamp + 1)
@@ -259,6 +268,7 @@ class WriterFiles:
         try:
             for file in self.files:
                 self._disk.unlink(file.path)
+            self._renewing.forget()
         except OSError as error:
             self.fuse.blow(error)
 

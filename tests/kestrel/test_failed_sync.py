@@ -1,0 +1,350 @@
+"""A sync fails, the queue is opened again, and later the power goes: what was acknowledged is on the medium.
+
+The disk of these tests does what Linux does: after a failed sync the pages are clean, reads see the bytes, and a later
+sync does not write them.
+"""
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import kestrel
+import sej
+from kestrel import segmented
+from kestrel.errors import KestrelError
+from sej.disk import Disk
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk
+from tests.crash.test_failed_sync import FaultySyncs
+
+Work = Callable[[Disk, int], Iterator[tuple[str, Any]]]
+"""One process: opens, works, and yields what is acknowledged. Raises where the disk does."""
+Judge = Callable[[CrashDisk, list[tuple[str, Any]]], None]
+
+
+class Case(NamedTuple):
+    """What is done, and how it is judged."""
+
+    work: Work
+    judge: Judge
+
+
+def value(turn: int, n: int) -> bytes:
+    return b"%d.%d " % (turn, n) * 8
+
+
+@contextlib.contextmanager
+def closing(queue: kestrel.Queue | segmented.Queue) -> Iterator[None]:
+    """Close it at the end; it may report its failure again."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(KestrelError):
+            queue.close()
+
+
+def opened(disk: Disk, turn: int, **options: Any) -> kestrel.Queue:
+    ticks = itertools.count(1_500_000_000_000 + turn * 1_000_000)
+    return kestrel.Queue("/q", "cars", disk=disk, now_ms=lambda: next(ticks), **options)
+
+
+def always(disk: Disk, turn: int, **options: Any) -> Iterator[tuple[str, Any]]:
+    queue = opened(disk, turn, sync="always", **options)
+    with closing(queue):
+        for n in range(4):
+            queue.put(value(turn, n))
+            yield "put", value(turn, n)
+        for _ in range(2):
+            head = queue.peek()
+            assert head is not None
+            yield "ending", head.data
+            assert queue.get() == head
+            yield "done", head.data
+        taken = queue.reserve()
+        assert taken is not None
+        yield "ending", taken[1].data
+        queue.confirm(taken[0])
+        yield "done", taken[1].data
+
+
+def rotating(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    return always(disk, turn, max_memory_bytes=60)
+
+
+def rewriting(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    return always(disk, turn, max_journal_bytes=100, compact_delay_s=0)
+
+
+def by_hand(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    queue = opened(disk, turn)
+    with closing(queue):
+        for n in range(4):
+            queue.put(value(turn, n))
+            if n % 2:
+                queue.sync()
+                yield "put", value(turn, n - 1)
+                yield "put", value(turn, n)
+
+
+def by_closing(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    queue = opened(disk, turn)
+    try:
+        for n in range(2):
+            queue.put(value(turn, n))
+    finally:
+        queue.close()
+    for n in range(2):
+        yield "put", value(turn, n)
+
+
+def seen(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    """What was found is durable once a sync succeeds, though it was written by a process that failed or was killed."""
+    queue = opened(disk, turn)
+    with closing(queue):
+        found = [entry.item for entry in queue._backlog.entries()]
+        for n in range(2):
+            queue.put(value(turn, n))
+        queue.sync()
+        for item in (*found, None):
+            if item is not None:
+                yield "put", item.data
+        for n in range(2):
+            yield "put", value(turn, n)
+        queue.put(b"killed here %d" % turn)
+        queue._storage._lock.release()  # as death does
+        queue._storage.fuse.live = False
+        queue._storage.fuse.shut = True
+
+
+def in_queue(disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
+    if disk.status("/q") is None:
+        assert not said
+        return
+    state = kestrel.replay("/q", "cars", disk=disk)
+    left = Counter(item.data for item in (*state.items, *state.open_transactions.values()))
+    counted = Counter(said)
+    for word, what in counted:
+        if word == "put" and not counted["ending", what]:
+            assert left[what] == 1, (what, left)
+        if word == "done":
+            assert not left[what], (what, left)
+
+
+def three(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    ticks = itertools.count(1_500_000_000_000 + turn * 1_000_000)
+    queue = segmented.Queue(
+        "/q", "jobs", sync="always", disk=disk, journal_bytes=120, checkpoint_s=1000, now_ms=lambda: next(ticks)
+    )
+    with closing(queue):
+        reader = queue.reader("r", start="first")
+        for n in range(4):
+            queue.put(value(turn, n))
+            yield "put", value(turn, n)
+        for n in range(3):
+            item = reader.get()
+            assert item is not None
+            yield "ending", item.data
+            reader.commit(item)
+            yield "done", item.data
+            if n == 1:
+                queue.checkpoint()
+
+
+def three_by_hand(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    ticks = itertools.count(1_500_000_000_000 + turn * 1_000_000)
+    queue = segmented.Queue("/q", "jobs", disk=disk, checkpoint_s=1000, now_ms=lambda: next(ticks))
+    with closing(queue):
+        queue.reader("r", start="first")
+        for n in range(4):
+            queue.put(value(turn, n))
+            if n % 2:
+                queue.sync()
+                yield "put", value(turn, n - 1)
+                yield "put", value(turn, n)
+
+
+def in_three(disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
+    if disk.status("/q") is None:
+        assert not said
+        return
+    state = segmented.load("/q", "jobs", disk=disk)
+    counted = Counter(said)
+    pending = set(state.pending("r")) if "r" in state.readers else {item.id for item in state.items}
+    left = Counter(item.data for item in state.items if item.id in pending)
+    for word, what in counted:
+        if word == "put" and not counted["ending", what]:
+            assert left[what] == 1, (what, left)
+        if word == "done" and "r" in state.readers:
+            assert not left[what], (what, left)
+
+
+CASES = {
+    "always": Case(always, in_queue),
+    "rotating": Case(rotating, in_queue),
+    "rewriting": Case(rewriting, in_queue),
+    "sync": Case(by_hand, in_queue),
+    "close": Case(by_closing, in_queue),
+    "seen": Case(seen, in_queue),
+    "segmented": Case(three, in_three),
+    "segmented sync": Case(three_by_hand, in_three),
+}
+
+
+def run(work: Work, disk: Disk, turn: int, said: list[tuple[str, Any]]) -> None:
+    with contextlib.suppress(KestrelError, OSError, sej.SejError):
+        for what in work(disk, turn):
+            said.append(what)
+
+
+@pytest.mark.parametrize("fault", ["sync-loses", "eio"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_acknowledged_after_a_failed_sync_is_on_the_medium(name: str, fault: Fault) -> None:
+    case, fired = CASES[name], 0
+    for k in itertools.count(1):
+        inner = CrashDisk()
+        said: list[tuple[str, Any]] = []
+        first = FaultyDisk(inner, k, fault)
+        run(case.work, first, 1, said)
+        run(case.work, inner, 2, said)
+        case.judge(inner.crash(), said)
+        fired += first.failed is not None
+        if first.calls < k:
+            break
+    assert fired
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> None:
+    case, fired = CASES[name], 0
+    for k in itertools.count(1):
+        for j in itertools.count(1):
+            inner = CrashDisk()
+            said: list[tuple[str, Any]] = []
+            first, second = FaultySyncs(inner, k), FaultySyncs(inner, j)
+            run(case.work, first, 1, said)
+            if first.failed is None:
+                assert fired
+                return
+            run(case.work, second, 2, said)
+            case.judge(inner.crash(), said)
+            if second.failed is None:
+                break
+            fired += 1
+            run(case.work, inner, 3, said)
+            case.judge(inner.crash(), said)
+
+
+# --- what an original, or an older version, left
+
+ORIGINAL = b"".join(kestrel.codec.addx(value(0, n), 1_500_000_000_000 + n) for n in range(3))
+
+
+@pytest.mark.parametrize("name", ["cars", "cars.1475195912693"])
+def test_without_a_kept_position_every_file_is_renewed(name: str) -> None:
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    file = disk.open(f"/q/{name}", "append")
+    file.write(ORIGINAL)
+    file.lose()
+    file.close()
+    with opened(disk, 1, sync="always") as queue:
+        queue.put(b"behind them")
+    state = kestrel.replay("/q", "cars", disk=disk.crash())
+    assert [item.data for item in state.items] == [*(value(0, n) for n in range(3)), b"behind them"]
+
+
+def test_the_kept_position_spares_what_is_known_to_be_on_the_medium() -> None:
+    disk = CrashDisk()
+    with opened(disk, 1, sync="always") as queue:
+        for n in range(4):
+            queue.put(value(1, n))
+        size = queue.counters().logsize
+    before = len(disk.trace)
+    opened(disk, 2).close()
+    number = disk.dirs["/q"].seen["cars"]
+    assert not [step for step in disk.trace[before:] if step[0] == "write" and step[1][0] == number]
+    assert disk.status("/q/cars").size == size  # type: ignore[union-attr]
+
+
+def test_a_cut_below_the_kept_position_is_not_taken_for_durable_when_it_is_written_again() -> None:
+    disk = CrashDisk()
+    with opened(disk, 1, sync="always") as queue:
+        for n in range(3):
+            queue.put(value(1, n))
+    file = disk.open("/q/cars", "edit")
+    file.write_at(b"\xff", len(ORIGINAL) // 3)  # the second operation
+    file.sync()
+    file.close()
+    again = opened(disk, 2)
+    assert again.damage
+    for n in range(3):
+        again.put(value(2, n))
+    again._storage._file.lose()  # type: ignore[union-attr]
+    again._storage._lock.release()
+    with opened(disk, 3) as last:
+        last.sync()
+        there = len(last)
+    assert len(kestrel.replay("/q", "cars", disk=disk.crash()).items) == there
+
+
+# --- moving
+
+
+class Messages(NamedTuple):
+    """A message as an import reads it."""
+
+    timestamp: int
+    value: bytes
+    type: int = 0
+    key: bytes = b""
+
+
+def messages() -> Iterable[Messages]:
+    return [Messages(1_500_000_000_000_000_000 + n, value(9, n)) for n in range(3)]
+
+
+@pytest.mark.parametrize("fault", ["sync-loses", "eio"])
+def test_an_import_that_is_finished_by_a_second_call_is_on_the_medium(fault: Fault) -> None:
+    for k in itertools.count(1):
+        inner = CrashDisk()
+        first = FaultyDisk(inner, k, fault)
+        ticks = itertools.count(1_500_000_000_000)
+        try:
+            kestrel.import_("/q", "cars", messages(), disk=first, now_ms=lambda: next(ticks))  # noqa: B023
+        except (KestrelError, OSError):
+            kestrel.import_("/q", "cars", messages(), disk=inner, now_ms=lambda: next(ticks))  # noqa: B023
+        state = kestrel.replay("/q", "cars", disk=inner.crash())
+        assert [item.data for item in state.items] == [message.value for message in messages()]
+        if first.calls < k:
+            break
+    assert k > 5
+
+
+def test_an_export_that_is_finished_by_a_second_call_is_on_the_medium() -> None:
+    for k in itertools.count(1):
+        inner = CrashDisk()
+        with opened(inner, 1) as queue:
+            queue.put_many(value(1, n) for n in range(3))
+        first = FaultySyncs(inner, k)
+        moved = False
+        for disk in (first, inner):
+            with contextlib.suppress(KestrelError, OSError, sej.SejError):
+                w = sej.Writer("/j", disk=disk)
+                try:
+                    kestrel.export("/q", "cars", w, disk=disk)
+                    moved = True
+                finally:
+                    with contextlib.suppress(OSError, sej.SejError):
+                        inner_state = inner.crash()
+                        w.close()
+                if moved:
+                    found = [bytes(m.value) for m in sej.Scanner("/j", disk=inner_state)]
+                    assert found == [value(1, n) for n in range(3)]
+                    break
+        assert moved
+        if first.failed is None:
+            break
+    assert k > 3
