@@ -30,7 +30,7 @@ from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import DecodeError, InvalidMessageError, LockedError, NotAJournalError, SejError, WriterFailedError
 from sej.format import MAX_OFFSET, OVERHEAD_SIZE
-from sej.journal import Journal
+from sej.journal import Journal, Tail
 from sej.medium import sync_up_to
 from sej.message import Message
 from sej.writer import Writer
@@ -219,7 +219,7 @@ class Store:
             if not self._has(source):
                 return 0
             directory = self._directory(source)
-            end = Journal(directory.path, disk=self._disk).end_offset
+            end = Tail(directory).end_offset()
             sync_up_to(directory, end)
             return end
 

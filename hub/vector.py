@@ -21,7 +21,7 @@ from sej.directory import Directory, check_name
 from sej.disk import Disk, replace_file
 from sej.errors import SejError
 from sej.format import MAX_OFFSET
-from sej.journal import Journal
+from sej.journal import Tail
 from sej.locks import Lock
 from sej.medium import sync_up_to
 from sej.offset import Offset, read_offset
@@ -119,7 +119,7 @@ class Vector:
         path, kept = source_path(self._root, source), self[source]
         if self._disk.status(os.path.join(path, "ofs", f"{self._reader}.ofs")) is not None:
             there = read_offset(path, self._reader, disk=self._disk)
-            if there == kept and (kept is None or kept <= Journal(path, disk=self._disk).end_offset):
+            if there == kept and (kept is None or kept <= Tail(Directory(path, self._disk)).end_offset()):
                 return
         with Offset(path, self._reader, disk=self._disk) as mirror:
             if kept is not None:

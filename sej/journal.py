@@ -21,7 +21,7 @@ from sej.gaps import read_gaps
 from sej.index import Block, BlockIndex, IndexFile
 from sej.maintenance import Retention, clean, merge
 from sej.message import Message
-from sej.recovery import good_end, last_message_start
+from sej.recovery import corruption_at, good_end, last_message_start
 from sej.segment import Place, SegmentReader
 from sej.verify import Problem, verify
 
@@ -78,8 +78,15 @@ class Tail:
         """Where the next message will stand, as of the last look; None where there was no segment."""
         return None if self._identity is None else Place(self._identity, self._position)
 
-    def end_offset(self) -> int:
-        """The offset that the next message gets."""
+    def end_offset(self, *, judge: bool = False) -> int:
+        """The offset that the next message gets.
+
+        Args:
+            judge: make sure that what is behind the last good message is a torn tail.
+
+        Raises:
+            CorruptionError: with judge: it is not.
+        """
         while segments := self._directory.segments():
             try:
                 file = self._directory.disk.open(segments[-1].path, "read")
@@ -95,6 +102,8 @@ class Tail:
                 if self._position != before or not self._last[1]:
                     start = last_message_start(file, self._position) or 0
                     self._last = start, file.read(_HEAD_BYTES, start)
+                if judge and (error := corruption_at(file, self._position, self._due)) is not None:
+                    raise error
                 return self._due
             finally:
                 file.close()
@@ -155,8 +164,12 @@ class Journal:
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next message gets, behind the last whole message, torn tail or not."""
-        return Tail(self._directory).end_offset()
+        """The offset that the next message gets, behind the last whole message, torn tail or not.
+
+        Raises:
+            CorruptionError: what is behind the last good message is no torn tail: see :meth:`repair`.
+        """
+        return Tail(self._directory).end_offset(judge=True)
 
     @property
     def id(self) -> bytes | None:
@@ -189,10 +202,15 @@ class Journal:
             if found is not None:
                 return found
             at += 1
-        return self.end_offset
+        return Tail(self._directory).end_offset()
 
     def tail(self, count: int = 10) -> list[Message]:
-        """The last messages, oldest first. Costs what it returns, not the segment."""
+        """The last messages, oldest first. Costs what it returns, not the segment.
+
+        Raises:
+            CorruptionError: as :meth:`reversed`.
+            OffsetGapError: as :meth:`reversed`.
+        """
         COUNT("count", count)
         return list(islice(self.reversed(), count))[::-1]
 
@@ -200,7 +218,8 @@ class Journal:
         """The messages from the last one backwards, by the size that stands at the end of each.
 
         Raises:
-            CorruptionError: a message cannot be found from its end.
+            CorruptionError: a message cannot be found from its end, or bytes behind the last good one are no torn
+                tail.
             OffsetGapError: messages are missing between two segments, and no gap is recorded.
         """
         segments = self._directory.segments()
@@ -332,7 +351,10 @@ class Journal:
 
     def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
         _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)
-        return good_end(file, index.position, index.due)
+        position, due = good_end(file, index.position, index.due)
+        if (error := corruption_at(file, position, due)) is not None:
+            raise error
+        return position, due
 
 
 def _newest(block: Block) -> int:

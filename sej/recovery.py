@@ -26,6 +26,7 @@ __all__ = [
     "ANY_REACH",
     "Damage",
     "Recovery",
+    "corruption_at",
     "find_damage",
     "frame_end",
     "good_end",
@@ -196,6 +197,17 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
     else:
         follower = next_candidate(file, position + 1, size, due, position)
     return Damage(position, due, size - position, found.reason, follower)
+
+
+def corruption_at(file: File, position: int, due: int) -> CorruptionError | None:
+    """The error for the end of the good messages of the last segment; None: the file ends there, or with a torn tail.
+
+    A whole message with another offset is no torn tail either, even if nothing follows it.
+    """
+    damage = find_damage(file, position, due)
+    if damage is None or (damage.follower is None and frame_end(file, position) is None):
+        return None
+    return damage.error(file.path)
 
 
 def is_torn(file: File, position: int, due: int) -> bool:

@@ -20,7 +20,7 @@ from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import ClosedError
 from sej.gaps import Gap
-from sej.journal import Journal
+from sej.journal import Journal, Tail
 from sej.message import FIRST, Message, Start
 from sej.watch import Watch
 
@@ -237,7 +237,10 @@ class Scanner:
         cursor_at: int | None
         if isinstance(offset, Start):
             journal = Journal(self.path, disk=self._directory.disk)
-            cursor_at = journal.first_offset if offset is FIRST else journal.end_offset
+            if offset is FIRST:
+                cursor_at = journal.first_offset
+            else:  # in front of what is damaged at the end, if that is to be skipped
+                cursor_at = Tail(self._directory).end_offset(judge=self._on_corruption == "raise")
         else:
             cursor_at = offset
         cursor = Cursor(self._directory, cursor_at, on_corruption=self._on_corruption, verify=self._verify)

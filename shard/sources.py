@@ -14,7 +14,7 @@ from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import Disk
 from sej.gaps import Gap
-from sej.journal import Journal
+from sej.journal import Journal, Tail
 from sej.message import FIRST, Message, Start
 from sej.segment import CHUNK_BYTES
 from sej.watch import Watch, wait_any
@@ -97,8 +97,10 @@ class Sources:
             return None
         at: int | None
         if isinstance(offset, Start):
-            journal = Journal(directory.path, disk=self._disk)
-            at = journal.first_offset if offset is FIRST else journal.end_offset
+            if offset is FIRST:
+                at = Journal(directory.path, disk=self._disk).first_offset
+            else:
+                at = Tail(directory).end_offset(judge=self._on_corruption == "raise")
         else:
             at = offset
         cursor = Cursor(

@@ -13,8 +13,10 @@ import click
 
 from sej.cli.output import FORMS, form_named
 from sej.cli.units import Moment, parse_duration, parse_place, parse_size
+from sej.directory import Directory
+from sej.disk import OS
 from sej.gaps import Gap
-from sej.journal import Journal
+from sej.journal import Journal, Tail
 from sej.message import Message
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ __all__ = [
     "SIZE",
     "chosen",
     "form_options",
+    "good_end_of",
     "of_types",
     "offset_at",
     "range_options",
@@ -111,6 +114,11 @@ def offset_at(journal: Journal, place: int | Moment) -> int:
 def of_types(messages: list[Message], types: tuple[int, ...]) -> list[Message]:
     """Those of the types asked for; all of them where none is."""
     return [message for message in messages if message.type in types] if types else messages
+
+
+def good_end_of(journal: Journal) -> int:
+    """Where the good messages of a journal end, be there damage behind them or not."""
+    return Tail(Directory(journal.path, OS)).end_offset()
 
 
 def tell_gaps(scanner: Scanner, told: int = 0) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
 
+from sej.cli.choosing import good_end_of
 from sej.cli.output import counted, iso_time
 from sej.cli.standing import holder_of, readers_of, stuck
 from sej.directory import Directory
@@ -156,7 +157,7 @@ def _messages(
     writing = holder_of(places.at("jnl.lck")) is not None
     segments = journal.segments
     size = sum(segment.size for segment in segments)
-    span = f"{journal.first_offset} to {journal.end_offset}, {counted(len(segments), 'segment')}, {size} bytes"
+    span = f"{journal.first_offset} to {good_end_of(journal)}, {counted(len(segments), 'segment')}, {size} bytes"
     yield Finding("messages", "well", span)
     problems = [] if quick else journal.verify(progress=progress)
     for problem in problems:

@@ -17,6 +17,7 @@ from sej.cli.choosing import (
     JSON,
     PLACE,
     form_options,
+    good_end_of,
     of_types,
     offset_at,
     tell_gaps,
@@ -154,13 +155,13 @@ def follow(
 
 
 def _target(journal: Journal, place: str) -> int:
-    named = {"first": journal.first_offset, "end": journal.end_offset}
+    named = {"first": journal.first_offset, "end": good_end_of(journal)}
     if place in named:
         return named[place]
     target = offset_at(journal, PLACE.convert(place, None, None))
-    if not journal.first_offset <= target <= journal.end_offset:
+    if not journal.first_offset <= target <= good_end_of(journal):
         raise click.UsageError(
-            f"message {target} is not there: {journal.first_offset} to {journal.end_offset} can be read next"
+            f"message {target} is not there: {journal.first_offset} to {good_end_of(journal)} can be read next"
         )
     return target
 
@@ -175,7 +176,7 @@ def _change(journal: Journal, now: int | None, target: int) -> str:
         words += f"{target - since} messages will never be read by it"
     else:
         words += "it stays where it is"
-    if target < journal.end_offset:
+    if target < good_end_of(journal):
         from sej.scanner import Scanner
 
         try:

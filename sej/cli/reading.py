@@ -30,7 +30,7 @@ from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.gaps import read_gaps
 from sej.journal import Journal
 from sej.message import Message
-from sej.recovery import find_damage, good_end
+from sej.recovery import corruption_at, find_damage, good_end
 from sej.segment import SegmentReader
 
 __all__ = ["count", "dump", "scan", "tail"]
@@ -141,10 +141,11 @@ def _count(path: Path) -> int:
         file = OS.open(segment.path, "read")
         try:
             position, due = good_end(file, 0, segment.first_offset)
-            damage = find_damage(file, position, due)
+            sealed = at < len(segments) - 1
+            damaged = find_damage(file, position, due) if sealed else corruption_at(file, position, due)
         finally:
             file.close()
-        if damage is not None and (damage.follower is not None or at < len(segments) - 1):
+        if damaged is not None:
             return _count_slowly(path)
         total += due - segment.first_offset
     return total

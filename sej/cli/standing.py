@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import click
 
+from sej.cli.choosing import good_end_of
 from sej.directory import Directory
 from sej.disk import OS
 from sej.errors import SejError
@@ -90,7 +91,7 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
     directory = Directory(journal.path, OS)
     folder = directory.at("ofs")
     found = []
-    first, end = span or (journal.first_offset, journal.end_offset)
+    first, end = span or (journal.first_offset, good_end_of(journal))
     for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         name, dot, suffix = entry.rpartition(".")
         if not (dot and name and suffix == "ofs"):

@@ -1,0 +1,96 @@
+"""What a journal says of its end when the last segment is damaged: never that it is empty."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sej
+from tests.cli.inside import inside
+from tests.sej.support import by_hand, encoded, packed, sample, segment, values
+
+FAR = (1 << 63).to_bytes(8, "big")
+
+
+@pytest.fixture(params=["by hand", "indexed"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Twenty messages in one segment."""
+    by_hand(tmp_path, (0, packed(sample(20))))
+    if request.param == "indexed":
+        sej.Journal(tmp_path).reindex()
+    return tmp_path
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    file = segment(path, 0)
+    there = bytearray(file.read_bytes())
+    there[position : position + len(data)] = data
+    file.write_bytes(there)
+
+
+LOOKS: dict[str, Callable[[sej.Journal], object]] = {
+    "end_offset": lambda j: j.end_offset,
+    "tail": lambda j: j.tail(3),
+    "reversed": lambda j: list(j.reversed()),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    "damage",
+    [(0, FAR), (7, b"\x05"), (17, b"\x90"), (18, b"\xff" * 4), (0, bytes(40))],
+    ids=["far", "near", "key size", "value size", "zeros"],
+)
+def test_a_damaged_first_message_is_not_an_empty_journal(look: str, damage: tuple[int, bytes], path: Path) -> None:
+    overwrite(path, *damage)
+    knows = (path / "idx").exists() and damage[0] > 16  # the index is believed: it confirms the first message's head
+    if knows and look != "reversed":
+        assert LOOKS[look](sej.Journal(path)) == (20 if look == "end_offset" else sample(3, start=17))
+    else:
+        with pytest.raises(sej.CorruptionError) as raised:
+            LOOKS[look](sej.Journal(path))
+        assert raised.value.path == str(segment(path, 0))
+        assert knows or (raised.value.position, raised.value.offset) == (0, 0)
+    sej.Journal(path).repair()
+    assert sej.Journal(path).end_offset == 20
+    assert values(sej.Journal(path).tail(3)) == values(sample(3, start=17))
+
+
+def test_a_single_message_with_another_offset_is_not_an_empty_journal(tmp_path: Path) -> None:
+    message = encoded(0, 5, 0, b"", b"value")
+    for wrong in (5, 1 << 63):
+        by_hand(tmp_path, (0, wrong.to_bytes(8, "big") + message[8:]))
+        for look in LOOKS.values():
+            with pytest.raises(sej.CorruptionError):
+                look(sej.Journal(tmp_path))
+        with pytest.raises(sej.CorruptionError), sej.Scanner(tmp_path, sej.LAST):
+            pass
+
+
+@pytest.mark.parametrize("cut", [1, 10, 25])
+def test_a_torn_tail_is_none_of_this(cut: int, tmp_path: Path) -> None:
+    rows = sample(3)
+    data = packed(rows)
+    by_hand(tmp_path, (0, data[:-cut]))
+    j = sej.Journal(tmp_path)
+    assert (j.end_offset, j.tail(9)) == (2, rows[:2])
+    by_hand(tmp_path, (0, packed(rows[:1])[:-cut]))
+    assert (j.end_offset, j.tail(9)) == (0, [])
+    by_hand(tmp_path, (0, bytes(4096)))
+    assert (j.end_offset, j.tail(9)) == (0, [])
+
+
+@pytest.mark.parametrize("command", ["count", "tail"])
+def test_the_commands_say_so(command: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overwrite(path, 0, FAR)
+    done = inside(monkeypatch, command, path)
+    assert (done.code, done.out) == (1, b"")
+    assert "position 0" in done.err
+
+
+@pytest.mark.parametrize("command", ["doctor", "stat"])
+def test_what_looks_at_the_whole_works_on_a_damaged_journal(
+    command: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overwrite(path, 0, FAR)
+    assert b"messages" in inside(monkeypatch, command, path).out
