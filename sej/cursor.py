@@ -69,6 +69,7 @@ class Cursor:
         verify: bool = False,
         place: Place | None = None,
         chunk_bytes: int = CHUNK_BYTES,
+        room: Callable[[int], None] | None = None,
     ) -> None:
         """Start at an offset (None: the first one that is there). Nothing is opened before the first read.
 
@@ -79,6 +80,8 @@ class Cursor:
             verify: compare blocks with their checksums.
             place: where that message stands, if it is known; what is not true any more is looked for instead.
             chunk_bytes: how much is read at once.
+            room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
+                read; what it raises ends the read, and the message can be read again.
         """
         self._directory = directory
         self._disk: Disk = directory.disk
@@ -97,6 +100,7 @@ class Cursor:
         self._indexed_size = 0
         self._parked: Place | None = place
         self._chunk_bytes = chunk_bytes
+        self._room = room
         self._asked = offset
         self.due = 0 if offset is None else offset
         self.gaps: list[Gap] = []
@@ -285,7 +289,9 @@ class Cursor:
         raise CorruptionError("segments keep vanishing while they are opened", path=self._directory.jnl)
 
     def _reader_of(self, segment: Segment) -> SegmentReader:
-        return SegmentReader(self._disk, segment.path, 0, segment.first_offset, chunk_bytes=self._chunk_bytes)
+        return SegmentReader(
+            self._disk, segment.path, 0, segment.first_offset, chunk_bytes=self._chunk_bytes, room=self._room
+        )
 
     def _try_named(self, segment: Segment, parked: Place | None) -> SegmentReader | None:
         """Open a segment that may be there; None if it is not, or not the file that the cursor was parked in."""

@@ -8,6 +8,7 @@ is that long, so memory is bounded by the chunk and by the largest message that 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sej.codec import IMPLEMENTATION, Columns, columns, decode_many, measure, message_size
@@ -45,6 +46,7 @@ class SegmentReader:
         "_chunk_bytes",
         "_file",
         "_memory",
+        "_room",
         "due",
         "end",
         "path",
@@ -53,9 +55,25 @@ class SegmentReader:
     )
 
     def __init__(
-        self, disk: Disk, path: str | os.PathLike[str], position: int, due: int, *, chunk_bytes: int = CHUNK_BYTES
+        self,
+        disk: Disk,
+        path: str | os.PathLike[str],
+        position: int,
+        due: int,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        room: Callable[[int], None] | None = None,
     ) -> None:
         """Open the file.
+
+        Args:
+            disk: the seam.
+            path: the segment.
+            position: the byte where the next message starts.
+            due: the offset of the next message.
+            chunk_bytes: how much is read at once.
+            room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
+                read; raises if there is no memory for it, and the reader stays where it is.
 
         Raises:
             FileNotFoundError: it is gone.
@@ -69,6 +87,7 @@ class SegmentReader:
         self._chunk: bytes | memoryview = b""
         self._chunk_at = position
         self._chunk_bytes = chunk_bytes
+        self._room = room
         self._memory = bytearray()
 
     def read(self, limit: int) -> list[Message]:
@@ -137,6 +156,8 @@ class SegmentReader:
     def load(self, start: int, end: int) -> bytes | memoryview:
         """Read the bytes from start, at or before the next message, to end; what is read next is decoded from them."""
         if (self._chunk_at, len(self._chunk)) != (start, end - start):
+            if self._room is not None and end - start > self._chunk_bytes:
+                self._room(end - start)
             self._fill(start, end - start)
         return self._chunk
 
@@ -196,6 +217,8 @@ class SegmentReader:
                 self._chunk = b""
                 self._chunk_at = self.position
                 return False
+            if self._room is not None:
+                self._room(claimed)
             want = claimed
         self._fill(self.position, want)
         return len(self._chunk) > had
