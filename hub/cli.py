@@ -38,6 +38,12 @@ __all__ = ["app", "clean", "list_", "merge", "push", "serve", "token"]
 _COMMIT_MESSAGES: Final = 1000
 _PATH: Final = click.Path(path_type=Path)
 _ROOT: Final = click.argument("root", metavar="ROOT", type=_PATH)
+_OPTIONS: Final = {
+    "tls=ServerTLS(...)": "--certificate and --key",
+    "tls=ClientTLS(...)": "--ca",
+    "allow_plaintext=True": "--plaintext",
+    "answer_bytes": "--answer-bytes",
+}
 _PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Beyond this machine without TLS, all the same.")
 
 
@@ -54,8 +60,10 @@ def _in_words_of_the_command() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = str(error).replace("tls=ServerTLS(...)", "--certificate and --key").replace("tls=ClientTLS(...)", "--ca")
-        raise click.UsageError(text.replace("allow_plaintext=True", "--plaintext")) from None
+        text = str(error)
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
+        raise click.UsageError(text) from None
 
 
 @click.group("hub")
@@ -75,6 +83,15 @@ def app() -> None:
 @_PLAINTEXT
 @click.option("--max-open", default=256, show_default=True, help="Writers that are open at a time.")
 @click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="What stays free on the disk, as in 1G.")
+@click.option(
+    "--max-streams", type=click.IntRange(min=1), default=256, show_default=True, help="Reading streams at a time."
+)
+@click.option(
+    "--answer-bytes",
+    type=SIZE,
+    default=1 << 28,
+    help="Memory of all answers to readers together, as in 256M (the default).",
+)
 @click.option("--client-bytes", type=SIZE, help="What each client may have, as in 50G.")
 @click.option("--metrics", type=click.IntRange(0, (1 << 16) - 1), help="Serve Prometheus on this port of the loopback.")
 def serve(
@@ -87,6 +104,8 @@ def serve(
     plaintext: bool,
     max_open: int,
     min_free: int,
+    max_streams: int,
+    answer_bytes: int,
     client_bytes: int | None,
     metrics: int | None,
 ) -> None:
@@ -107,7 +126,15 @@ def serve(
     with (
         _in_words_of_the_command(),
         Store(root, max_open, max_client_bytes=client_bytes, min_free_bytes=min_free) as store,
-        Server(store, address, tls=tls, tokens=tokens, allow_plaintext=plaintext) as server,
+        Server(
+            store,
+            address,
+            tls=tls,
+            tokens=tokens,
+            allow_plaintext=plaintext,
+            max_streams=max_streams,
+            answer_bytes=answer_bytes,
+        ) as server,
     ):
         if metrics is not None:
             from hub.wire.metrics import serve_metrics

@@ -26,6 +26,8 @@ __all__ = [
     "copy_request",
     "encode_put_request",
     "from_wire",
+    "get_response",
+    "large_get_response",
     "open_copy_request",
     "open_put_request",
     "open_read_response",
@@ -38,6 +40,8 @@ MAX_MESSAGE_BYTES: Final = 1 << 26
 """What one request or reply may hold; a journal's message beyond that needs a larger limit on both sides."""
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
 assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
+_MESSAGES_TAG: Final = pb.GetResponse.MESSAGES_FIELD_NUMBER << 3 | 2
+_VALUE_TAG: Final = pb.Message.VALUE_FIELD_NUMBER << 3 | 2
 _VARINT_BYTES: Final = 10
 
 
@@ -124,9 +128,22 @@ def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview, bool]:
     return request.ClientID, request.JournalDir, request.Encoded, request.Create
 
 
-def read_response(data: bytes) -> bytes:
-    """A ReadResponse."""
-    return b"".join((bytes((_ENCODED_TAG,)), _varint(len(data)), data))
+def read_response(*pieces: bytes) -> bytes:
+    """A ReadResponse of encoded messages, in pieces."""
+    return b"".join((bytes((_ENCODED_TAG,)), _varint(sum(map(len, pieces))), *pieces))
+
+
+def get_response(messages: Iterable[Message]) -> bytes:
+    """A GetResponse; two of them, one after the other, are one with the messages of both."""
+    return pb.GetResponse(Messages=to_wire(messages)).SerializeToString()
+
+
+def large_get_response(message: Message) -> bytes:
+    """A GetResponse of one message, without the copies that protobuf makes of its value."""
+    offset, timestamp, type_, key, value = message
+    head = pb.Message(Offset=offset, Timestamp=timestamp, Type=type_, Key=key).SerializeToString()
+    head += bytes((_VALUE_TAG,)) + _varint(len(value))
+    return b"".join((bytes((_MESSAGES_TAG,)), _varint(len(head) + len(value)), head, value))
 
 
 def open_read_response(data: bytes) -> bytes | memoryview:

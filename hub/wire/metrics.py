@@ -41,6 +41,7 @@ class _Collector:
             ("sej_hub_bytes", "Their bytes as they stand in the journals.", counted.bytes),
             ("sej_hub_resent_messages", "Messages that were there already and were the same.", counted.resent),
             ("sej_hub_unseen_messages", "Messages below the hub's first offset, taken on trust.", counted.unseen),
+            ("sej_hub_stalled", "Readers that were let go because others waited.", service.answers.stalled),
         ):
             yield CounterMetricFamily(name, text, value=value)
         refusals = CounterMetricFamily("sej_hub_refusals", "Calls that were refused, by reason.", labels=["reason"])
@@ -50,7 +51,11 @@ class _Collector:
         yield _latency(HistogramMetricFamily, counted.latency_buckets, counted.latency_s)
         for name, text, number in (
             ("sej_hub_open_writers", "Writers that are open.", store.open_writers),
-            ("sej_hub_streams", "Copying and following clients.", service.streams),
+            ("sej_hub_streams", "Reading streams.", service.streams),
+            ("sej_hub_copiers", "Copying clients.", service.copiers),
+            ("sej_hub_answer_bytes", "Memory of the answers to readers.", service.answers.budget.used),
+            ("sej_hub_answer_peak_bytes", "The most that it was.", service.answers.budget.peak),
+            ("sej_hub_answers_waiting", "Readers that wait for memory.", service.answers.budget.waiting),
             ("sej_hub_disk_free_bytes", "What is free on the root's disk.", store.disk_free_bytes),
         ):
             yield GaugeMetricFamily(name, text, value=number)

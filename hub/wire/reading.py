@@ -1,27 +1,41 @@
 """What readers of the hub get: which journals there are and where each stands, and messages as they stand in a journal.
 
-Reading goes past the writers: a cursor of its own for each call, so that a reader never holds up a producer.
+Reading goes past the writers: a cursor of its own for each call, so that a reader never holds up a producer. Messages
+are read in pieces of PIECE_BYTES. A message that is larger is read alone, and its size is known before: so the memory
+of a call can be bounded (:mod:`hub.wire.answers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Self
 
 from hub.naming import Source, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
+from hub.wire.answers import LEAST_BYTES
+from hub.wire.frames import get_response, large_get_response
+from hub.wire.status import TooLargeError
+from sej.codec import decode_many
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS
-from sej.format import MAX_OFFSET
+from sej.errors import SejError
+from sej.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.journal import Journal
+from sej.message import Message
 from sej.opening import journal_id
 
-__all__ = ["Catalog", "encoded", "find_time"]
+__all__ = ["PIECE_BYTES", "Catalog", "Get", "Reader", "find_time"]
 
-_CHUNK_BYTES: Final = 1 << 20
-_LEAST_BYTES: Final = 4096
+PIECE_BYTES: Final = LEAST_BYTES
+"""What is read of a journal at a time."""
+_LARGE_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 18
+_VERIFIED_BYTES: Final = 1 << 19
+"""A block has less, unless it holds a large message."""
+_WIRE_OVERHEAD: Final = 40
+"""No message of hub.proto has more bytes beside key and value."""
 
 
 class Catalog:
@@ -80,42 +94,226 @@ def find_time(store: Store, source: Source, timestamp: int) -> int:
     return min(Journal(source_path(store.root, source)).find_time(timestamp), store.end_offset(*source))
 
 
-def encoded(
-    store: Store, source: Source, request: pb.ReadRequest, *, most_bytes: int = _CHUNK_BYTES
-) -> Iterator[bytes]:
-    """Whole messages from request.Offset on, until request.StopOffset is passed or nothing more is there.
+class Reader:
+    """Reads a journal in pieces for one call, with no more memory than the call was given.
 
-    Args:
-        store: the journal's.
-        source: the journal.
-        request: what is asked for.
-        most_bytes: no chunk is larger; a message that is goes alone.
-
-    Raises:
-        JournalNotFoundError: the hub has no such journal.
-        OffsetTooSmallError: the first message was deleted.
-        CorruptionError: the hub's copy is damaged, and request.Skip is not set.
-        ValueError: no journal reaches request.Offset.
+    Attributes:
+        jnl: the directory of its segments.
+        first: the offset of the first message of the last piece.
+        due: the offset after its last message.
     """
-    if request.Offset > MAX_OFFSET:
-        raise ValueError(f"offset {request.Offset}: 0 to {MAX_OFFSET} is due")
-    directory = Directory(source_path(store.root, source), OS)
-    directory.require()
-    chunk_bytes = min(max(most_bytes, _LEAST_BYTES), _CHUNK_BYTES)
-    cursor = Cursor(
-        directory,
-        request.Offset,
-        on_corruption="skip" if request.Skip else "raise",
-        verify=request.Verify,
-        chunk_bytes=chunk_bytes,
-    )
-    try:
-        cursor.check_available()
-        while not request.StopOffset or cursor.due < request.StopOffset:
-            data, count = cursor.read_encoded(chunk_bytes)
-            if count:
-                yield data
-            elif not cursor.judge():
-                return
-    finally:
-        cursor.close()
+
+    def __init__(
+        self,
+        store: Store,
+        source: Source,
+        offset: int,
+        *,
+        most_bytes: int,
+        grow: Callable[[int], None],
+        skip: bool = False,
+        verify: bool = False,
+    ) -> None:
+        """Start at an offset.
+
+        Args:
+            store: the journal's.
+            source: the journal.
+            offset: the first message's.
+            most_bytes: a message that is larger is refused.
+            grow: called with the size of a message before it is read, if it needs more memory than the call has.
+            skip: pass over what is damaged.
+            verify: compare blocks with their checksums.
+
+        Raises:
+            JournalNotFoundError: the hub has no such journal.
+            OffsetTooSmallError: the first message was deleted.
+            ValueError: no journal reaches offset.
+        """
+        if offset > MAX_OFFSET:
+            raise ValueError(f"offset must be from 0 to {MAX_OFFSET}, got {offset}")
+        directory = Directory(source_path(store.root, source), OS)
+        directory.require()
+        self.jnl = directory.jnl
+        self._source = source
+        self._most_bytes = most_bytes
+        self._piece_bytes = min(PIECE_BYTES, most_bytes)
+        self._grow = grow
+        self._size = self._limit = 0
+        self._verify = verify
+        self._held: tuple[bytes, int, int] | None = None
+        self._error: SejError | None = None
+        self._cursor = Cursor(
+            directory,
+            offset,
+            on_corruption="skip" if skip else "raise",
+            verify=verify,
+            chunk_bytes=_VERIFIED_BYTES if verify else self._piece_bytes,
+            room=self._make_room,
+        )
+        self._cursor.check_available()
+        self.first = self.due = offset
+
+    def piece(self, limit: int, *, beside: bool) -> bytes:
+        """Whole messages from :attr:`due` on, about PIECE_BYTES, or one that is larger; nothing at the end.
+
+        Args:
+            limit: a message that is larger than a piece and than so many bytes needs more memory.
+            beside: the answer has messages already: such a message does not come now.
+        """
+        self._limit, self._size = limit, int(beside)
+        return self._next()
+
+    def run(self, limit: int, stop: int) -> list[bytes]:
+        """Pieces without a gap between them, limit bytes together or one larger message; none at the end.
+
+        Args:
+            limit: bytes.
+            stop: an offset to end at, or soon after; 0: none.
+
+        Raises:
+            CorruptionError: the hub's copy is damaged.
+            TooLargeError: a message has more than most_bytes.
+        """
+        self._limit, self._size = limit, 0
+        pieces: list[bytes] = []
+        while (not pieces or self._size + self._piece_bytes <= limit) and not (stop and self.due >= stop):
+            due = self.due
+            try:
+                data = self._next()
+            except (_FullError, SejError) as error:
+                if not pieces:
+                    raise
+                if isinstance(error, SejError):
+                    self._error = error  # what was read is answered first
+                break
+            if not data:
+                if pieces or not self._cursor.judge():
+                    break
+                continue
+            if pieces and self.first != due:
+                self._held, self.due = (data, self.first, self.due), due
+                break
+            pieces.append(data)
+            self._size += len(data)
+        return pieces
+
+    def judge(self) -> None:
+        """Nothing has come for a while: make sure that what stands at the end is a torn tail.
+
+        Raises:
+            CorruptionError: it is not.
+        """
+        self._cursor.judge()
+
+    def close(self) -> None:
+        """Close the segment."""
+        self._cursor.close()
+
+    def __enter__(self) -> Self:
+        """This reader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _next(self) -> bytes:
+        if self._error is not None:
+            raise self._error
+        if self._held is not None:
+            (data, self.first, self.due), self._held = self._held, None
+            return data
+        data, count = self._cursor.read_encoded(self._piece_bytes)
+        self.due = self._cursor.due
+        self.first = self.due - count
+        if len(data) > self._most_bytes:
+            self._error = self._too_large(self.first, len(data))
+            raise self._error
+        if len(data) > _LARGE_BYTES:
+            self._cursor.park()  # it would keep a second copy
+        return data
+
+    def _make_room(self, size: int) -> None:
+        """A message of size bytes is next, and larger than a piece."""
+        if size > self._most_bytes + (_VERIFIED_BYTES if self._verify else 0):  # a block holds others beside it
+            raise self._too_large(self._cursor.due, size)
+        if self._size + size <= self._limit:
+            return
+        if self._size:
+            raise _FullError
+        self._grow(size)
+
+    def _too_large(self, offset: int, size: int) -> TooLargeError:
+        return TooLargeError(
+            f"{self._source}: message {offset} has {size} bytes and this hub sends at most"
+            f" {self._most_bytes}: its operator can raise Server(max_message_bytes=)"
+        )
+
+
+class _FullError(Exception):
+    """The next message does not fit beside those that were read: it comes with the next answer."""
+
+
+class Get:
+    """What a Get or a Follow wants of a reader: messages, as many as its limits allow."""
+
+    def __init__(self, reader: Reader, max_messages: int, max_bytes: int) -> None:
+        """Keep the limits.
+
+        Args:
+            reader: where they come from.
+            max_messages: in one answer.
+            max_bytes: of the messages in one answer, as in the journal; the first one always comes.
+        """
+        self._reader = reader
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._data = b""
+        self._position = 0
+        self._due = 0
+
+    def answer(self, limit: int) -> bytes:
+        """One GetResponse of at most limit bytes, or with one larger message; empty at the end.
+
+        Raises:
+            CorruptionError: the hub's copy is damaged.
+            TooLargeError: the message is larger than the hub sends.
+        """
+        out: list[bytes] = []
+        left, size, wire = self._max_messages, 0, 0
+        while left:
+            if self._position == len(self._data) and not self._more(limit - wire, bool(out)):
+                break
+            messages, _ = decode_many(self._data, self._position, len(self._data), self._due, left)
+            large = len(self._data) > PIECE_BYTES  # then it is one message
+            taken: list[Message] = []
+            for message in messages:
+                more = len(message.key) + len(message.value)
+                size, wire = size + OVERHEAD_SIZE + more, wire + _WIRE_OVERHEAD + more
+                if (taken or out) and (size > self._max_bytes or wire > limit):
+                    break
+                taken.append(message)
+                self._position += OVERHEAD_SIZE + more
+            self._due += len(taken)
+            left -= len(taken)
+            if large and taken:
+                self._data, self._position = b"", 0  # before the answer is made: a copy less
+                out.append(large_get_response(taken[0]))
+            elif taken:
+                out.append(get_response(taken))
+            if len(taken) < len(messages):
+                break
+        return b"".join(out)
+
+    def _more(self, limit: int, beside: bool) -> bool:
+        """Read the next piece; whether there is one, for this answer."""
+        try:
+            data = self._reader.piece(limit, beside=beside)
+        except (_FullError, SejError):
+            if not beside:
+                raise
+            return False  # the next answer meets it again
+        self._data, self._position = data, 0
+        self._due = self._reader.first
+        return bool(data)

@@ -10,7 +10,6 @@ only then is it closed. What was acknowledged is on the disk in any case: it was
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 import grpc
@@ -19,13 +18,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from hub.store import Store
 from hub.wire.access import Guard, Tokens
 from hub.wire.frames import MAX_MESSAGE_BYTES
-from hub.wire.service import Service
+from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
 
-__all__ = ["Server"]
+__all__ = ["ANSWER_BYTES", "Server"]
 
 _SERVICES: Final = ("", "hub.Hub")
-_SPARE_BYTES: Final = 1 << 16
+ANSWER_BYTES: Final = 1 << 28
+"""The memory of all answers, unless the caller says otherwise."""
+_MAX_ANSWER_BYTES: Final = 1 << 22
+_LEAST_BYTES: Final = 1 << 20
 
 
 class Server:
@@ -53,9 +55,14 @@ class Server:
         tokens: Tokens | str | os.PathLike[str] | None = None,
         allow_plaintext: bool = False,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_answer_bytes: int = _MAX_ANSWER_BYTES,
+        answer_bytes: int = ANSWER_BYTES,
         max_calls: int = 4096,
         max_streams: int = 256,
+        max_copiers: int = 256,
         threads: int = 32,
+        wait_s: float = 30.0,
+        stall_s: float = 10.0,
         idle_s: float = 120.0,
         keepalive_s: float = 30.0,
         grace_s: float = 30.0,
@@ -68,16 +75,25 @@ class Server:
             tls: certificate and key; with ``client_ca`` callers show theirs, whose common name is their client id.
             tokens: a file of tokens, or :class:`Tokens`; None: nobody is asked.
             allow_plaintext: listen beyond the loopback without TLS.
-            max_message_bytes: what one request or reply may hold.
-            max_calls: calls at a time, waiting ones too; the next is told to try later.
-            max_streams: copying and following clients at a time; each holds a thread.
-            threads: for the other calls.
+            max_message_bytes: what one request or answer may hold. A larger message of a journal is not sent.
+            max_answer_bytes: what one answer holds, whatever the caller asks for; it asks again for the rest. A message
+                that is larger is sent alone.
+            answer_bytes: the memory of all answers to readers together: those that are being built, and those that
+                their callers have not taken yet. At least 1 MiB.
+            max_calls: calls of one kind (puts, gets, reading streams, copying streams, others) at a time, waiting ones
+                too; the next is told to try later.
+            max_streams: reading streams (Read, Follow) at a time; each holds a thread.
+            max_copiers: copying streams at a time; each holds a thread.
+            threads: for puts.
+            wait_s: how long a reader waits for memory, if its deadline allows that, before it is told to try later.
+            stall_s: a reader that does not take its answer for so long is let go, if others wait.
             idle_s: a copying client that sends nothing for so long is gone.
             keepalive_s: how often a silent connection is asked whether anybody is there.
             grace_s: how long the calls under way may take when the server stops.
 
         Raises:
-            ValueError: the address is not the loopback, and there is no TLS, or its files are none.
+            ValueError: the address is not the loopback, and there is no TLS, or its files are none; a limit is out of
+                range.
             OSError: the address cannot be had, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
         """
@@ -86,6 +102,20 @@ class Server:
                 f"{address} can be reached from other machines: give tls=ServerTLS(...), or allow_plaintext=True and"
                 " everybody on the way reads the tokens and the messages"
             )
+        for name, value, least in (
+            ("max_message_bytes", max_message_bytes, 1),
+            ("max_answer_bytes", max_answer_bytes, 1),
+            ("answer_bytes", answer_bytes, _LEAST_BYTES),
+            ("max_calls", max_calls, 1),
+            ("max_streams", max_streams, 1),
+            ("max_copiers", max_copiers, 1),
+            ("threads", threads, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        for name, seconds in (("wait_s", wait_s), ("stall_s", stall_s), ("idle_s", idle_s)):
+            if not 0 < seconds < float("inf"):
+                raise ValueError(f"{name} must be a number of seconds above 0, got {seconds}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
         credentials = None if tls is None else tls.credentials()
@@ -95,15 +125,22 @@ class Server:
         self.service = Service(
             store,
             Guard(tokens, mutual=tls is not None and tls.client_ca is not None),
-            max_streams=max_streams,
-            max_reply_bytes=max_message_bytes - _SPARE_BYTES,
-            idle_s=idle_s,
+            Limits(
+                put_threads=threads,
+                max_calls=max_calls,
+                max_streams=max_streams,
+                max_copiers=max_copiers,
+                max_message_bytes=max_message_bytes,
+                max_answer_bytes=max_answer_bytes,
+                answer_bytes=answer_bytes,
+                wait_s=wait_s,
+                stall_s=stall_s,
+                idle_s=idle_s,
+            ),
         )
-        self._pool = ThreadPoolExecutor(threads + max_streams, thread_name_prefix="hub-call")
         self._server = grpc.server(
-            self._pool,
+            self.service.other_calls,
             handlers=[self.service.handler()],
-            maximum_concurrent_rpcs=max_calls,
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -124,7 +161,7 @@ class Server:
             else:
                 port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            self._pool.shutdown()
+            self.service.close()
             raise OSError(f"cannot listen on {address}: {error}") from error
         host, colon, _ = address.rpartition(":")
         self.address = address if address.startswith("unix") else f"{host}{colon}{port}"
@@ -144,7 +181,7 @@ class Server:
         stopped = self._server.stop(self._grace_s)
         self.service.stop()
         stopped.wait()
-        self._pool.shutdown(wait=True)
+        self.service.close()
 
     def __enter__(self) -> Self:
         """Itself."""

@@ -1,7 +1,11 @@
 """The seven calls of the service ``hub.Hub``, each a translation: bytes to the store's words and back.
 
 Every call is checked by the guard before the store sees it, and whatever goes wrong becomes a status with a reason
-(:mod:`hub.wire.status`). Put and Copy get their requests as bytes; see :mod:`hub.wire.frames`.
+(:mod:`hub.wire.status`). Requests and answers are bytes here; see :mod:`hub.wire.frames`.
+
+Readers cannot hold up writers: each kind of call has its own threads (:mod:`hub.wire.lanes`), and what readers are
+answered shares one budget of memory (:mod:`hub.wire.answers`). A thread of this module's own looks every second at the
+answers that wait for their callers.
 """
 
 from __future__ import annotations
@@ -12,88 +16,142 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import grpc
 
 from hub.errors import AccessError, DiskLowError, UnavailableError
-from hub.naming import Source, check_journal, source_path
+from hub.naming import Source, check_journal
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
+from hub.wire.answers import Answers, CallEndedError, Lease
 from hub.wire.copying import CopySession, Incoming
-from hub.wire.frames import encode_put_request, open_put_request, parse, read_response, to_wire
-from hub.wire.reading import Catalog, encoded, find_time
+from hub.wire.frames import encode_put_request, open_put_request, parse, read_response
+from hub.wire.lanes import Answer, Lane, Lanes, Method
+from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time
 from hub.wire.status import BusyError, to_status
 from sej.errors import SejError
-from sej.format import OVERHEAD_SIZE
-from sej.message import Message
-from sej.scanner import Scanner
+from sej.watch import Watch
 
-__all__ = ["Service"]
+__all__ = ["Limits", "Service"]
 
 _log = logging.getLogger(__name__)
 _GET_MESSAGES: Final = 1000
 _GET_BYTES: Final = 1 << 20
+_RUN_BYTES: Final = 1 << 20
+_LISTED_BYTES: Final = 128
+"""About what a journal takes in a list, beside its names."""
 _LOOK_AGAIN_S: Final = 0.5
 _ASK_AGAIN_S: Final = 1.0
-"""How often a stream's token is looked at anew: whoever lost it meanwhile is let go."""
+"""How often a stream's token is checked again: a stream whose token was revoked is ended."""
+_JUDGE_AFTER_S: Final = 1.0
+_READ_THREADS: Final = 8
+_LOOK_THREADS: Final = 16
+_ANSWER_HEAD_BYTES: Final = 64
+"""What stands in an answer before the value of its only message, at most."""
+_SPARE_BYTES: Final = 1 << 16
+_SPARE_THREADS: Final = 8
+"""For streams that are about to be refused."""
+_TIME_SEARCHES: Final = 8
+"""Fewer than _LOOK_THREADS: a copier that asks where its journal stands finds a thread."""
+
+
+class Limits(NamedTuple):
+    """How much a service does at a time; :class:`hub.wire.Server` explains each.
+
+    Attributes:
+        put_threads: puts at work.
+        max_calls: calls of one kind, waiting ones too.
+        max_streams: reading streams.
+        max_copiers: copying streams.
+        max_message_bytes: one request or answer.
+        max_answer_bytes: one answer, unless a single message is larger.
+        answer_bytes: the memory of all answers.
+        wait_s: how long a reader waits for memory.
+        stall_s: how long a caller may leave an answer that others wait for.
+        idle_s: how long a copying client may be silent.
+    """
+
+    put_threads: int
+    max_calls: int
+    max_streams: int
+    max_copiers: int
+    max_message_bytes: int
+    max_answer_bytes: int
+    answer_bytes: int
+    wait_s: float
+    stall_s: float
+    idle_s: float
 
 
 class Service:
     """Answers the calls.
 
     Attributes:
-        streams: how many Copy, Follow and Read calls are under way.
+        answers: the memory of what readers are answered.
+        streams: how many Read and Follow calls are under way.
+        copiers: how many Copy calls are.
         refusals: calls that ended with an error, by its name in the metadata; the store counts its own too.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        guard: Guard,
-        *,
-        max_streams: int,
-        max_reply_bytes: int,
-        idle_s: float,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Serve a store.
+    def __init__(self, store: Store, guard: Guard, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
+        """Serve a store; threads start when they are needed.
 
         Args:
             store: where the messages go.
             guard: who may.
-            max_streams: Copy, Follow and Read calls at a time; each holds a thread.
-            max_reply_bytes: messages in one reply take at most so much, if there is more than one.
-            idle_s: a copying client that is silent for so long is gone.
+            limits: how much at a time.
             clock: seconds since the epoch, for tokens that expire.
         """
         self._store = store
         self._catalog = Catalog(store)
         self._guard = guard
-        self._max_reply_bytes = max_reply_bytes
-        self._idle_s = idle_s
+        self._limits = limits
         self._clock = clock
-        self._max_streams = max_streams
         self._lock = threading.Lock()
         self._sessions: set[CopySession] = set()
         self._stopping = threading.Event()
-        self.streams = 0
+        self._crowded = False
+        self._time_searches = threading.Semaphore(_TIME_SEARCHES)
+        self.answers = Answers(limits.answer_bytes, wait_s=limits.wait_s, stall_s=limits.stall_s)
+        self._most_answer_bytes = min(
+            limits.max_answer_bytes, max(limits.max_message_bytes - _SPARE_BYTES, limits.max_message_bytes // 2)
+        )
+        self.streams = self.copiers = 0
         self.refusals: dict[str, int] = {}
+        calls = limits.max_calls
+        self._lanes = {
+            "put": Lane("put", limits.put_threads, calls),
+            "look": Lane("look", _LOOK_THREADS, calls),
+            "get": Lane("get", _READ_THREADS, calls),
+            "stream": Lane("stream", limits.max_streams + _SPARE_THREADS, calls),
+            "copy": Lane("copy", limits.max_copiers + _SPARE_THREADS, calls),
+            "refuse": Lane("refuse", 1, calls),
+        }
+        self._watch = threading.Thread(target=self._sweep, name="hub-sweep", daemon=True)
+        self._watch.start()
+
+    @property
+    def other_calls(self) -> Lane:
+        """The threads of other services, such as health."""
+        return self._lanes["look"]
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server wants to know."""
-        reply = pb.GetResponse.SerializeToString
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Put": grpc.unary_unary_rpc_method_handler(self._put, None, pb.PutResponse.SerializeToString),
-            "Get": grpc.unary_unary_rpc_method_handler(self._get, None, reply),
-            "Where": grpc.unary_unary_rpc_method_handler(self._where, None, pb.WhereResponse.SerializeToString),
-            "List": grpc.unary_unary_rpc_method_handler(self._list, None, pb.ListResponse.SerializeToString),
-            "Read": grpc.unary_stream_rpc_method_handler(self._read, None, None),
-            "Follow": grpc.unary_stream_rpc_method_handler(self._follow, None, reply),
-            "Copy": grpc.stream_stream_rpc_method_handler(self._copy, None, pb.CopyResponse.SerializeToString),
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        lanes = self._lanes
+        methods = {
+            "Put": Method(unary, self._put, lanes["put"]),
+            "Where": Method(unary, self._where, lanes["look"]),
+            "Get": Method(unary, self._get, lanes["get"]),
+            "List": Method(unary, self._list, lanes["get"]),
+            "Read": Method(stream, self._read, lanes["stream"]),
+            "Follow": Method(stream, self._follow, lanes["stream"]),
+            "Copy": Method(grpc.stream_stream_rpc_method_handler, self._copy, lanes["copy"]),
         }
-        return grpc.method_handlers_generic_handler("hub.Hub", methods)
+        return Lanes("hub.Hub", methods, self._refuse, lanes["refuse"])
 
     def stop(self) -> None:
         """End the streams: what they took is acknowledged, then they are told to come back later."""
@@ -103,103 +161,157 @@ class Service:
         for session in sessions:
             session.wake()
 
+    def close(self) -> None:
+        """Wait for the threads; the calls have ended."""
+        self._stopping.set()
+        for lane in self._lanes.values():
+            lane.shutdown(wait=True)
+        self._watch.join()
+
     # --- the calls
 
-    def _put(self, data: bytes, context: grpc.ServicerContext) -> pb.PutResponse:
+    def _put(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = pb.PutResponse()
         with self._answering(context):
             plain = encode_put_request(data)
             if plain is not None:
                 client, journal_dir, encoded = plain
                 self._allow(context, "write", client, journal_dir)
-                return pb.PutResponse(NextOffset=self._store.put_encoded(client, journal_dir, encoded))
-            client, journal_dir, messages = open_put_request(data)
-            self._allow(context, "write", client, journal_dir)
-            return pb.PutResponse(NextOffset=self._store.put(client, journal_dir, messages))
-        raise AssertionError("the call was aborted")
+                answer.NextOffset = self._store.put_encoded(client, journal_dir, encoded)
+            else:
+                client, journal_dir, messages = open_put_request(data)
+                self._allow(context, "write", client, journal_dir)
+                answer.NextOffset = self._store.put(client, journal_dir, messages)
+        return answer.SerializeToString()
 
-    def _get(self, data: bytes, context: grpc.ServicerContext) -> pb.GetResponse:
-        with self._answering(context):
-            request = parse(pb.GetRequest, data)
-            self._allow(context, "read", request.ClientID, request.JournalDir)
-            limit = min(request.MaxBytes or _GET_BYTES, self._max_reply_bytes)
-            messages = self._store.get(
-                request.ClientID,
-                request.JournalDir,
-                request.Offset,
-                request.MaxMessages or _GET_MESSAGES,
-                max_bytes=limit,
-            )
-            return pb.GetResponse(Messages=to_wire(messages))
-        raise AssertionError("the call was aborted")
-
-    def _where(self, data: bytes, context: grpc.ServicerContext) -> pb.WhereResponse:
+    def _where(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = pb.WhereResponse()
         with self._answering(context):
             request = parse(pb.WhereRequest, data)
             self._allow(context, "write", request.ClientID, request.JournalDir, "read")
             first = self._store.first_offset(request.ClientID, request.JournalDir)
-            if first is None:
-                return pb.WhereResponse()
-            end = self._store.end_offset(request.ClientID, request.JournalDir)
-            found = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end)
-            if request.HasField("Timestamp"):
-                source = self._allow(context, "read", request.ClientID, request.JournalDir)
-                found.TimeOffset = find_time(self._store, source, request.Timestamp)
-            return found
-        raise AssertionError("the call was aborted")
+            if first is not None:
+                end = self._store.end_offset(request.ClientID, request.JournalDir)
+                answer = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end)
+                if request.HasField("Timestamp"):
+                    source = self._allow(context, "read", request.ClientID, request.JournalDir)
+                    answer.TimeOffset = self._find_time(source, request.Timestamp)
+        return answer.SerializeToString()
 
-    def _list(self, data: bytes, context: grpc.ServicerContext) -> pb.ListResponse:
+    def _find_time(self, source: Source, timestamp: int) -> int:
+        if not self._time_searches.acquire(blocking=False):
+            raise BusyError(f"{_TIME_SEARCHES} searches for a time are under way: try later")
+        try:
+            with self.answers.at_work:
+                return find_time(self._store, source, timestamp)
+        finally:
+            self._time_searches.release()
+
+    def _get(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = b""
+        with self._answering(context):
+            request = parse(pb.GetRequest, data)
+            source = self._allow(context, "read", request.ClientID, request.JournalDir)
+            lease = Lease(self.answers, context, self._require_running, kind="get")
+            wanted = request.MaxBytes or _GET_BYTES
+            with (
+                lease.building(min(max(wanted, PIECE_BYTES), self._most_answer_bytes)) as size,
+                self._reader(source, request.Offset, lease) as reader,
+            ):
+                answer = Get(reader, request.MaxMessages or _GET_MESSAGES, wanted).answer(size)
+            lease.built(len(answer))
+        return answer
+
+    def _list(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = b""
         with self._answering(context):
             self._guard.identify(context, self._clock())
             request = parse(pb.ListRequest, data)
             sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
             clients = {client for client in {source.client for source in sources} if self._may_read(context, client)}
-            found = (self._catalog.listed(source) for source in sources if source.client in clients)
-            return pb.ListResponse(Journals=[journal for journal in found if journal is not None])
-        raise AssertionError("the call was aborted")
+            sources = [source for source in sources if source.client in clients]
+            lease = Lease(self.answers, context, self._require_running, kind="get")
+            with lease.building(PIECE_BYTES):
+                lease.grow(sum(_LISTED_BYTES + len(str(source)) for source in sources))
+                found = (self._catalog.listed(source) for source in sources)
+                listed = [journal for journal in found if journal is not None]
+                answer = pb.ListResponse(Journals=listed).SerializeToString()
+            lease.built(len(answer))
+        return answer
 
-    def _read(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _read(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
         with self._answering(context), self._stream(context):
-            request = parse(pb.ReadRequest, data)
+            request = parse(pb.ReadRequest, asked)
             source = self._allow(context, "read", request.ClientID, request.JournalDir)
-            ask = self._asking(context, "read")
-            for chunk in encoded(self._store, source, request, most_bytes=self._max_reply_bytes):
-                self._require_running()
-                ask(*source)
-                yield read_response(chunk)
+            ask = partial(self._asking(context, "read"), *source)
+            lease = Lease(self.answers, context, ask, kind="stream")
+            most = min(_RUN_BYTES, self._most_answer_bytes)
+            with self._reader(source, request.Offset, lease, skip=request.Skip, verify=request.Verify) as reader:
+                while True:
+                    ask()
+                    with lease.building(most) as size:
+                        pieces = reader.run(size, request.StopOffset)
+                        if not pieces:
+                            return
+                        data = read_response(*pieces)
+                        del pieces
+                    lease.built(len(data))
+                    answer = Answer(data)
+                    del data
+                    yield answer
 
-    def _follow(self, data: bytes, context: grpc.ServicerContext) -> Iterator[pb.GetResponse]:
+    def _follow(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
         with self._answering(context), self._stream(context):
-            request = parse(pb.GetRequest, data)
+            request = parse(pb.GetRequest, asked)
             source = self._allow(context, "read", request.ClientID, request.JournalDir)
-            ask = self._asking(context, "read")
-            path = source_path(self._store.root, source)
-            limit = request.MaxMessages or _GET_MESSAGES
-            with Scanner(path, request.Offset, timeout=_LOOK_AGAIN_S) as scanner:
+            ask = partial(self._asking(context, "read"), *source)
+            lease = Lease(self.answers, context, ask, kind="stream", patient=True)
+            most = min(_RUN_BYTES, self._most_answer_bytes)
+            with self._reader(source, request.Offset, lease) as reader, Watch(reader.jnl) as watch:
+                follow = Get(reader, request.MaxMessages or _GET_MESSAGES, request.MaxBytes or most)
+                came_at = time.monotonic()
                 while context.is_active():
-                    self._require_running()
-                    ask(*source)
-                    for part in _parts(scanner.read(limit), self._max_reply_bytes):
-                        yield pb.GetResponse(Messages=part)
+                    ask()
+                    with lease.building(most) as size:
+                        data = follow.answer(size)
+                    if data:
+                        lease.built(len(data))
+                        answer = Answer(data)
+                        del data
+                        yield answer
+                        came_at = time.monotonic()
+                        continue
+                    lease.rest()
+                    if time.monotonic() - came_at >= _JUDGE_AFTER_S:
+                        reader.judge()
+                    watch.wait(_LOOK_AGAIN_S)
 
-    def _copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[pb.CopyResponse]:
-        with self._answering(context), self._stream(context):
+    def _copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with self._answering(context), self._stream(context, copying=True):
             self._require_running()
-            come = Incoming(requests, self._asking(context, "write"))
+            ask = self._asking(context, "write")
+            come = Incoming(requests, ask)
             session = CopySession(
                 lambda data: self._store.put_encoded(
                     come.client, come.journal_dir, data, sync=False, create=come.create
                 ),
                 lambda: self._store.sync(come.client, come.journal_dir),
-                idle_s=self._idle_s,
+                idle_s=self._limits.idle_s,
             )
             with self._lock:
                 self._sessions.add(session)
             try:
                 for offset in session.acknowledge(come, self._stopping):
-                    yield pb.CopyResponse(NextOffset=offset)
+                    yield pb.CopyResponse(NextOffset=offset).SerializeToString()
             finally:
                 with self._lock:
                     self._sessions.discard(session)
+
+    def _refuse(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        self._crowded = True
+        most = self._limits.max_calls
+        self._abort(context, BusyError(f"{most} calls of this kind are under way or waiting: try later"))
+        return iter(())
 
     # --- around them
 
@@ -214,14 +326,25 @@ class Service:
         self._guard.check(context, role, client, self._clock())
         return source
 
+    def _reader(self, source: Source, offset: int, lease: Lease, *, skip: bool = False, verify: bool = False) -> Reader:
+        most = max(self._limits.max_message_bytes - _ANSWER_HEAD_BYTES, 1)
+        return Reader(self._store, source, offset, most_bytes=most, grow=lease.grow, skip=skip, verify=verify)
+
     def _asking(self, context: grpc.ServicerContext, role: Role) -> Callable[[str, str], None]:
-        """What a stream asks before each step: may its caller go on? Looks once in a while."""
+        """What a stream asks before each step: may its caller go on? It looks once a second.
+
+        Before the stream has said whose journal it is about, that is whether the hub knows the caller.
+        """
         ask_at = 0.0
 
         def ask(client: str, journal_dir: str) -> None:
             nonlocal ask_at
+            self._require_running()
             if time.monotonic() >= ask_at:
-                self._allow(context, role, client, journal_dir)
+                if client:
+                    self._allow(context, role, client, journal_dir)
+                else:
+                    self._guard.identify(context, self._clock())
                 ask_at = time.monotonic() + _ASK_AGAIN_S
 
         return ask
@@ -241,23 +364,36 @@ class Service:
             raise UnavailableError("the hub is stopping; go on when it is back")
 
     @contextmanager
-    def _stream(self, context: grpc.ServicerContext) -> Iterator[None]:
-        self._guard.identify(context, self._clock())  # strangers take nobody's place
+    def _stream(self, context: grpc.ServicerContext, *, copying: bool = False) -> Iterator[None]:
+        self._guard.identify(context, self._clock())  # callers whom the hub does not know take no place
         with self._lock:
-            if self.streams >= self._max_streams:
-                raise BusyError(f"{self.streams} streams are open, and no more are served: try later")
-            self.streams += 1
+            if copying and self.copiers >= self._limits.max_copiers:
+                raise BusyError(f"{self.copiers} copiers are connected, and no more are served: try later")
+            if not copying and self.streams >= self._limits.max_streams:
+                self._crowded = True
+                raise BusyError(f"{self.streams} reading streams are open, and no more are served: try later")
+            self.copiers += copying
+            self.streams += not copying
         try:
             yield
         finally:
             with self._lock:
-                self.streams -= 1
+                self.copiers -= copying
+                self.streams -= not copying
+
+    def _sweep(self) -> None:
+        """Look at the answers that wait for their callers, until the hub stops."""
+        while not self._stopping.wait(min(_ASK_AGAIN_S, self._limits.stall_s)):
+            crowded, self._crowded = self._crowded, False
+            self.answers.sweep(crowded, self._note)
 
     @contextmanager
     def _answering(self, context: grpc.ServicerContext) -> Iterator[None]:
         """Turn an error into the status that says it."""
         try:
             yield
+        except CallEndedError:
+            return
         except (SejError, ValueError) as error:
             self._abort(context, error)
         except OSError as error:
@@ -271,22 +407,13 @@ class Service:
             self._abort(context, error)
 
     def _abort(self, context: grpc.ServicerContext, error: Exception) -> None:
+        self._note(context, error)
         code, text, metadata = to_status(error)
-        with self._lock:
-            self.refusals[metadata[0][1]] = self.refusals.get(metadata[0][1], 0) + 1
         context.set_trailing_metadata(metadata)
         context.abort(code, text)
 
-
-def _parts(messages: list[Message], limit_bytes: int) -> Iterator[list[pb.Message]]:
-    """Messages in replies of a bounded size; one that is larger goes alone."""
-    part: list[Message] = []
-    size = 0
-    for message in messages:
-        size += OVERHEAD_SIZE + len(message.key) + len(message.value)
-        if part and size > limit_bytes:
-            yield to_wire(part)
-            part, size = [], OVERHEAD_SIZE + len(message.key) + len(message.value)
-        part.append(message)
-    if part:
-        yield to_wire(part)
+    def _note(self, context: grpc.ServicerContext, error: Exception) -> None:
+        """Count a refusal."""
+        name = to_status(error)[2][0][1]
+        with self._lock:
+            self.refusals[name] = self.refusals.get(name, 0) + 1

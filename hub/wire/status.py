@@ -37,7 +37,7 @@ class DirectoryUnavailableError(UnavailableError):
 
 
 class TooLargeError(HubError):
-    """One call carries more bytes than the hub takes; it will not get better by trying again."""
+    """A request or an answer has more bytes than the hub takes or sends; trying again does not help."""
 
 
 _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
@@ -45,6 +45,7 @@ _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
     (ConflictError, grpc.StatusCode.ALREADY_EXISTS, "conflict"),
     (QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED, "quota"),
     (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"),
+    (TooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED, "too-large"),
     (DiskLowError, grpc.StatusCode.UNAVAILABLE, "disk-low"),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
     (LockedError, grpc.StatusCode.UNAVAILABLE, "directory"),
@@ -108,6 +109,7 @@ def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> 
         "conflict": ConflictError,
         "quota": QuotaError,
         "busy": BusyError,
+        "too-large": TooLargeError,
         "disk-low": DiskLowError,
         "unavailable": UnavailableError,
         "directory": DirectoryUnavailableError,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hub
@@ -14,6 +16,7 @@ from sej import Message
 from tests.sej.support import packed, segments
 
 CERTIFICATES = Path(__file__).parent / "certificates"
+ROOT = Path(__file__).parent.parent.parent
 
 
 def at(offset: int, timestamp: int, value: bytes = b"") -> Message:
@@ -47,6 +50,14 @@ def same_bytes(source: Path, copy: Path) -> None:
 
 def is_prefix(source: Path, copy: Path) -> bool:
     return b"".join(segments(source).values()).startswith(b"".join(segments(copy).values()))
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look again and again, for a minute at most, until a condition holds."""
+    pause, end = threading.Event(), time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        pause.wait(0.01)
 
 
 def free_port() -> int:

@@ -52,7 +52,8 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [("token",), ("token", "--write", "a", "--read", "b"), ("serve", "--certificate", "x", "hub"),
-     ("serve", "--client-ca", "x", "hub"), ("copy", "tree", "127.0.0.1:1"),
+     ("serve", "--client-ca", "x", "hub"), ("serve", "--max-streams", "0", "hub"),
+     ("serve", "--answer-bytes", "1000", "{tmp}/hub"), ("copy", "tree", "127.0.0.1:1"),
      ("token", "--write", "a b"), ("token", "--read", "a b"), ("token", "--write", "a", "--until", "tomorrow"),
      ("token", "--write", "a", "--until", "2027-01-01T00:00:00"), ("serve", "--metrics", "99999", "hub"),
      ("serve", "--address", "127.0.0.1:\N{SUPERSCRIPT TWO}", "hub"),
@@ -60,8 +61,8 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
      ("push", "--client", "a", "--certificate", "x", "tree", "127.0.0.1:1"),
      ("push", "--client", "a", "--ca", __file__, "tree", "127.0.0.1:1")],
 )  # fmt: skip
-def test_wrong_usage(words: tuple[str, ...]) -> None:
-    assert run(*words).returncode == 2
+def test_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert run(*(word.replace("{tmp}", str(tmp_path)) for word in words)).returncode == 2
 
 
 def test_a_merge_leaves_nothing_in_what_is_no_hub(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, hash_token
 from hub.wire.frames import copy_request, encode_put_request, open_copy_request, open_put_request, open_read_response
 from hub.wire.status import BusyError, TooLargeError
-from tests.hub.support import CERTIFICATES, connected, serving
+from tests.hub.greedy import OPTIONS, SMALL_WINDOW
+from tests.hub.support import CERTIFICATES, connected, serving, until
 from tests.sej.support import packed, sample, segments
 
 ROOT = Path(__file__).parent.parent.parent
@@ -445,6 +446,23 @@ def test_a_copy_ends_with_its_token(tmp_path: Path) -> None:
         assert store.end_offset("a", "j") == acknowledged[-1]
 
 
+def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
+    token, path = make_token(), tmp_path / "tokens"
+    path.write_text(f"{hash_token(token)} read *\n")
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0", tokens=path) as server:
+        store.put("a", "j", [sej.Message(number, 1, 0, b"", bytes(1 << 20)) for number in range(10)])
+        with grpc.insecure_channel(server.address, options=[*OPTIONS, *SMALL_WINDOW]) as channel:
+            read: Any = channel.unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)
+            shown = [("authorization", f"Bearer {token}")]
+            call = read(pb.ReadRequest(ClientID="a", JournalDir="j"), metadata=shown)
+            until(lambda: server.service.answers.budget.used)
+            path.write_text("# no one\n")
+            until(lambda: not server.service.streams)
+            assert server.service.refusals == {"access": 1}
+            with pytest.raises(grpc.RpcError):
+                list(call)
+
+
 def test_a_first_request_may_bring_the_names_alone(tmp_path: Path) -> None:
     with serving(tmp_path) as (store, server), grpc.insecure_channel(server.address) as channel:
         copy: Any = channel.stream_stream("/hub.Hub/Copy", pb.CopyRequest.SerializeToString, pb.CopyResponse.FromString)
@@ -494,8 +512,24 @@ def test_more_streams_than_allowed_are_told_to_try_later(tmp_path: Path) -> None
         stream = client.follow("j", 0)
         next(stream)
         with pytest.raises(BusyError, match="try later"):
-            list(client.copy("j", [packed(sample(1))]))
+            next(client.follow("j", 0))
         assert client.put("j", sample(2)) == 2  # other calls go on
+        assert list(client.copy("j", [packed(sample(3))])) == [3]  # copiers have places of their own
+
+
+def test_more_copiers_than_allowed_are_told_to_try_later(tmp_path: Path) -> None:
+    over = threading.Event()
+    with (
+        hub.Store(tmp_path) as store,
+        Server(store, "127.0.0.1:0", max_copiers=1) as server,
+        Client(server.address, client_id="a") as client,
+    ):
+        copier = client.copy("j", itertools.chain([packed(sample(1))], silence(over)))
+        assert next(copier) == 1
+        with pytest.raises(BusyError, match="try later"):
+            list(client.copy("k", [packed(sample(1))]))
+        assert list(client.read_encoded("j", 0)) == [packed(sample(1))]
+        over.set()
 
 
 # --- who is let in

@@ -1,0 +1,289 @@
+"""What readers can do to a hub: its memory is bounded, and puts and copiers do not wait for them."""
+
+import contextlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import hub
+import sej
+from hub.wire import Client, Server
+from hub.wire import hub_pb2 as pb
+from hub.wire.frames import get_response, large_get_response
+from hub.wire.status import BusyError, TooLargeError
+from tests.hub.greedy import OPTIONS, SMALL_WINDOW, unread
+from tests.hub.support import ROOT, fill, serving, until
+from tests.sej.support import packed, sample
+
+HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def program(*words: object) -> Iterator[Any]:
+    """A process that is told to end when the block does; its first line is read."""
+    with subprocess.Popen(
+        [*map(str, words)], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def peak_bytes(process: subprocess.Popen[str]) -> int:
+    """The most memory that a process ever had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def put_times(client: Client, first: int, count: int) -> list[float]:
+    times = []
+    for offset in range(first, first + count):
+        start = time.monotonic()
+        assert client.put("j", [sej.Message(offset, 1, 0, b"", b"v")]) == offset + 1
+        times.append(time.monotonic() - start)
+    return times
+
+
+def test_five_hundred_greedy_readers(tmp_path: Path) -> None:
+    serve = [*HUB, "serve", "--address", "127.0.0.1:0", "--answer-bytes", "64M", tmp_path / "hub"]
+    with program(*serve) as (server, line):
+        address = line.rsplit(" ", 1)[1]
+        with Client(address, client_id="large") as large, Client(address, client_id="small", timeout_s=120.0) as small:
+            large.put("j", [sej.Message(number, 1, 0, b"", bytes(100_000)) for number in range(100)])
+            put_times(small, 0, 5)
+            before = peak_bytes(server)
+            with program(sys.executable, "-m", "tests.hub.greedy", address, "large", "j", 150, 50, 300) as (readers, _):
+                times: list[float] = []
+                answers, until = 0, time.monotonic() + 120
+                while (answers < 300 or len(times) < 10) and time.monotonic() < until:
+                    times += put_times(small, 5 + len(times), 2)
+                    print("how many answers?", file=readers.stdin, flush=True)
+                    answers = int(readers.stdout.readline())
+                after = peak_bytes(server)
+    assert answers >= 300  # readers that take their answers get some
+    assert after - before < (64 + 160) * MIB  # the budget, and what 500 connections and 200 streams cost
+    assert max(times) < 60
+    assert sorted(times)[len(times) // 2] < 10
+
+
+# --- how large an answer is
+
+
+def large(number: int, size: int) -> sej.Message:
+    return sej.Message(number, number, 7, b"key", bytes([number % 256]) * size)
+
+
+def everything(address: str, offset: int = 0) -> pb.GetResponse:
+    """The answer to a caller that sets no limits."""
+    with grpc.insecure_channel(address, options=OPTIONS) as channel:
+        get: Any = channel.unary_unary("/hub.Hub/Get", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
+        asked = pb.GetRequest(ClientID="a", JournalDir="j", Offset=offset, MaxMessages=2**32 - 1, MaxBytes=2**63)
+        answer: pb.GetResponse = get(asked, timeout=60)
+        return answer
+
+
+def test_an_answer_is_limited_whatever_is_asked_for(tmp_path: Path) -> None:
+    rows = [large(number, 10_000) for number in range(100)]
+    fill(tmp_path / "a.j", rows)
+    with serving(tmp_path, max_answer_bytes=200_000) as (_, server):
+        found: list[sej.Message] = []
+        while len(found) < len(rows):
+            answer = everything(server.address, len(found))
+            assert answer.ByteSize() <= 200_000
+            assert len(answer.Messages) == min(19, len(rows) - len(found))
+            found += [sej.Message(m.Offset, m.Timestamp, m.Type, m.Key, m.Value) for m in answer.Messages]
+        assert found == rows
+        assert len(everything(server.address, len(rows)).Messages) == 0
+
+
+def test_no_answer_of_tiny_messages_passes_the_message_limit(tmp_path: Path) -> None:
+    limit = 200_000  # in a reply a message without a value takes more than in a journal
+    fill(tmp_path / "a.j", [sej.Message(number, -1, 255, b"", b"") for number in range(20_000)])
+    with (
+        serving(tmp_path, max_message_bytes=limit) as (_, server),
+        Client(server.address, client_id="a", max_message_bytes=limit) as client,
+    ):
+        assert len(client.get("j", 0, 2**32 - 1, max_bytes=2**63)) > 3000
+        follow = client.follow("j", 0, 2**32 - 1)
+        assert len(next(follow)) + len(next(follow)) > 3000
+
+
+def test_a_message_that_is_larger_than_an_answer_comes_alone(tmp_path: Path) -> None:
+    rows = [large(0, 10), large(1, 3 << 20), large(2, 10), large(3, 80_000), large(4, 5)]
+    fill(tmp_path / "a.j", rows)
+    with (
+        serving(tmp_path, max_answer_bytes=100_000, answer_bytes=1 << 20) as (_, server),
+        Client(server.address, client_id="a") as client,
+    ):
+        sizes = [len(everything(server.address, offset).Messages) for offset in range(5)]
+        assert sizes == [1, 1, 3, 2, 1]
+        follow = client.follow("j", 0)
+        followed: list[sej.Message] = []
+        while len(followed) < len(rows):
+            followed += next(follow)
+        assert followed == rows
+        chunks = [bytes(chunk) for chunk in client.read_encoded("j", 0)]
+        assert chunks[1] == packed(rows[1:2])
+        assert b"".join(chunks) == packed(rows)
+        assert b"".join(map(bytes, client.read_encoded("j", 0, verify=True))) == packed(rows)
+
+
+def test_a_message_that_is_larger_than_the_hub_sends_is_named(tmp_path: Path) -> None:
+    fill(tmp_path / "a.j", [large(0, 10), large(1, 3 << 20), large(2, 10)])
+    with serving(tmp_path, max_message_bytes=1 << 20) as (_, server), Client(server.address, client_id="a") as client:
+        assert len(client.get("j", 0)) == 1
+        for attempt in (
+            lambda: client.get("j", 1),
+            lambda: list(client.read_encoded("j", 0)),
+            lambda: list(client.follow("j", 0)),
+        ):
+            with pytest.raises(
+                TooLargeError, match=r"a\.j: message 1 has 3145757 bytes .* at most .*max_message_bytes"
+            ):
+                attempt()
+        assert len(client.get("j", 2)) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 100_000, 1 << 21])
+def test_a_large_message_is_encoded_as_protobuf_does(size: int) -> None:
+    for message in (large(3, size), sej.Message(0, sej.NO_TIMESTAMP, 0, b"", bytes(size))):
+        whole = pb.GetResponse.FromString(large_get_response(message))
+        assert whole == pb.GetResponse.FromString(get_response([message]))
+        both = pb.GetResponse.FromString(large_get_response(message) + get_response(sample(2)))
+        assert len(both.Messages) == 3
+
+
+# --- callers that do not take their answers
+
+
+@contextlib.contextmanager
+def unread_stream(server: Server) -> Iterator[Any]:
+    """A reader of large messages that holds all memory of a small hub."""
+    whole = pb.ReadRequest(ClientID="a", JournalDir="j").SerializeToString()
+    with grpc.insecure_channel(server.address, options=[*OPTIONS, *SMALL_WINDOW]) as channel:
+        call = unread(channel, "Read", whole)
+        until(lambda: server.service.answers.budget.used >= 1 << 20)
+        yield call
+
+
+@contextlib.contextmanager
+def hungry(tmp_path: Path, **options: Any) -> Iterator[tuple[Server, Client]]:
+    """A hub with little memory for answers, and a journal of large messages."""
+    fill(tmp_path / "a.j", [large(number, 2 << 20) for number in range(20)])
+    with (
+        serving(tmp_path, answer_bytes=1 << 20, **options) as (_, server),
+        Client(server.address, client_id="a") as client,
+    ):
+        yield server, client
+
+
+def test_puts_and_copiers_do_not_wait_for_readers(tmp_path: Path) -> None:
+    with hungry(tmp_path, wait_s=0.2, stall_s=3600.0) as (server, client), unread_stream(server):
+        with pytest.raises(BusyError, match="memory for answers is used up"):
+            client.get("j", 0)
+        with pytest.raises(BusyError, match="memory for answers is used up"):
+            next(client.read_encoded("j", 0))
+        assert client.put("other", sample(3)) == 3
+        assert list(client.copy("other", [packed(sample(5))])) == [5]
+        assert client.end_offset("j") == 20
+
+
+def test_a_reader_waits_with_its_deadline(tmp_path: Path) -> None:
+    with (
+        hungry(tmp_path, stall_s=3600.0) as (server, _),
+        unread_stream(server),
+        Client(server.address, client_id="a", timeout_s=2.0) as client,
+        pytest.raises(hub.UnavailableError, match=r"none came free in 1\.[0-9] s: try later|DEADLINE_EXCEEDED"),
+    ):
+        client.get("j", 0)  # on a loaded machine the deadline may come first
+
+
+def test_a_reader_gets_its_turn_when_another_one_goes_on(tmp_path: Path) -> None:
+    with hungry(tmp_path, stall_s=3600.0) as (server, client), unread_stream(server) as call:
+        get = client.follow("j", 0)  # it waits
+        count = sum(1 for _ in call)
+        assert count == 20
+        assert next(get)[0] == large(0, 2 << 20)
+
+
+def test_a_reader_that_does_not_go_on_is_let_go_when_others_wait(tmp_path: Path) -> None:
+    with hungry(tmp_path, stall_s=0.1) as (server, client), unread_stream(server) as call:
+        assert client.get("j", 3) == [large(3, 2 << 20)]
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() is grpc.StatusCode.CANCELLED
+        assert server.service.answers.stalled == 1
+    assert server.service.answers.budget.used == 0
+
+
+def test_a_slow_reader_is_left_alone_when_no_one_waits(tmp_path: Path) -> None:
+    with hungry(tmp_path, stall_s=0.1) as (server, _), unread_stream(server) as call:
+        seen = server.service.answers.sweeps
+        until(lambda: server.service.answers.sweeps > seen + 5)
+        assert sum(1 for _ in call) == 20
+
+
+def test_a_reader_that_waits_and_leaves_frees_its_place(tmp_path: Path) -> None:
+    with hungry(tmp_path, stall_s=3600.0) as (server, client), unread_stream(server):
+        budget = server.service.answers.budget
+        with grpc.insecure_channel(server.address) as channel:
+            get: Any = channel.unary_unary("/hub.Hub/Get", None, None)
+            call = get.future(pb.GetRequest(ClientID="a", JournalDir="j").SerializeToString())
+            until(lambda: budget.waiting)
+            call.cancel()
+            until(lambda: not budget.waiting)
+        assert client.put("other", sample(1)) == 1
+    assert budget.used == 0
+
+
+def test_calls_beyond_the_limit_are_refused_by_kind(tmp_path: Path) -> None:
+    with hungry(tmp_path, stall_s=3600.0, max_calls=1) as (server, client), unread_stream(server):
+        asked = pb.GetRequest(ClientID="a", JournalDir="j").SerializeToString()
+        with grpc.insecure_channel(server.address) as channel:
+            get: Any = channel.unary_unary("/hub.Hub/Get", None, None)
+            waiting = get.future(asked)
+            until(lambda: server.service.answers.budget.waiting)
+            with pytest.raises(BusyError, match="calls of this kind"):
+                client.get("j", 0)
+            with pytest.raises(BusyError, match="calls of this kind"):
+                next(client.follow("j", 0))
+            assert client.put("other", sample(1)) == 1
+            assert client.end_offset("other") == 1
+            waiting.cancel()
+
+
+def test_stopping_does_not_wait_for_readers_that_wait(tmp_path: Path) -> None:
+    with (
+        hungry(tmp_path, stall_s=3600.0, grace_s=0.1) as (server, _),
+        unread_stream(server),
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        get: Any = channel.unary_unary("/hub.Hub/Get", None, None)
+        call = get.future(pb.GetRequest(ClientID="a", JournalDir="j").SerializeToString())
+        until(lambda: server.service.answers.budget.waiting)
+        server.close()
+        assert call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"answer_bytes": 1000}, {"max_answer_bytes": 0}, {"max_streams": 0}, {"max_copiers": 0}, {"max_calls": 0},
+     {"threads": 0}, {"wait_s": 0.0}, {"stall_s": -1.0}, {"idle_s": float("nan")}, {"max_message_bytes": 0}],
+)  # fmt: skip
+def test_limits_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    (name,) = options
+    with hub.Store(tmp_path) as store, pytest.raises(ValueError, match=f"^{name} must be "):
+        Server(store, "127.0.0.1:0", **options)
