@@ -8,6 +8,7 @@ it, by gRPC's flow control, the sender.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -69,8 +70,10 @@ class CopySession:
         self,
         append: Callable[[bytes | memoryview], int],
         sync: Callable[[], int],
+        allow: Callable[[], None],
         *,
         idle_s: float,
+        ask_s: float,
         window_bytes: int = _WINDOW_BYTES,
     ) -> None:
         """Start a session.
@@ -78,12 +81,16 @@ class CopySession:
         Args:
             append: hands a chunk to the kernel; returns the next offset.
             sync: makes what was appended durable; returns the next offset.
+            allow: raises if the sender may no longer write; called while nothing comes.
             idle_s: a sender that is silent for so long is gone.
+            ask_s: how often allow is called.
             window_bytes: how far appending may run ahead of the disk.
         """
         self._append = append
         self._sync = sync
+        self._allow = allow
         self._idle_s = idle_s
+        self._ask_s = ask_s
         self._window_bytes = window_bytes
         self._condition = threading.Condition()
         self._appended = -1
@@ -98,15 +105,17 @@ class CopySession:
 
         Raises:
             Exception: what appending raised, after everything before it was acknowledged.
+            AccessError: the sender may no longer write.
             UnavailableError: the sender was silent for too long, or the server stops.
         """
         reader = threading.Thread(target=self._run, args=(chunks,), name="hub-copy", daemon=True)
         reader.start()
+        silent_since = time.monotonic()
         try:
             while True:
                 with self._condition:
                     came = self._condition.wait_for(
-                        lambda: self._unsynced or self._ended or stopping.is_set(), self._idle_s
+                        lambda: self._unsynced or self._ended or stopping.is_set(), min(self._ask_s, self._idle_s)
                     )
                     appended, unsynced, ended = self._appended, self._unsynced, self._ended
                 if unsynced:
@@ -117,14 +126,19 @@ class CopySession:
                         self._unsynced -= unsynced
                         self._condition.notify_all()
                     yield appended
+                    silent_since = time.monotonic()
                 elif ended:
                     if self._error is not None:
                         raise self._error
                     return
                 elif stopping.is_set():
                     raise UnavailableError("the hub is stopping; what was acknowledged is safe, go on when it is back")
-                elif not came and not self._at_work:
-                    raise UnavailableError(f"nothing came for {self._idle_s} s")
+                elif not came:
+                    self._allow()
+                    if self._at_work:
+                        silent_since = time.monotonic()
+                    elif time.monotonic() - silent_since >= self._idle_s:
+                        raise UnavailableError(f"nothing came for {self._idle_s} s")
         finally:
             with self._condition:
                 self._stopped = True

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 import grpc
 
@@ -296,7 +297,9 @@ class Service:
                     come.client, come.journal_dir, data, sync=False, create=come.create
                 ),
                 lambda: self._store.sync(come.client, come.journal_dir),
+                lambda: ask(come.client, come.journal_dir),
                 idle_s=self._limits.idle_s,
+                ask_s=_ASK_AGAIN_S,
             )
             with self._lock:
                 self._sessions.add(session)
@@ -413,7 +416,9 @@ class Service:
         context.abort(code, text)
 
     def _note(self, context: grpc.ServicerContext, error: Exception) -> None:
-        """Count a refusal."""
+        """Count a refusal; log one of a token or a certificate, with the peer's address."""
         name = to_status(error)[2][0][1]
         with self._lock:
             self.refusals[name] = self.refusals.get(name, 0) + 1
+        if isinstance(error, AccessError):
+            _log.warning("refused %s: %s", unquote(context.peer()), error.reason)

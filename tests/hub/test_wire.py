@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -446,6 +447,35 @@ def test_a_copy_ends_with_its_token(tmp_path: Path) -> None:
         assert store.end_offset("a", "j") == acknowledged[-1]
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_idle_copy_ends_with_its_token(tmp_path: Path, begun: bool) -> None:
+    token, path = make_token(), tmp_path / "tokens"
+    path.write_text(f"{hash_token(token)} write a\n")
+    over = threading.Event()
+    with (
+        hub.Store(tmp_path / "hub") as store,
+        Server(store, "127.0.0.1:0", tokens=path, idle_s=3600.0) as server,
+        Client(server.address, client_id="a", token=token, timeout_s=60.0) as client,
+    ):
+        copier = client.copy("j", itertools.chain([packed(sample(1))] if begun else [], silence(over)))
+        ended: list[hub.AccessError] = []
+
+        def copy() -> None:
+            with pytest.raises(hub.AccessError) as refused:
+                assert list(copier) == [1]
+            ended.append(refused.value)
+
+        thread = threading.Thread(target=copy)
+        thread.start()
+        until(lambda: server.service.copiers and store.end_offset("a", "j") == int(begun))
+        (tmp_path / "new").write_text("# no one\n")
+        (tmp_path / "new").rename(path)
+        thread.join(30)
+        over.set()
+        assert "does not know this token" in str(ended[0])
+        until(lambda: not server.service.copiers)
+
+
 def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
     token, path = make_token(), tmp_path / "tokens"
     path.write_text(f"{hash_token(token)} read *\n")
@@ -461,6 +491,19 @@ def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
             assert server.service.refusals == {"access": 1}
             with pytest.raises(grpc.RpcError):
                 list(call)
+
+
+def test_a_refused_token_is_logged_with_the_peers_address(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokens = Tokens([Grant(hash_token("known"), "write", ("a",))])
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
+        for token, said in (("known", "does not allow to write for 'b'"), ("secret", "does not know this token")):
+            caplog.clear()
+            with Client(server.address, client_id="b", token=token) as client, pytest.raises(hub.AccessError):
+                client.put("j", sample(1))
+            (record,) = [record for record in caplog.records if record.name == "hub.wire.service"]
+            assert re.fullmatch(rf"refused ipv4:127\.0\.0\.1:\d+: .*{said}.*", record.getMessage())
+            assert "secret" not in record.getMessage()
+        assert server.service.refusals == {"access": 2}
 
 
 def test_a_first_request_may_bring_the_names_alone(tmp_path: Path) -> None:
