@@ -11,9 +11,8 @@ What it promises:
   renamed into place or thrown away.
 - ``sync`` is as strong as the system offers (``F_FULLFSYNC`` on macOS).
 - Every descriptor is closed on exec.
-- An exception of a signal's handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so what
-  must not be interrupted is one call into C: a descriptor has an owner before the next bytecode runs, and
-  :meth:`File.unlocker` and :meth:`File.closing` end a lock in a ``finally`` or a ``with`` that no handler comes before.
+- What ``open`` returns is a regular file, or a symbolic link to one. Anything else is refused and never waited for: a
+  FIFO would block its reader for ever, and a link that leads nowhere looks like a file that is about to come.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ import contextlib
 import errno
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
-from io import FileIO
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
+
+from sej.errors import CorruptionError, FileTypeError
 
 if sys.platform != "win32":
     import fcntl
@@ -41,10 +41,9 @@ __all__ = [
     "OsDisk",
     "OsFile",
     "Status",
-    "Tolerated",
     "file_system",
     "network_file_system",
-    "of_system",
+    "read_small",
     "replace_file",
 ]
 
@@ -53,6 +52,8 @@ Mode = Literal["read", "edit", "append", "new", "temp"]
 ``new``: must not exist; ``temp``: made or emptied, its name not synced."""
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
+"""Opening a FIFO or a device returns immediately, so that it can be looked at. It means nothing to a regular file."""
 _FLAGS: Final[dict[str, int]] = {
     "read": os.O_RDONLY | _CLOEXEC,
     "edit": os.O_RDWR | _CLOEXEC,
@@ -118,13 +119,7 @@ class File(Protocol):
         """Take the ``flock``; False if somebody else has it and wait is False. brief: held for one operation."""
 
     def unlock(self) -> None:
-        """Let go of the lock; a file that is closed has."""
-
-    def unlocker(self) -> Callable[[], object]:
-        """:meth:`unlock` as one call into C: the only call of a ``finally`` that no signal can come before."""
-
-    def closing(self) -> AbstractContextManager[object]:
-        """Closes the file at the end of a ``with`` block, with no bytecode between; for a file that nobody else has."""
+        """Let go of the lock."""
 
     def fileno(self) -> int:
         """The descriptor, where there is one."""
@@ -137,7 +132,11 @@ class Disk(Protocol):
     """The verbs on names."""
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> File:
-        """Open a file."""
+        """Open a regular file.
+
+        Raises:
+            FileTypeError: there is something else at path.
+        """
 
     def status(self, path: str | os.PathLike[str]) -> Status | None:
         """What is at path (symbolic links followed), or None."""
@@ -164,21 +163,14 @@ class Disk(Protocol):
         """Force the names in a directory to the medium: for names that another process may have left unsynced."""
 
 
-class _Descriptor(FileIO):
-    """Closes its descriptor when it is forgotten, in C and without a warning: no signal's handler comes between."""
-
-    _finalizing = None  # else FileIO warns
-
-
 class OsFile:
     """A real file, by its descriptor."""
 
-    __slots__ = ("_fd", "_owner", "_path")
+    __slots__ = ("_fd", "_path")
 
-    def __init__(self, fd: int | FileIO, path: str) -> None:
-        """Own the descriptor; -1: a file that is closed."""
-        self._owner = (_Descriptor(fd, "r+b") if fd >= 0 else None) if isinstance(fd, int) else fd
-        self._fd = -1 if self._owner is None else self._owner.fileno()
+    def __init__(self, fd: int, path: str) -> None:
+        """Own the descriptor."""
+        self._fd = fd
         self._path = path
 
     @property
@@ -201,7 +193,7 @@ class OsFile:
                 parts.append(data)
                 done += len(data)
         except OSError as error:
-            _locate(error, self.path, position)
+            raise _located(error, self.path, position) from error
         return b"".join(parts)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
@@ -214,7 +206,7 @@ class OsFile:
                     break
                 done += count
         except OSError as error:
-            _locate(error, self.path, position)
+            raise _located(error, self.path, position) from error
         return done
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -242,8 +234,6 @@ class OsFile:
 
     def sync(self) -> None:
         """``fdatasync``, or the strongest there is."""
-        if self._fd < 0:
-            raise OSError(errno.EBADF, "the file is closed", self._path)
         _sync(self._fd)
 
     def truncate(self, size: int) -> None:
@@ -276,15 +266,13 @@ class OsFile:
             portalocker.lock(self._fd, flags if wait else flags | portalocker.LockFlags.NON_BLOCKING)
         except portalocker.exceptions.LockException as error:
             cause = error.__cause__ or error.__context__
-            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES):
+            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES, None):
                 raise cause from None
             return False
         return True
 
     def unlock(self) -> None:
-        """Let go; a file that is closed has."""
-        if self._fd < 0:
-            return
+        """Let go."""
         if sys.platform == "win32":
             import portalocker
 
@@ -292,25 +280,22 @@ class OsFile:
         else:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def unlocker(self) -> Callable[[], object]:
-        """``flock`` on the owner, which knows whether it is closed: its number may be another file's by then."""
-        if sys.platform == "win32" or self._owner is None:
-            return self.unlock
-        return partial(fcntl.flock, self._owner, fcntl.LOCK_UN)
-
-    def closing(self) -> AbstractContextManager[object]:
-        """The owner, which is written in C."""
-        return contextlib.nullcontext() if self._owner is None else self._owner
-
     def fileno(self) -> int:
         """The descriptor; -1 once closed."""
         return self._fd
 
     def close(self) -> None:
-        """Close; what an exception cut short, a second call finishes."""
-        self._fd = -1
-        if self._owner is not None:
-            self._owner.close()
+        """Close."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """Close what its owner forgot: a descriptor must not outlive the object."""
+        if self._fd < 0:
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
 
 
 class OsDisk:
@@ -319,7 +304,7 @@ class OsDisk:
     __slots__ = ()
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        """Open a file; a name that this call made is synced."""
+        """Open a regular file; a name that this call made is synced."""
         name = os.fspath(path)
         flags = _FLAGS[mode]
         if mode == "append":
@@ -328,12 +313,12 @@ class OsDisk:
             except FileNotFoundError:
                 mode = "new"
             try:
-                owner = _open(name, flags | os.O_CREAT | os.O_EXCL)
-            except FileExistsError:  # made by somebody else between the two calls
+                fd = _open(name, flags | os.O_CREAT | os.O_EXCL)
+            except FileExistsError:  # another process made it between the two calls
                 return OsFile(_open(name, flags | os.O_CREAT), name)
         else:
-            owner = _open(name, flags)
-        file = OsFile(owner, name)
+            fd = _open(name, flags)
+        file = OsFile(fd, name)
         if mode == "new":
             self.sync_dir(os.path.dirname(name) or ".")
         return file
@@ -344,6 +329,10 @@ class OsDisk:
             return _status(os.stat(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # links in a circle lead nowhere
+                return None
+            raise
 
     def list(self, path: str | os.PathLike[str]) -> list[str]:
         """The names in a directory."""
@@ -357,8 +346,11 @@ class OsDisk:
             missing.append(target)
             target = target.parent
         for step in reversed(missing):
-            with contextlib.suppress(FileExistsError):
+            try:
                 step.mkdir()
+            except FileExistsError as error:
+                if not step.is_dir():
+                    raise _odd(str(step), error, "a directory") from None
             self.sync_dir(step.parent)
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -400,29 +392,54 @@ class OsDisk:
             os.close(fd)
 
 
-def _open(name: str, flags: int) -> FileIO:
-    """Open a file; no bytecode runs between the system call and the owner of its descriptor."""
-    try:
-        return next(map(_Descriptor, map(os.open, (name,), (flags,), (0o666,)), ("r+b",)))
-    except IsADirectoryError as error:
-        if isinstance(error.filename, int):  # FileIO takes no directory, and leaves the descriptor to its caller
-            os.close(error.filename)
-        raise IsADirectoryError(error.errno, error.strerror, name) from None
-
-
 OS: Final = OsDisk()
 """The real disk; it has no state."""
 
 
-def replace_file(disk: Disk, temporary: str | os.PathLike[str], path: str | os.PathLike[str], data: bytes) -> None:
-    """Make path hold exactly data, or leave it as it is: by temporary file, sync and rename."""
+def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> bytes:
+    """All bytes of a file that its format keeps small: no more than that is ever read.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FileTypeError: it is not a regular file.
+        CorruptionError: it is larger than limit_bytes.
+    """
+    file = disk.open(path, "read")
+    try:
+        size = file.size()
+        if size > limit_bytes:
+            raise CorruptionError(
+                f"this file has {size} bytes, expected at most {limit_bytes}: nothing of it was read; move it away",
+                path=path,
+                position=limit_bytes,
+            )
+        return file.read(size, 0)
+    finally:
+        file.close()
+
+
+def replace_file(
+    disk: Disk,
+    temporary: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    before_rename: Callable[[Status], None] | None = None,
+) -> None:
+    """Make path hold exactly data, or leave it as it is: by temporary file, sync and rename.
+
+    before_rename: called with the status of the new file, when it is durable under its temporary name.
+    """
     disk.unlink(temporary)  # a crash inside a rename may have left both names to one file: it is not written again
     file = disk.open(temporary, "temp")
     try:
         file.write(data)
         file.sync()
+        status = file.status()
     finally:
         file.close()
+    if before_rename is not None:
+        before_rename(status)
     disk.rename(temporary, path)
 
 
@@ -450,15 +467,11 @@ def file_system(path: str | os.PathLike[str]) -> str | None:
     return kind
 
 
-def _mount_table() -> bytes:
-    with _open("/proc/self/mountinfo", _FLAGS["read"]) as file:
-        return file.readall()
-
-
 def _mounts() -> Iterator[tuple[str, str]]:
-    lines: list[bytes] = []
-    with Tolerated():  # where there is none
-        lines = _mount_table().split(b"\n")
+    try:
+        lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
+    except OSError:
+        return
     for line in lines:
         fields, _, rest = line.partition(b" - ")
         if fields:
@@ -466,27 +479,64 @@ def _mounts() -> Iterator[tuple[str, str]]:
             yield os.fsdecode(point), os.fsdecode(rest.split(b" ", 1)[0])
 
 
-def of_system(error: BaseException) -> bool:
-    """Whether the system gave this error: then it has a number. ``TimeoutError()``, as handlers raise it, has none."""
-    return isinstance(error, OSError) and error.errno is not None
+def _open(name: str, flags: int) -> int:
+    """A descriptor of a regular file, without waiting for anything but the end of a lease.
+
+    Raises:
+        FileTypeError: there is something else at the path.
+    """
+    try:
+        try:
+            fd = os.open(name, flags | _NO_WAIT, 0o666)
+        except BlockingIOError:  # another process holds a lease, which only regular files have: it ends soon
+            fd = os.open(name, flags, 0o666)
+    except OSError as error:
+        if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
+            raise _odd(name, error, "a regular file") from None
+        raise
+    try:
+        kind = os.fstat(fd).st_mode
+        if not stat.S_ISREG(kind):
+            raise FileTypeError(f"this is {_kind(kind)}, expected a regular file: move it away", path=name)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
-class Tolerated:
-    """As ``suppress(OSError)``, for what the system refuses; what a signal's handler raises goes on."""
+_ODD: Final = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
+"""What opening says to links that lead nowhere, directories, links in a circle, sockets and FIFOs, and devices."""
+_KINDS: Final = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISREG, "a regular file"),
+)
 
-    def __enter__(self) -> None:
-        """Nothing."""
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Whether the system gave this error."""
-        return error is not None and of_system(error)
+def _kind(mode: int) -> str:
+    return next((name for check, name in _KINDS if check(mode)), f"a file of mode {mode:o}")
 
 
-def _locate(error: OSError, path: str, position: int) -> NoReturn:
-    """Raise the same error, with the place at which the system could not read: it names no file of a descriptor."""
-    if not of_system(error):
-        raise error
-    raise OSError(error.errno, f"{error.strerror}, reading at position {position}", path) from error
+def _odd(name: str, error: OSError, expected: str) -> Exception:
+    """The error for a path that is not what belongs there; the system's own if it has changed meanwhile."""
+    try:
+        found = _kind(os.stat(name).st_mode)
+    except OSError:
+        try:
+            found = f"a symbolic link that leads nowhere ({os.readlink(name)!r})"
+        except OSError:
+            return error
+    if found == expected:
+        return error
+    return FileTypeError(f"this is {found}, expected {expected}: move it away", path=name)
+
+
+def _located(error: OSError, path: str, position: int) -> OSError:
+    """The same error, with the place at which the system could not read: it names no file of a descriptor."""
+    return OSError(error.errno, f"{error.strerror}, reading at position {position}", path)
 
 
 def _progress(count: int, path: str) -> int:

@@ -9,7 +9,8 @@
     ├── TruncatedError             a file is shorter than what was already read from it
     ├── OffsetTooSmallError        the messages asked for were deleted     .first_available
     ├── OffsetBeyondEndError       a kept offset lies behind the last message
-    ├── BadOffsetFileError         an .ofs file of one to seven bytes
+    ├── BadOffsetFileError         an .ofs file of one to seven bytes, or not the bytes that were written
+    ├── FileTypeError              a FIFO, directory, device or broken link where a regular file belongs
     ├── NotAJournalError           the path is a file, or a directory without jnl/
     │   └── JournalNotFoundError   there is nothing at the path
     ├── InvalidMessageError        key over 127 bytes, type over 255, message over 2^31-1 bytes
@@ -42,6 +43,7 @@ __all__ = [
     "ClosedError",
     "CorruptionError",
     "DecodeError",
+    "FileTypeError",
     "InvalidMessageError",
     "InvalidNameError",
     "JournalNotFoundError",
@@ -159,7 +161,15 @@ class OffsetBeyondEndError(SejError):
 
 
 class BadOffsetFileError(SejError):
-    """An ``.ofs`` file holds one to seven bytes, so that no offset can be read from it."""
+    """An ``.ofs`` file holds one to seven bytes, or other bytes than were written: no offset can be read from it."""
+
+
+class FileTypeError(SejError, OSError):
+    """A path is not the kind of file that belongs there.
+
+    A FIFO, a socket, a device, a directory, a symbolic link that leads nowhere or in a circle, where a regular file is
+    expected; or a file where a directory is. It is neither read nor written. A link to a regular file is one.
+    """
 
 
 class NotAJournalError(SejError):

@@ -20,13 +20,14 @@ from sej.codec import measure, message_size
 from sej.directory import Directory, Segment
 from sej.disk import Disk, File
 from sej.errors import CorruptionError, DecodeError
-from sej.format import NO_TIMESTAMP
+from sej.format import NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.recovery import last_message_start
 
 __all__ = ["Block", "BlockIndex", "IndexFile", "check_block", "checksum_error", "read_blocks", "verify_block"]
 
 _READ_BYTES: Final = 1 << 20
+_ENTRIES_BYTES: Final = ENTRY_SIZE << 10
 
 
 class Block(NamedTuple):
@@ -218,6 +219,24 @@ def checksum_error(block: Block, data: bytes | memoryview, path: str) -> Corrupt
     )
 
 
+def _entries(file: File, segment_bytes: int) -> Iterator[Block | None]:
+    """The entries of an index, None for each bad one, as they are read; none where the head is another one.
+
+    A segment has no more blocks than messages: what follows the room for so many is never read. Zeros are passed over.
+    """
+    if file.read(HEAD_SIZE, 0) != HEAD:
+        return
+    end = HEAD_SIZE + ENTRY_SIZE * (segment_bytes // OVERHEAD_SIZE)
+    position = HEAD_SIZE
+    while position < end and (data := file.read(min(_ENTRIES_BYTES, end - position), position)):
+        position += len(data)
+        if data.count(0) != len(data):
+            for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
+                yield Block.unpack(data[at : at + ENTRY_SIZE])
+        else:
+            yield None
+
+
 class IndexFile:
     """The sidecar of one segment on disk.
 
@@ -240,19 +259,16 @@ class IndexFile:
             file = self._disk.open(self.path, "read")
         except (FileNotFoundError, NotADirectoryError):
             return BlockIndex(first_offset)
-        try:
-            data = file.read(file.status().size, 0)
-        finally:
-            file.close()
-        if data[:HEAD_SIZE] != HEAD:
-            return BlockIndex(first_offset)
         size = segment_file.status().size
         index = BlockIndex(first_offset)
-        for at in range(HEAD_SIZE, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
-            block = Block.unpack(data[at : at + ENTRY_SIZE])
-            if block is None or block.end > size or (block.position, block.first_offset) != (index.position, index.due):
-                break
-            index.add(block)
+        try:
+            for block in _entries(file, size):
+                place = index.position, index.due
+                if block is None or block.end > size or (block.position, block.first_offset) != place:
+                    break
+                index.add(block)
+        finally:
+            file.close()
         while index.blocks and not check_block(segment_file, index.blocks[-1]):
             index = BlockIndex(first_offset, index.blocks[: len(index.blocks) // 2])
         return index
@@ -263,21 +279,17 @@ class IndexFile:
             file = self._disk.open(self.path, "read")
         except (FileNotFoundError, NotADirectoryError):
             return []
+        found: list[Block] = []
         try:
-            data = file.read(file.status().size, 0)
+            for block in _entries(file, segment_file.status().size):
+                if (
+                    block is not None
+                    and (not found or block.position >= found[-1].end)
+                    and check_block(segment_file, block)
+                ):
+                    found.append(block)
         finally:
             file.close()
-        if data[:HEAD_SIZE] != HEAD:
-            return []
-        found: list[Block] = []
-        for at in range(HEAD_SIZE, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
-            block = Block.unpack(data[at : at + ENTRY_SIZE])
-            if (
-                block is not None
-                and (not found or block.position >= found[-1].end)
-                and check_block(segment_file, block)
-            ):
-                found.append(block)
         return found
 
     def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:

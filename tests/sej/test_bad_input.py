@@ -39,7 +39,7 @@ def test_a_path_that_is_a_file_is_named(opener: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("opener", [*OPENERS, "Writer"])
 def test_a_path_below_a_file_is_an_error_of_ours_or_of_the_system(opener: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"precious")
-    with pytest.raises((NotAJournalError, NotADirectoryError, FileExistsError)):
+    with pytest.raises((NotAJournalError, NotADirectoryError, sej.FileTypeError)):
         OPENERS.get(opener, sej.Writer)(tmp_path / "file" / "below")
     assert (tmp_path / "file").read_bytes() == b"precious"
 
