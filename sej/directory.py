@@ -5,12 +5,13 @@
     jnl/0123456789abcdef.jnl   segments, named by their first offset; nothing foreign is ever put here
     jnl.lck                    the writer's lock; names its holder
     ofs/NAME.ofs, NAME.lck     kept offsets of readers and their locks
+    ofs/NAME.check             their twins, with a checksum
     kept/                      cut tails and damaged bytes: nothing is ever thrown away
     tmp/                       files before their rename
     idx/                       the sidecar index, one file a segment; rebuilt at any time
     gaps/                      gaps that a repair recorded
     txn/                       pending and done batches of ``append_once``
-    id                         16 random bytes: this journal's identity
+    id                         16 random bytes and their checksum: this journal's identity
 
 Source: the SEJ document, "SEJ Directory"; everything but ``jnl/``, ``jnl.lck`` and ``ofs/`` is ours, and the original
 does not look at it. Looking creates nothing.

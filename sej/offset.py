@@ -3,6 +3,7 @@
 ``ofs/NAME.ofs`` holds 8 bytes, big endian: the next offset to read (source: the SEJ document, "Offset"). It is replaced
 by temporary file, sync and rename, so it is always old or new. Zero bytes: the reader never committed, and its default
 applies; one to seven bytes are an error. ``ofs/NAME.lck`` lets one process at a time be the reader of that name.
+``ofs/NAME.check`` is a checksummed twin (:mod:`sej.twin`), so that a changed byte is noticed.
 
 Before an offset is made durable the journal is synced up to it: a kept offset must not outlive its messages.
 """
@@ -17,14 +18,14 @@ from typing import Final, Self
 from sej.checks import DISK, START, one_of, refuse_pickling, require
 from sej.checks import OFFSET as AN_OFFSET
 from sej.directory import Directory, check_name
-from sej.disk import OS, Disk, replace_file
-from sej.errors import BadOffsetFileError, ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
-from sej.format import OFFSET, OFFSET_SIZE
+from sej.disk import OS, Disk
+from sej.errors import ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
 from sej.journal import Journal, Tail
 from sej.locks import Lock
 from sej.maintenance import readers_lock
 from sej.medium import sync_up_to
 from sej.message import FIRST, LAST, Start
+from sej.twin import drop_twin, keep_offset, read_kept
 
 __all__ = ["Offset", "kept_offsets", "read_offset"]
 
@@ -77,7 +78,7 @@ class Offset:
 
         Raises:
             LockedError: another process is this reader.
-            BadOffsetFileError: the file has one to seven bytes.
+            BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
             OffsetBeyondEndError: the kept offset lies behind the journal's end.
             InvalidNameError: the name could leave ``ofs/``, or its lock is that of a work queue.
             JournalNotFoundError: there is no journal.
@@ -165,9 +166,11 @@ class Offset:
         return f"<sej.Offset {self.path!r} {self.name!r} value={self._value}>"
 
     def _open(self, default: int | Start) -> int:
-        kept = _read(self._disk, self._file_path)
+        kept = read_kept(self._directory, self.name)
         self._kept = kept is not None
         if kept is None:
+            if self._disk.status(self._file_path) is None:
+                drop_twin(self._directory, self.name)
             self._disk.open(self._file_path, "append").close()  # retention counts this reader from now on
             if default is LAST:
                 end = self._tail.end_offset()
@@ -196,10 +199,10 @@ class Offset:
     def _keep(self, offset: int) -> None:
         self._lock.check()
         sync_up_to(self._directory, offset, self._tail)
-        temporary = self._directory.at("tmp", f"{self.name}.ofs")
         if self._disk.status(self._directory.at("tmp")) is None:
             self._disk.mkdir(self._directory.at("tmp"))
-        replace_file(self._disk, temporary, self._file_path, OFFSET.pack(offset))
+        is_queue = self._disk.status(self._directory.at("ofs", f"{self.name}.queue")) is not None
+        keep_offset(self._directory, self.name, offset, strict=is_queue)
         self._value = offset
         self._kept = True
 
@@ -208,32 +211,11 @@ def _check_offset(offset: int) -> None:
     AN_OFFSET("offset", offset)
 
 
-def _read(disk: Disk, path: str) -> int | None:
-    try:
-        file = disk.open(path, "read")
-    except FileNotFoundError:
-        return None
-    try:
-        data = file.read(OFFSET_SIZE + 1, 0)
-    finally:
-        file.close()
-    if not data:
-        return None
-    if len(data) != OFFSET_SIZE:
-        raise BadOffsetFileError(
-            f"a kept offset has {OFFSET_SIZE} bytes, this file has {len(data)}{'+' if len(data) > OFFSET_SIZE else ''}:"
-            " write the right offset with `sej reset`, or remove the file so that the reader starts at its default",
-            path=path,
-        )
-    value: int = OFFSET.unpack(data)[0]
-    return value
-
-
 def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> int | None:
     """A reader's kept offset, without its lock; None: it never committed.
 
     Raises:
-        BadOffsetFileError: the file has one to seven bytes.
+        BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
         InvalidNameError: the name could leave ``ofs/``.
         JournalNotFoundError: there is no journal.
     """
@@ -241,7 +223,7 @@ def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> 
     directory = Directory(path, disk)
     check_name(name, "a reader's name")
     directory.require()
-    return _read(disk, directory.at("ofs", f"{name}.ofs"))
+    return read_kept(directory, name)
 
 
 def kept_offsets(directory: Directory) -> dict[str, int | None]:
@@ -252,5 +234,5 @@ def kept_offsets(directory: Directory) -> dict[str, int | None]:
     for entry in directory.disk.list(directory.at("ofs")):
         match = _OFS.fullmatch(entry)
         if match:
-            found[match[1]] = _read(directory.disk, directory.at("ofs", entry))
+            found[match[1]] = read_kept(directory, match[1])
     return found

@@ -85,18 +85,19 @@ def dedupe_record(key: bytes, offset: int, until: int, check: int) -> bytes:
     return record(DEDUPE, offset, a, until, slot=slot, extra=check)
 
 
-def head(epoch: int) -> bytes:
-    """The first 40 bytes of a log."""
-    body = HEAD_BODY.pack(MAGIC, VERSION, epoch, b"")
+def head(epoch: int, name: str = "") -> bytes:
+    """The first 40 bytes of the log of a queue with this name; of no queue's if there is none."""
+    body = HEAD_BODY.pack(MAGIC, VERSION, epoch, crc32c(name.encode()), b"")
     return body + CHECK.pack(crc32c(body))
 
 
-def read_head(data: bytes) -> int | None:
-    """The epoch that a log's first bytes name; None: they are no head of this version."""
+def read_head(data: bytes, name: str) -> int | None:
+    """The epoch that a log's first bytes name; None: they are not a head of this version, or another queue's."""
     if len(data) < RECORD_SIZE:
         return None
-    magic, version, epoch, _, _ = HEAD.unpack_from(data)
-    return epoch if (magic, version, crc32c(data[:RECORD_SIZE])) == (MAGIC, VERSION, CHECKED) else None
+    magic, version, epoch, queue, _, _ = HEAD.unpack_from(data)
+    sound = (magic, version, crc32c(data[:RECORD_SIZE])) == (MAGIC, VERSION, CHECKED)
+    return epoch if sound and queue in (0, crc32c(name.encode())) else None
 
 
 class Checked(NamedTuple):

@@ -2,13 +2,14 @@
 
 A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. Integers are big endian::
 
-    head   = "SEJQUEUE" version(u32) epoch(u32) reserved(20) check(u32)
+    head   = "SEJQUEUE" version(u32) epoch(u32) queue(u32) reserved(16) check(u32)
     record = kind(u8) band(i8) attempt(u16) slot(u32) offset(u64) a(u64) b(u64) extra(u32) check(u32)
 
 ``check`` is the CRC32C of the 36 bytes before it, lowest byte first, so that the CRC32C of a whole record is always
-:data:`CHECKED`. ``epoch`` is a random number that changes when the state was rebuilt:
-leases given before are void. Times are nanoseconds of the boot-time clock of the last :data:`BOOT`; what each kind
-means by its fields stands in :data:`KINDS` and in docs/formats/queue.md.
+:data:`CHECKED`. ``epoch`` is a random number that changes when the state was rebuilt: leases given before are void.
+``queue`` is the CRC32C of the queue's name, and 0 in logs of older versions. Times are nanoseconds of the boot-time
+clock of the last :data:`BOOT`; what each kind means by its fields stands in :data:`KINDS` and in
+docs/formats/queue.md.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ MAGIC: Final = b"SEJQUEUE"
 VERSION: Final = 1
 RECORD_SIZE: Final = 40
 """Of the head too, so that every record starts at a multiple of it."""
-HEAD_BODY: Final = struct.Struct(">8sII20s")
-HEAD: Final = struct.Struct(">8sII20sI")
+HEAD_BODY: Final = struct.Struct(">8sIII16s")
+HEAD: Final = struct.Struct(">8sIII16sI")
 RECORD_BODY: Final = struct.Struct(">BbHIQQQI")
 RECORD: Final = struct.Struct(">BbHIQQQI4x")
 """A record that was checked."""

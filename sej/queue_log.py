@@ -12,13 +12,10 @@ What it promises:
   journal does not hold the newest message that the log knows (the machine lost power before either was synced), what
   the log says of those that were lost is forgotten: others come in their place.
 - The kept offset, ``ofs/NAME.ofs``, is never above the first message that is not done.
-- Whatever ends an operation in the middle, a signal's handler included, leaves ``unsure`` True, because it is True from
-  the operation's beginning to its end. The next operation reads the log again.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from typing import Final
@@ -27,7 +24,6 @@ from sej.directory import Directory
 from sej.disk import File, replace_file
 from sej.durable import KeptPosition, renew
 from sej.errors import ClosedError, CorruptionError, OffsetBeyondEndError, SejError, WriterFailedError
-from sej.format import OFFSET
 from sej.journal import Journal, Tail
 from sej.maintenance import readers_lock
 from sej.medium import sync_up_to
@@ -43,7 +39,7 @@ from sej.queue_replay import apply, good_bytes
 from sej.queue_snapshot import snapshot
 from sej.queue_state import QueueState
 from sej.recovery import keep
-from sej.syncing import is_failure
+from sej.twin import drop_twin, keep_offset
 from sej.work import require_known
 
 __all__ = ["QueueLog", "queue_names", "register_queue"]
@@ -61,8 +57,6 @@ class QueueLog:
         epoch: of the log; a lease of another epoch is void.
         recovered: what opening found damaged, or None.
         appended: how many bytes this process has appended.
-        unsure: whether the state may not be what the log says; so it is while an operation changes it.
-        guard: the queue's lock; its ``release`` is for the ``finally`` of an operation.
     """
 
     def __init__(
@@ -93,15 +87,32 @@ class QueueLog:
         self._position = 0
         self._compacted_bytes = self._synced_to = 0
         self._failure: BaseException | None = None
-        self.unsure = True
+        self._unsure = False
         self._file: File | None = None
-        self.guard = QueueLock(directory, name, self._read_ahead)
+        self._lock = QueueLock(directory, name, self._read_ahead)
+        self.lock()
         try:
-            self.guard.take()
             self._open(first=True)
-            self.unsure = False
         finally:
-            self.guard.release()
+            self.unlock()
+
+    # --- the lock
+
+    def lock(self) -> None:
+        """Take the queue's lock; held for one operation."""
+        self._lock.take()
+
+    def unlock(self) -> None:
+        """Let go of it."""
+        self._lock.release()
+
+    def check_lock(self) -> None:
+        """Make sure, from time to time, that the lock file is still the one that others lock."""
+        self._lock.check()
+
+    def doubt(self) -> None:
+        """Something ended an operation in the middle: the state is read anew before the next one."""
+        self._unsure = True
 
     def _read_ahead(self) -> bool:
         """Without the lock: apply whole, good records; whatever else is there is the business of who has the lock.
@@ -109,7 +120,7 @@ class QueueLog:
         The log only grows, so that less is left to be read by one process at a time.
         """
         file = self._file
-        if file is None or self._failure is not None or self.unsure:
+        if file is None or self._failure is not None or self._unsure:
             return False
         size = file.status().size - self._position
         if size < RECORD_SIZE:
@@ -121,32 +132,31 @@ class QueueLog:
 
     def _take_up(self, records: bytes | memoryview) -> None:
         """Apply what stands at the position: both change, or the state is in doubt."""
-        before, self.unsure = self.unsure, True
+        before, self._unsure = self._unsure, True
         apply(self.state, records)
         self._position += len(records)
-        self.unsure = before
+        self._unsure = before
 
     # --- under the lock
 
     def catch_up(self) -> None:
-        """Take in what the others wrote, and begin an operation: whoever ends it well sets ``unsure`` to False.
+        """Take in what the others wrote.
 
         Raises:
             WriterFailedError: a write of this process failed before.
         """
         if self._failure is not None:
             raise self._failed(self._failure) from self._failure
-        before, self.unsure = self.unsure, True
-        if before:
+        if self._unsure:
             self._open()
             return
         file = self._file
         assert file is not None
         status = file.status()
         if status.size == self._position and status.links:
-            self.guard.noticed(False)
+            self._lock.noticed(False)
             return
-        self.guard.noticed(True)
+        self._lock.noticed(True)
         if not status.links or status.size < self._position:
             self._open()
         else:
@@ -159,14 +169,17 @@ class QueueLog:
             WriterFailedError: the write failed; the queue is to be opened anew.
         """
         data = records[0] if len(records) == 1 else b"".join(records)
-        assert self._file is not None and self.unsure
+        assert self._file is not None
+        before, self._unsure = self._unsure, True
         try:
             self._file.write(data)
         except OSError as error:
-            raise self._broken(error) from error
+            self._failure = error
+            raise self._failed(error) from error
         self.appended += len(data)
         apply(self.state, data)
         self._position += len(data)
+        self._unsure = before
 
     @property
     def large(self) -> bool:
@@ -179,14 +192,16 @@ class QueueLog:
             self.keep_head()
             self._replace(self.epoch)
         except OSError as error:
-            raise self._broken(error) from error
+            self._failure = error
+            raise self._failed(error) from error
 
     def purge(self, end: int) -> None:
         """Throw away what waits below end: durable first, or what is put there after a loss of power would go, too."""
         try:
             sync_up_to(self._directory, end, self.tail)
         except OSError as error:
-            raise self._broken(error) from error
+            self._failure = error
+            raise self._failed(error) from error
         self.append(record(PURGE, self.state.frontier, max(end, self.state.frontier)))
         self.compact()
 
@@ -200,7 +215,7 @@ class QueueLog:
         if void:  # forgotten before retention may take what tells so
             self.append(*void)
         self._disk.mkdir(self._directory.at("tmp"))
-        replace_file(self._disk, self._directory.at("tmp", f"{self._name}.ofs"), self.ofs_path, OFFSET.pack(value))
+        keep_offset(self._directory, self._name, value, strict=True)
         self.append(record(KEPT, value, b=self._clock.boot_ns()))
 
     def _compare_keys(self, value: int) -> None:
@@ -242,9 +257,7 @@ class QueueLog:
             try:
                 renew(self._disk, file, *doubt, check=self._check_renewed, piece_bytes=_READ_BYTES)
                 file.sync()
-            except OSError as error:
-                if error.errno != errno.EBADF:
-                    raise
+            except ValueError as error:  # its descriptor is -1
                 raise ClosedError("the queue was closed before its log was synced", path=self.path) from error
             if doubt is self._in_doubt:
                 self._in_doubt = (0, 0)
@@ -268,7 +281,8 @@ class QueueLog:
         try:
             self.sync()
         except OSError as error:
-            raise self._broken(error) from error
+            self.fail(error)
+            raise self._failed(error) from error
 
     def fail(self, error: BaseException) -> None:
         """Take note that a sync failed: nobody knows what is on disk."""
@@ -280,21 +294,22 @@ class QueueLog:
         return self._failure is not None
 
     def close(self) -> None:
-        """Close the files; a second time does nothing."""
+        """Close the files."""
         if self._file is not None:
             self._file.close()
-        self.guard.close()
+        self._lock.close()
 
     # --- opening
 
     def _open(self, *, first: bool = False) -> None:
         """Read the whole log, or make one."""
+        self._unsure = True
         file = self._disk.open(self.path, "append")
         self._file = file
         self.state = QueueState()
         self._position = self._compacted_bytes = 0
         size = file.status().size
-        epoch = read_head(file.read(RECORD_SIZE, 0))
+        epoch = read_head(file.read(RECORD_SIZE, 0), self._name)
         if epoch is None:
             reason = f"{size} bytes that begin with no head of a queue's log" if size else ""
             self._rebuild(reason)
@@ -308,6 +323,7 @@ class QueueLog:
         if self._file is file:
             self._find_doubt(file)
         self._boot()
+        self._unsure = False
 
     def _find_doubt(self, file: File) -> None:
         """What was written before this process opened the log, and is not known to be on the medium."""
@@ -333,9 +349,10 @@ class QueueLog:
     def _good_behind(self, file: File, position: int, size: int) -> bool:
         while position < size:
             data = file.read(min(_READ_BYTES, size - position), position)
-            good, damaged = good_bytes(data)
-            if good or damaged:
-                return True
+            if data.count(0) != len(data):  # zeros, which may be many, are no records
+                good, damaged = good_bytes(data)
+                if good or damaged:
+                    return True
             position += _READ_BYTES
         return False
 
@@ -420,13 +437,14 @@ class QueueLog:
             self.append(boot_record(boot_id, began, self._clock.boot_ns()))
 
     def _replace(self, epoch: int) -> None:
+        before, self._unsure = self._unsure, True
         state = self.state
         end = self.tail.end_offset()
         if state.frontier > end:
             state.frontier = end  # only where the journal lost messages
         ahead = 0 if state.ahead is None else min(state.ahead[0] + 1, end)
         sync_up_to(self._directory, max(state.frontier, ahead), self.tail)
-        data = head(epoch) + b"".join(snapshot(state, self._clock.boot_ns(), end))
+        data = head(epoch, self._name) + b"".join(snapshot(state, self._clock.boot_ns(), end))
         self._disk.mkdir(self._directory.at("tmp"))
         replace_file(self._disk, self._directory.at("tmp", f"{self._name}.queue"), self.path, data)
         self._file = self._disk.open(self.path, "append")  # the old one closes when nobody syncs it any more
@@ -437,16 +455,10 @@ class QueueLog:
         fresh = QueueState()
         apply(fresh, memoryview(data)[RECORD_SIZE:])
         self.state = fresh
+        self._unsure = before
 
     def _fresh_epoch(self) -> int:
         return int.from_bytes(os.urandom(4), "big")
-
-    def _broken(self, error: OSError) -> Exception:
-        """What is to be raised after a write or a sync; an interrupt is handed on, and says nothing of the disk."""
-        if not is_failure(error):
-            return error
-        self.fail(error)
-        return self._failed(error)
 
     def _failed(self, error: BaseException) -> WriterFailedError:
         return WriterFailedError(
@@ -471,6 +483,8 @@ def register_queue(directory: Directory, name: str, create: bool | None) -> None
     """
     with readers_lock(directory):
         require_known(name, queue_names(directory), create, directory.path)
+        if directory.disk.status(directory.at("ofs", f"{name}.ofs")) is None:
+            drop_twin(directory, name)
         for path in (directory.at("ofs", f"{name}.ofs"), directory.at("ofs", f"{name}{_SUFFIX}")):
             if directory.disk.status(path) is None:
                 directory.disk.open(path, "append").close()

@@ -201,10 +201,12 @@ def _ask(yes: bool) -> None:
 def _set_aside(directory: Path, name: str, *, keep: bool) -> None:
     """Take away a reader's file while nobody is that reader; keep: into ``kept/``."""
     from sej.locks import Lock
+    from sej.twin import drop_twin
 
     places = Directory(directory, OS)
     path = places.at("ofs", f"{name}.ofs")
     with Lock(places.at("ofs", f"{name}.lck"), what=f"reader {name!r}"), readers_lock(places):
+        drop_twin(places, name)
         if keep:
             OS.mkdir(places.at("kept"))
             OS.rename(path, places.at("kept", f"{name}.ofs"))

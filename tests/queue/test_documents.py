@@ -53,6 +53,7 @@ def test_the_dump_is_that_of_the_codec() -> None:
 def test_short_cuts_write_what_record_writes() -> None:
     assert done_record(7) == record(DONE, 7, 8)
     assert lease_record(3, 9, 5, 2, 77) == record(LEASE, 3, 9, 5, attempt=1, slot=2, extra=77)
-    assert read_head(head(42)) == 42
-    assert read_head(head(42)[:-1] + b"x") is None
+    assert read_head(head(42), "jobs") == read_head(head(42, "jobs"), "jobs") == 42
+    assert read_head(head(42)[:-1] + b"x", "jobs") is None
+    assert read_head(head(42, "jobs"), "mails") is None
     assert RECORD.unpack(record(LEASE, 3, 9, 5, band=-3, attempt=1)) == (LEASE, -3, 1, 0, 3, 9, 5, 0)

@@ -684,7 +684,7 @@ class TestDamage:
         whole = self.log(tmp_path).read_bytes()
         for cut in range(0, len(whole), 7):
             self.log(tmp_path).write_bytes(whole[:cut])
-            (tmp_path / "ofs" / "worker.ofs").write_bytes(b"")
+            (tmp_path / "ofs" / "worker.ofs").unlink()
             with opened(tmp_path, clock) as q:
                 found = values(q)
                 assert found[-4:] == [b"6", b"7", b"8", b"9"], cut
@@ -694,7 +694,7 @@ class TestDamage:
         whole = self.log(tmp_path).read_bytes()
         for at in range(0, len(whole), 3):
             self.log(tmp_path).write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
-            (tmp_path / "ofs" / "worker.ofs").write_bytes(b"")
+            (tmp_path / "ofs" / "worker.ofs").unlink()
             with opened(tmp_path, clock) as q:
                 if at < len(whole) - RECORD_SIZE:
                     assert q.recovered is not None

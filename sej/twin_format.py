@@ -1,0 +1,28 @@
+r"""The layout of the twin of a kept offset, ``ofs/NAME.check``: constants, and nothing else.
+
+Two slots, at bytes 0 and 512, so that no sector holds parts of both. Integers are big endian::
+
+    slot = "SEJTWIN\0" reader(u32) strict(u32) sequence(u64) offset(u64) inode(u64) mtime(i64) check(u32)
+
+``reader`` is the CRC32C of the reader's name. ``offset`` is what ``NAME.ofs`` holds when its file has that inode and
+that time of change, in ns; :data:`NOTHING`: it is empty. ``strict`` is 1 where no other program writes the file.
+``check`` is the CRC32C of the 48 bytes before it. The slot with the higher sequence is the newer one.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+__all__ = ["CHECK", "MAGIC", "NOTHING", "SLOT", "SLOT_BODY", "SLOT_SIZE", "STRIDE", "TWIN_BYTES"]
+
+MAGIC: Final = b"SEJTWIN\0"
+SLOT_BODY: Final = struct.Struct(">8sIIQQQq")
+CHECK: Final = struct.Struct(">I")
+SLOT: Final = struct.Struct(">8sIIQQQqI")
+SLOT_SIZE: Final = 52
+STRIDE: Final = 512
+TWIN_BYTES: Final = STRIDE + SLOT_SIZE
+NOTHING: Final = 2**64 - 1
+
+assert SLOT.size == SLOT_SIZE == SLOT_BODY.size + CHECK.size

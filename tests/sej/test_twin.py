@@ -1,0 +1,175 @@
+"""The twin of a kept offset: a changed byte is noticed, another program's commit is not taken for one."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.directory import Directory
+from sej.disk import OS
+from sej.twin import keep_offset, twin_path
+from tests.crash.disk import CrashDisk
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    with sej.Writer(tmp_path, segment_bytes=100) as w:
+        w.append_many([b"v"] * 40)
+    with sej.Offset(tmp_path, "reader") as kept:
+        kept.commit(8)
+        kept.commit(9)
+    return tmp_path
+
+
+def ofs(path: Path, name: str = "reader") -> Path:
+    return path / "ofs" / f"{name}.ofs"
+
+
+def as_a_medium(path: Path, data: bytes) -> None:
+    """Change a file's bytes, and nothing else of it."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.truncate(len(data))
+        file.write(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def flips(data: bytes) -> Iterator[bytes]:
+    for bit in range(8 * len(data)):
+        yield (int.from_bytes(data, "big") ^ 1 << bit).to_bytes(len(data), "big")
+
+
+def test_every_flipped_bit_of_an_offset_is_noticed(journal: Path) -> None:
+    for data in flips((9).to_bytes(8, "big")):
+        as_a_medium(ofs(journal), data)
+        with pytest.raises(sej.BadOffsetFileError, match="but 9 was written"):
+            sej.read_offset(journal, "reader")
+        with pytest.raises(sej.BadOffsetFileError):
+            sej.Offset(journal, "reader")
+    first = sej.Journal(journal).first_offset
+    assert sej.Journal(journal).clean(max_bytes=1) == []
+    assert sej.Journal(journal).first_offset == first
+
+
+def test_an_offset_that_was_emptied_is_noticed(journal: Path) -> None:
+    as_a_medium(ofs(journal), b"")
+    with pytest.raises(sej.BadOffsetFileError, match="empty, though the reader has kept offset 9"):
+        sej.Offset(journal, "reader", sej.LAST)
+
+
+def test_the_original_may_move_a_reader_between_ours(journal: Path) -> None:
+    for offset in (5, 17):  # in place, and by a new file
+        ofs(journal).write_bytes(offset.to_bytes(8, "big"))
+        assert sej.read_offset(journal, "reader") == offset
+        ofs(journal).unlink()
+        ofs(journal).write_bytes((offset + 1).to_bytes(8, "big"))
+        with sej.Offset(journal, "reader") as kept:
+            assert kept.value == offset + 1
+            kept.commit(offset + 2)
+        for data in flips((offset + 2).to_bytes(8, "big")):
+            as_a_medium(ofs(journal), data)
+            with pytest.raises(sej.BadOffsetFileError):
+                sej.read_offset(journal, "reader")
+        as_a_medium(ofs(journal), (offset + 2).to_bytes(8, "big"))
+
+
+def test_a_reader_that_is_removed_begins_again(journal: Path) -> None:
+    ofs(journal).unlink()
+    sej.Offset(journal, "reader").close()
+    with sej.Offset(journal, "reader") as kept:
+        assert kept.value == 0
+
+
+def test_a_journal_without_twins_is_read_and_gets_them(journal: Path) -> None:
+    twin = journal / "ofs" / "reader.check"
+    twin.unlink()
+    with sej.Offset(journal, "reader") as kept:
+        assert kept.value == 9
+        kept.commit(10)
+    assert twin.exists()
+    as_a_medium(ofs(journal), (11).to_bytes(8, "big"))
+    with pytest.raises(sej.BadOffsetFileError):
+        sej.read_offset(journal, "reader")
+
+
+def test_a_damaged_twin_harms_nothing(journal: Path) -> None:
+    twin = journal / "ofs" / "reader.check"
+    sound = twin.read_bytes()
+    for data in (b"", b"x", bytes(len(sound)), sound[:40], sound + bytes(10**6), *list(flips(sound))[::7]):
+        twin.write_bytes(data)
+        assert sej.read_offset(journal, "reader") == 9
+    with sej.Offset(journal, "reader") as kept:
+        kept.commit(10)
+    as_a_medium(ofs(journal), (11).to_bytes(8, "big"))
+    with pytest.raises(sej.BadOffsetFileError):
+        sej.read_offset(journal, "reader")
+
+
+def test_a_copied_journal_is_read(journal: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    copy = tmp_path_factory.mktemp("copy")
+    (copy / "jnl").mkdir()
+    (copy / "ofs").mkdir()
+    for path in [*(journal / "jnl").iterdir(), ofs(journal), journal / "ofs" / "reader.check"]:
+        (copy / path.parent.name / path.name).write_bytes(path.read_bytes())
+    with sej.Offset(copy, "reader") as kept:
+        assert kept.value == 9
+        kept.commit(10)
+    assert sej.read_offset(copy, "reader") == 10
+
+
+def test_a_queue_believes_nobody_else(tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path, "jobs") as q:
+        for n in range(9):
+            q.put(b"%d" % n)
+        for item in q.get_many(5, timeout=0):
+            item.done()
+    before = ofs(tmp_path, "jobs").read_bytes()
+    for data in flips(before):
+        ofs(tmp_path, "jobs").write_bytes(data)  # not as a medium: by another program
+        with pytest.raises(sej.SejError):
+            sej.open_queue(tmp_path, "jobs")
+    ofs(tmp_path, "jobs").write_bytes(before)
+    with sej.open_queue(tmp_path, "jobs") as q:
+        assert [item.value for item in q.get_many(9, timeout=0)] == [b"5", b"6", b"7", b"8"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_every_crash_of_a_commit_leaves_an_offset_that_can_be_read(strict: bool) -> None:
+    disk = CrashDisk()
+    with sej.Writer("/j", disk=disk) as w:
+        w.append_many([b"v"] * 9)
+    disk.mkdir("/j/tmp")
+    directory = Directory("/j", disk)
+    disk.open(directory.at("ofs", "r.ofs"), "append").close()
+    since = len(disk.trace)
+    for offset in (3, 4, 5):
+        keep_offset(directory, "r", offset, strict=strict)
+        disk.mark(offset)
+    count = 0
+    for crash in disk.crash_states(since=since):
+        count += 1
+        said = crash.marks[-1] if crash.marks else None
+        found = sej.read_offset("/j", "r", disk=crash.disk)
+        assert found == said or found == (said or 2) + 1
+        with sej.Offset("/j", "r", disk=crash.disk) as kept:  # and it goes on from there
+            kept.commit(6)
+        assert sej.read_offset("/j", "r", disk=crash.disk) == 6
+    assert count > 10
+
+
+def test_readers_without_the_lock_see_old_or_new_and_no_damage(journal: Path) -> None:
+    """Any number of commits between reading the offset and reading its twin."""
+    directory = Directory(journal, OS)
+    real = OS.open
+    commits = iter(range(10, 14))
+
+    class Racing(type(OS)):  # type: ignore[misc]
+        def open(self, path: str | os.PathLike[str], mode: str) -> object:
+            if os.fspath(path) == twin_path(directory, "reader") and (offset := next(commits, None)):
+                keep_offset(directory, "reader", offset, strict=True)
+                keep_offset(directory, "reader", offset + 10, strict=True)
+            return real(path, mode)  # type: ignore[arg-type]
+
+    assert sej.read_offset(journal, "reader", disk=Racing()) in range(10, 24)
