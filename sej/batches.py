@@ -16,7 +16,6 @@ batch has two spans, and ``done`` says so.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -26,9 +25,10 @@ from sej.checks import COUNT
 from sej.checksum import crc32c
 from sej.codec import encode, measure
 from sej.directory import Directory, check_name, containing
-from sej.disk import replace_file
+from sej.disk import read_small, replace_file
 from sej.errors import BatchConflictError, CorruptionError, DecodeError
 from sej.message import BytesLike, Message
+from sej.sealed import seal, unseal
 from sej.segment import SegmentReader
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = ["KEPT_BATCHES", "Batches"]
 
 KEPT_BATCHES: Final = 256
 """So many batches of a name are remembered; an older number is refused, not appended again."""
+_TXN_BYTES: Final = 1 << 20
 _CHUNK_MESSAGES: Final = 4096
 _CHUNK_BYTES: Final = 1 << 20
 _UNKNOWN: Final = -1
@@ -170,7 +171,13 @@ class Batches:
             return
         for entry in self._disk.list(self._directory.at("txn")):
             if entry.endswith(".intent"):
-                self._finish(writer, self._read(entry))
+                intent = self._read(entry)
+                if f"{intent['name']}.intent" != entry:  # a checksum of an older version, which has no name in it
+                    raise CorruptionError(
+                        f"this file is named for another batch than it holds, one of {intent['name']!r}: rename it",
+                        path=self._directory.at("txn", entry),
+                    )
+                self._finish(writer, intent)
 
     def _finish(self, writer: Writer, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
         """Steps 3 and 4, from wherever they stopped; fresh: nothing has stopped, the staged rows are what they were."""
@@ -326,21 +333,17 @@ class Batches:
         self._done[name] = known
 
     def _replace(self, entry: str, content: dict[str, Any]) -> None:
-        body = json.dumps(content, separators=(",", ":")).encode()
         for directory in ("txn", "tmp"):
             self._disk.mkdir(self._directory.at(directory))
-        data = b"%08x %s\n" % (crc32c(body), body)
+        data = seal(entry, content)
         replace_file(self._disk, self._directory.at("tmp", entry), self._directory.at("txn", entry), data)
 
     def _read(self, entry: str) -> dict[str, Any]:
         path = self._directory.at("txn", entry)
-        file = self._disk.open(path, "read")
+        data = read_small(self._disk, path, _TXN_BYTES)
         try:
-            data = file.read(file.status().size, 0)
-        finally:
-            file.close()
-        check, _, body = data.rstrip(b"\n").partition(b" ")
-        if check != b"%08x" % crc32c(body):
-            raise CorruptionError("the checksum of this file is wrong: move it away to go on without it", path=path)
-        content: dict[str, Any] = json.loads(body)
-        return content
+            return unseal(path, data, unnamed=True)
+        except ValueError as error:
+            raise CorruptionError(
+                f"no batches can be read from this file ({error}): move it away to go on without it", path=path
+            ) from error

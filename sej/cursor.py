@@ -413,9 +413,10 @@ class Cursor:
 
     def _between(self, reader: SegmentReader, following: int, contained: bool) -> bool:
         """The due offset is neither in this segment nor in the next one."""
-        gap = next((gap for gap in read_gaps(self._directory) if gap.start <= reader.due < gap.stop), None)
+        due = max(reader.due, self.due)  # a recorded gap that was passed may end before the next segment
+        gap = next((gap for gap in read_gaps(self._directory) if gap.start <= due < gap.stop), None)
         if gap is not None:
-            return self._pass_gap(gap._replace(start=max(self.due, reader.due), stop=min(gap.stop, following)))
+            return self._pass_gap(gap._replace(start=due, stop=min(gap.stop, following)))
         if not contained:
             self._too_small(following)
         if self._on_corruption == "skip" and reader.rest() > 0:
@@ -431,15 +432,15 @@ class Cursor:
             )
         else:
             error = OffsetGapError(
-                f"messages {reader.due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the"
+                f"messages {due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the"
                 f" next one starts with {following}; `sej repair` records the gap",
                 path=reader.path,
                 position=reader.position,
-                offset=reader.due,
+                offset=due,
             )
         if self._on_corruption == "raise":
             raise error
-        return self._pass_gap(Gap(max(self.due, reader.due), following, str(error)))
+        return self._pass_gap(Gap(due, following, str(error)))
 
     def _pass_gap(self, gap: Gap) -> bool:
         if gap.missing >= 0:  # else it lies before what was asked for

@@ -1,19 +1,22 @@
 """Recorded gaps: stretches of offsets that a repair found lost, so that readers may pass them and say so.
 
-``gaps/<first>.gap`` holds one gap as JSON: first missing offset, the next one that is there, where the damaged bytes
-were kept. The original cannot pass a gap.
+``gaps/<first>.gap`` holds one gap as JSON with a checksum (:mod:`sej.sealed`): first missing offset, the next one that
+is there, where the damaged bytes were kept. The original cannot pass a gap.
 """
 
 from __future__ import annotations
 
-import json
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sej.directory import Directory
-from sej.disk import replace_file
+from sej.disk import read_small, replace_file
 from sej.errors import CorruptionError
+from sej.format import MAX_OFFSET
+from sej.sealed import seal, unseal, whole
 
 __all__ = ["Gap", "read_gaps", "record_gap"]
+
+_GAP_BYTES: Final = 1 << 16
 
 
 class Gap(NamedTuple):
@@ -54,18 +57,21 @@ def read_gaps(directory: Directory) -> list[Gap]:
     for name in directory.disk.list(directory.at("gaps")):
         if name.endswith(".gap"):
             path = directory.at("gaps", name)
-            file = directory.disk.open(path, "read")
+            data = read_small(directory.disk, path, _GAP_BYTES)
             try:
-                row = json.loads(file.read(file.status().size, 0))
-                found.append(Gap(int(row["start"]), int(row["stop"]), str(row["reason"]), row.get("kept")))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                row = unseal(path, data, Gap._fields)
+                start = whole(row["start"], 0, MAX_OFFSET - 1)
+                kept = row["kept"]
+                found.append(
+                    Gap(start, whole(row["stop"], start + 1, MAX_OFFSET), str(row["reason"]), kept and str(kept))
+                )
+            except (ValueError, KeyError) as error:
                 raise CorruptionError(
-                    "no gap can be read from this file; move it to kept/ and run `sej repair`, which records it anew",
+                    f"no gap can be read from this file ({error}); move it to kept/ and run `sej repair`, which records"
+                    " it again",
                     path=path,
                     position=0,
                 ) from error
-            finally:
-                file.close()
     return sorted(found, key=lambda gap: gap[:2])
 
 
@@ -74,5 +80,4 @@ def record_gap(directory: Directory, gap: Gap) -> None:
     for name in ("gaps", "tmp"):
         directory.disk.mkdir(directory.at(name))
     name = f"{gap.start:016x}.gap"
-    data = json.dumps(gap._asdict(), indent=1).encode() + b"\n"
-    replace_file(directory.disk, directory.at("tmp", name), directory.at("gaps", name), data)
+    replace_file(directory.disk, directory.at("tmp", name), directory.at("gaps", name), seal(name, gap._asdict()))

@@ -7,23 +7,36 @@ what is left is always the journal's end without a hole.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Collection
-from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, Self
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Self
 
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
 from sej.directory import Directory, Segment, containing
-from sej.disk import Disk, File, replace_file
-from sej.errors import CorruptionError, InvalidNameError
-from sej.format import OFFSET, OFFSET_SIZE
+from sej.disk import Disk, File, read_small, replace_file
+from sej.errors import BadOffsetFileError, CorruptionError, InvalidNameError
+from sej.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
 from sej.index import Block, BlockIndex, IndexFile, read_blocks
 from sej.recovery import good_end, last_message_start
+from sej.sealed import seal, unseal, whole
+from sej.twin import read_kept
 
-__all__ = ["Retention", "clean", "finish_merge", "merge", "merged_away", "readers_lock", "slowest_reader"]
+__all__ = [
+    "MARKER_BYTES",
+    "Retention",
+    "clean",
+    "finish_merge",
+    "merge",
+    "merged_away",
+    "readers_lock",
+    "slowest_reader",
+]
 
 _COPY_BYTES: Final = 1 << 20
+_UINT32_MAX: Final = 2**32 - 1
+MARKER_BYTES: Final = 1 << 26
+"""At most so many bytes has what a merge or a repair had begun: blocks of a joined segment of 100 GiB."""
 
 
 class _Limits(NamedTuple):
@@ -58,28 +71,19 @@ class Retention(_Limits):
         return super().__new__(cls, max_age_s, max_bytes, keep_segments)
 
 
-def readers_lock(directory: Directory) -> AbstractContextManager[object]:
-    """Let no reader be made or reset backwards, and no segment be removed, by any other process or thread.
+@contextmanager
+def readers_lock(directory: Directory, *, wait: bool = True) -> Iterator[bool]:
+    """Let no reader be made or go backwards, and no segment be taken away, by anybody else.
 
-    Taken when this returns, and given back by the ``with`` block, see :meth:`sej.disk.File.closing`.
+    Yields:
+        Whether it was had: always, unless wait is False and somebody else has it.
     """
-    lock = _readers_lock(directory, wait=True)
-    assert lock is not None
-    return lock
-
-
-def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager[object] | None:
-    """The same; None if another process has the lock and wait is False."""
     directory.disk.mkdir(directory.at("ofs"))
     file = directory.disk.open(directory.at("ofs", ".lock"), "append")
     try:
-        if file.lock(wait=wait, brief=True):
-            return file.closing()
-    except BaseException:
+        yield file.lock(wait=wait, brief=True)
+    finally:
         file.close()
-        raise
-    file.close()
-    return None
 
 
 def slowest_reader(directory: Directory, ignore_readers: Collection[str] = ()) -> tuple[int, str] | None:
@@ -88,13 +92,11 @@ def slowest_reader(directory: Directory, ignore_readers: Collection[str] = ()) -
     for entry in directory.disk.list(directory.at("ofs")):
         name, dot, end = entry.rpartition(".")
         if dot and end == "ofs" and name and name not in ignore_readers:
-            file = directory.disk.open(directory.at("ofs", entry), "read")
             try:
-                data = file.read(OFFSET_SIZE, 0)
-            finally:
-                file.close()
-            # A file that is neither empty nor whole protects everything: nobody knows where its reader stands.
-            kept.append((OFFSET.unpack(data)[0] if len(data) == OFFSET_SIZE else 0, name))
+                offset = read_kept(directory, name)
+            except BadOffsetFileError:  # nobody knows where its reader is: it protects everything
+                offset = None
+            kept.append((offset or 0, name))
     return min(kept, default=None)
 
 
@@ -125,10 +127,9 @@ def clean(
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     removed: list[str] = []
-    lock = _readers_lock(directory, wait=wait)
-    if lock is None:
-        return []
-    with lock:
+    with readers_lock(directory, wait=wait) as had:
+        if not had:
+            return []
         readers = {entry.removesuffix(".ofs") for entry in directory.disk.list(directory.at("ofs"))}
         for name in ignore_readers:
             if name not in readers:
@@ -233,24 +234,31 @@ def _read_marker(directory: Directory) -> _Merge | None:
     marker = directory.at("txn", "merge")
     if disk.status(marker) is None:
         return None
-    file = disk.open(marker, "read")
+    data = read_small(disk, marker, MARKER_BYTES)
     try:
-        plan = json.loads(file.read(file.status().size, 0))
+        plan = unseal(marker, data, ("first_offset", "size", "others", "blocks"))
+        first = whole(plan["first_offset"], 0, MAX_OFFSET)
         return _Merge(
-            directory.segment(int(plan["first_offset"])),
-            int(plan["size"]),
-            [directory.segment(int(first_offset)) for first_offset in plan["others"]],
-            [Block(*map(int, row)) for row in plan["blocks"]],
+            directory.segment(first),
+            whole(plan["size"]),
+            [directory.segment(whole(other, first + 1, MAX_OFFSET)) for other in plan["others"]],
+            [_block(row) for row in plan["blocks"]],
         )
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(
-            "what a merge had begun cannot be read from this file; move it to kept/: the next writer sees by the"
-            " segments themselves what was joined already",
+            f"what a merge had begun cannot be read from this file ({error}); move it to kept/: the next writer sees by"
+            " the segments themselves what was joined already",
             path=marker,
             position=0,
         ) from error
-    finally:
-        file.close()
+
+
+def _block(row: list[Any]) -> Block:
+    position, end, first_offset, messages, check, *times = row
+    return Block(
+        whole(position), whole(end), whole(first_offset), whole(messages, 1, _UINT32_MAX), whole(check, 0, _UINT32_MAX),
+        *(whole(time, NO_TIMESTAMP) for time in times),
+    )  # fmt: skip
 
 
 def _is_joined(directory: Directory, begun: _Merge) -> bool:
@@ -289,7 +297,7 @@ def _join(directory: Directory, group: list[Segment]) -> int:
         file.close()
     first, *others = (segment.first_offset for segment in group)
     plan = {"first_offset": first, "size": size, "others": others, "blocks": _joined_blocks(directory, group)}
-    replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), json.dumps(plan).encode())
+    replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), seal("merge", plan))
     disk.rename(joined, group[0].path)  # the index of the first part is true of it too, as far as it goes
     _finish_merge(directory)
     return len(others)

@@ -9,13 +9,14 @@ import os
 import time
 from typing import Final, NamedTuple
 
+from sej.checksum import crc32c
 from sej.directory import Directory, Segment, is_still
-from sej.disk import File, network_file_system
+from sej.disk import File, network_file_system, read_small, replace_file
 from sej.durable import Kept, KeptPosition, renew
-from sej.errors import JournalNotFoundError, LockedError, NetworkFileSystemError, NotAJournalError
+from sej.errors import CorruptionError, JournalNotFoundError, LockedError, NetworkFileSystemError, NotAJournalError
 from sej.format import NO_TIMESTAMP
 from sej.index import Block, IndexFile, read_blocks
-from sej.index_format import BLOCK_BYTES
+from sej.index_format import BLOCK_BYTES, CHECK
 from sej.medium import durable_position
 from sej.recovery import Recovery, find_damage, keep
 
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 _ID_BYTES: Final = 16
+_ID_SIZES: Final = (_ID_BYTES, _ID_BYTES + CHECK.size)
+"""Without a checksum, as older versions wrote it, and with one."""
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """What a directory without jnl/ may hold and still become a journal."""
 _SYNC_BYTES: Final = 1 << 20
@@ -112,32 +115,41 @@ def _refuse_foreign(directory: Directory) -> None:
                 path=directory.path,
             )
     found = disk.status(directory.at("id"))
-    if found is not None and (found.is_dir or found.size != _ID_BYTES):
+    if found is not None and (found.is_dir or found.size not in _ID_SIZES):
         what = "a directory" if found.is_dir else f"a file of {found.size} bytes"
         raise NotAJournalError(
-            f"a journal's id is a file of {_ID_BYTES} bytes, and this is {what}: if the journal is yours, move it away,"
-            " and the next writer makes another",
+            f"a journal's id is a file of {_ID_SIZES[1]} bytes, and this is {what}: if the journal is yours, move it"
+            " away, and the next writer makes another",
             path=directory.at("id"),
         )
 
 
 def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
-    """The journal's identity, 16 random bytes; None where it has none and create is False."""
-    from sej.disk import replace_file
+    """The journal's identity, 16 random bytes; None where it has none and create is False.
 
-    disk = directory.disk
-    there = disk.status(directory.at("id"))
-    if there is not None and there.size == _ID_BYTES:
-        file = disk.open(directory.at("id"), "read")
-        try:
-            return file.read(_ID_BYTES, 0)
-        finally:
-            file.close()
+    In the file a CRC32C of 4 bytes follows them; versions before it wrote the 16 bytes alone.
+
+    Raises:
+        CorruptionError: the file does not hold an identity, or not the one that was written.
+    """
+    disk, path = directory.disk, directory.at("id")
+    if disk.status(path) is not None:
+        data = read_small(disk, path, _ID_SIZES[1])
+        identity = data[:_ID_BYTES]
+        if data not in (identity, identity + CHECK.pack(crc32c(identity))) or len(identity) != _ID_BYTES:
+            raise CorruptionError(
+                "this is not the identity that was written for this journal: put the file back from a copy; or remove"
+                " it to have the next writer make a new one, with which streams, merges and dead letters take the"
+                " journal for another one",
+                path=path,
+                position=0,
+            )
+        return identity
     if not create:
         return None
     fresh = os.urandom(_ID_BYTES)
     disk.mkdir(directory.at("tmp"))
-    replace_file(disk, directory.at("tmp", "id"), directory.at("id"), fresh)
+    replace_file(disk, directory.at("tmp", "id"), path, fresh + CHECK.pack(crc32c(fresh)))
     return fresh
 
 

@@ -16,23 +16,23 @@ anew, and the report names it.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sej.directory import Directory, Segment
-from sej.disk import File, replace_file
+from sej.disk import File, read_small, replace_file
 from sej.errors import CorruptionError
 from sej.format import MAX_OFFSET
 from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.locks import Lock
-from sej.maintenance import finish_merge, merged_away, readers_lock
+from sej.maintenance import MARKER_BYTES, finish_merge, merged_away, readers_lock
 from sej.medium import sync_segment
 from sej.opening import lock_segment
 from sej.recovery import keep
 from sej.salvage import Plan, Run, plan_segment
+from sej.sealed import seal, unseal, whole
 
 __all__ = ["Repair", "finish_repair", "reindex", "repair"]
 
@@ -152,7 +152,7 @@ def _write_anew(
     names = []
     directory.disk.mkdir(directory.at("tmp"))
     for group in groups:
-        name = f"repair.{group[0].first:016x}"
+        name = _name(group[0].first)
         directory.disk.unlink(directory.at("tmp", name))
         copy = directory.disk.open(directory.at("tmp", name), "new")
         try:
@@ -164,9 +164,7 @@ def _write_anew(
         names.append((name, group[0].first))
     directory.disk.mkdir(directory.at("txn"))
     intent = {"segment": segment.first_offset, "runs": names, "last": last}
-    replace_file(
-        directory.disk, directory.at("tmp", "repair"), directory.at("txn", "repair"), json.dumps(intent).encode()
-    )
+    replace_file(directory.disk, directory.at("tmp", "repair"), directory.at("txn", "repair"), seal("repair", intent))
     finish_repair(directory)
 
 
@@ -184,20 +182,19 @@ def finish_repair(directory: Directory) -> None:
     path = directory.at("txn", "repair")
     if disk.status(path) is None:
         return
-    file = disk.open(path, "read")
+    data = read_small(disk, path, MARKER_BYTES)
     try:
-        intent = json.loads(file.read(file.status().size, 0))
-        damaged = directory.segment(int(intent["segment"]))
-        runs = [(directory.at("tmp", str(name)), directory.segment(int(first))) for name, first in intent["runs"]]
+        intent = unseal(path, data, ("segment", "runs", "last"))
+        damaged = directory.segment(whole(intent["segment"], 0, MAX_OFFSET))
+        runs = [(_staged(directory, first), directory.segment(first)) for first in _starts(intent["runs"])]
         is_last = bool(intent["last"])
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(
-            "what a repair had begun cannot be read from this file; move it to kept/ and run `sej repair` again",
+            f"what a repair had begun cannot be read from this file ({error}); move it to kept/ and run `sej repair`"
+            " again",
             path=path,
             position=0,
         ) from error
-    finally:
-        file.close()
     disk.unlink(IndexFile(directory, damaged).path)
     for staged, segment in reversed(runs):
         if disk.status(staged) is None:
@@ -225,6 +222,22 @@ def finish_repair(directory: Directory) -> None:
         finally:
             file.close()
     disk.unlink(path)
+
+
+def _starts(runs: Any) -> list[int]:
+    """The first offsets of the runs that an intent names, each with the name of its file."""
+    found = [whole(first, 0, MAX_OFFSET) for _, first in runs]
+    if [name for name, _ in runs] != [_name(first) for first in found]:
+        raise ValueError("its runs have other names than their offsets give")
+    return found
+
+
+def _name(first: int) -> str:
+    return f"repair.{first:016x}"
+
+
+def _staged(directory: Directory, first: int) -> str:
+    return directory.at("tmp", _name(first))
 
 
 def _gap(directory: Directory, done: Repair, gap: Gap, known: list[Gap], dry_run: bool) -> None:

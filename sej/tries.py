@@ -4,19 +4,20 @@ The file is there while somebody is at work. Whoever finds one knows that its pr
 that one could have had in hand it notes each message before it is handled, and a message that ended too many processes
 is not tried again.
 
-The note is one line of JSON, written over the one before and never cut first, so that no death leaves nothing. It says
-everything twice: where it was written in part, the digits of two messages are not taken for a third.
+The note is one line of JSON with a checksum (:mod:`sej.sealed`). There is room for two, which are written in turn: a
+death in the middle of a write leaves the note before. A line that was written in part, or has changed, counts for
+nothing. Older versions wrote one line without a checksum.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Final, Self
 
 from sej.directory import Directory
 from sej.disk import File
 from sej.errors import LockLostError
+from sej.sealed import seal, unseal, whole
 
 __all__ = ["Tries"]
 
@@ -54,15 +55,22 @@ class Tries:
         self._file: File | None = None
         self._offset, self._ended = -1, 0
         self._careful_below = -1
+        self._number = self._slot = 0
         with contextlib.suppress(FileNotFoundError):
             self._file = self._disk.open(self._path, "edit")
             self._careful_below = kept + span
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                last = json.loads(self._file.read(4096, 0))
-                offset, ended = int(last["offset"]), int(last["attempts"])
-                again, counted = last.get("again", (offset, ended))
-                if again == offset:
-                    self._offset, self._ended = offset, min(ended, counted)
+            data = self._file.read(2 * _NOTE_BYTES, 0)
+            for slot in (0, 1):
+                with contextlib.suppress(ValueError, KeyError):
+                    self._take(slot, data[slot * _NOTE_BYTES :][:_NOTE_BYTES])
+
+    def _take(self, slot: int, line: bytes) -> None:
+        """Believe a line, if it is a note and newer than the one that is known."""
+        note = unseal(self._path, line.strip(b"\0 \n"), ("offset", "attempts"), optional=("again",))
+        offset, ended, number = whole(note["offset"]), whole(note["attempts"]), whole(note.get("number", 0))
+        if number >= self._number and note.get("again", [offset, ended]) == [offset, ended]:
+            self._offset, self._ended = offset, ended
+            self._number, self._slot = number, 1 - slot
 
     def careful(self, offset: int) -> bool:
         """Whether to go message by message, because a predecessor died around here."""
@@ -83,9 +91,12 @@ class Tries:
             return 0
         ended = self._ended if offset == self._offset else 0
         if ended < max_attempts:
-            note = json.dumps({"offset": offset, "attempts": ended + 1, "again": [offset, ended + 1]})
+            self._number += 1
+            note = {"offset": offset, "attempts": ended + 1, "number": self._number}
+            line = seal(self._path, note).rstrip().ljust(_NOTE_BYTES - 1) + b"\n"
             assert self._file is not None
-            self._file.write_at(note.ljust(_NOTE_BYTES - 1).encode() + b"\n", 0)
+            self._file.write_at(line, self._slot * _NOTE_BYTES)
+            self._slot = 1 - self._slot
         return ended
 
     def remove(self) -> None:

@@ -40,7 +40,7 @@ class Consuming:
 
     def _hook(self, verb: str, file: File | None, data: bytes) -> None:
         if file is not None and file.path.endswith(".tries") and data:
-            note = json.loads(data)
+            note = json.loads(data.partition(b" ")[2])
             self.say("note", self.name, note["offset"], note["attempts"])
         self._die(verb, file, data)
 

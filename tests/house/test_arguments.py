@@ -269,7 +269,7 @@ def test_a_directory_of_another_program_is_left_alone(opener: Callable[[Path], A
         opener(tmp_path)
     assert raised.value.path == str(tmp_path)
     (tmp_path / "jnl").mkdir()
-    with pytest.raises(sej.NotAJournalError, match="16 bytes, and this is a file of 2 bytes") as raised:
+    with pytest.raises(sej.NotAJournalError, match="20 bytes, and this is a file of 2 bytes") as raised:
         opener(tmp_path)
     assert raised.value.path == str(tmp_path / "id")
     assert tree(tmp_path) == before

@@ -11,6 +11,7 @@ import pytest
 
 import sej
 from sej.disk import OS, OsDisk, OsFile
+from sej.sealed import unseal
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments
 
@@ -276,7 +277,7 @@ def test_a_merge_whose_marker_is_lost_is_finished_where_the_parts_stand_in_what_
 def test_a_marker_of_a_merge_that_cannot_be_read_says_so(path: Path) -> None:
     kill_a_merge(path, "before the rename")
     marker = path / "txn" / "merge"
-    plan = json.loads(marker.read_bytes())
+    plan = unseal(marker, marker.read_bytes())
     for odd in (*({name: plan[name] for name in plan if name != gone} for gone in plan), {**plan, "blocks": [[1]]}, 5):
         marker.write_text(json.dumps(odd))
         with pytest.raises(sej.CorruptionError, match="move it to kept/"):

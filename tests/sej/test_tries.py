@@ -7,6 +7,7 @@ import pytest
 import sej
 from sej.directory import Directory
 from sej.disk import OS, Disk, File
+from sej.sealed import unseal
 from sej.tries import Tries
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
@@ -34,7 +35,8 @@ def dying_at(call: int, cut: int) -> HookedDisk:
     def hook(verb: str, file: File | None, data: bytes) -> None:
         if disk.calls >= call:
             if disk.calls == call and file is not None and data and cut:
-                file.write(data[:cut])
+                note = unseal(file.path, data.rstrip())
+                file.write_at(data[:cut], (note["number"] - 1) % 2 * len(data))  # the two lines are written in turn
             raise DiedError
 
     disk = HookedDisk(hook)

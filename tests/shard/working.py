@@ -67,7 +67,7 @@ class Working:
 
     def _hook(self, verb: str, file: File | None, data: bytes) -> None:
         if file is not None and file.path.endswith(".tries") and data:
-            note = json.loads(data)
+            note = json.loads(data.partition(b" ")[2])
             self.say("note", self._index(file.path), note["offset"], note["attempts"])
         self._die(verb, file, data)
 

@@ -1,0 +1,56 @@
+"""Recorded gaps: whatever a byte of one says, a scanner goes on or says what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.sealed import unseal
+from tests.crash.sidecars import limited
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    with sej.Writer(tmp_path, segment_bytes=900) as w:
+        w.append_many([b"v%d" % n * 10 for n in range(60)])
+    segment = sorted((tmp_path / "jnl").iterdir())[0]
+    with segment.open("r+b") as file:
+        file.seek(300)
+        file.write(b"\xff" * 100)
+    sej.Journal(tmp_path).repair()
+    return tmp_path
+
+
+def read(path: Path) -> tuple[int, list[tuple[int, int]]]:
+    with sej.Scanner(path, timeout=0) as scanner:
+        count = sum(1 for _ in scanner)
+        return count, [gap[:2] for gap in scanner.gaps]
+
+
+def test_every_flipped_bit_of_a_gap_is_noticed(journal: Path) -> None:
+    (file,) = (journal / "gaps").iterdir()
+    sound = file.read_bytes()
+    assert read(journal)[1]
+    for at in range(len(sound) - 1):  # but for the newline at its end
+        for bit in range(8):
+            file.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :])
+            with limited(), pytest.raises(sej.CorruptionError, match="no gap can be read"):
+                read(journal)
+
+
+def test_gaps_without_a_checksum_are_read_and_end_whatever_they_say(journal: Path) -> None:
+    """As older versions wrote them."""
+    (file,) = (journal / "gaps").iterdir()
+    sound = read(journal)
+    plain = json.dumps(unseal(file, file.read_bytes()), indent=1).encode() + b"\n"
+    file.write_bytes(plain)
+    assert read(journal) == sound
+    for at in range(plain.index(b"reason")):
+        for bit in range(8):
+            file.write_bytes(plain[:at] + bytes([plain[at] ^ 1 << bit]) + plain[at + 1 :])
+            with limited():
+                try:
+                    assert read(journal)[0] == sound[0]
+                except sej.CorruptionError:
+                    continue
