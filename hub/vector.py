@@ -1,16 +1,14 @@
 """What a merge remembers: the next offset of every directory, in one file that is old or new, never half.
 
-``.merge/NAME.json`` in the root holds the offsets by directory name, and the identity of the journal in which each one
-counts, where the journal has one: a directory that was made anew under the old name is refused, not read on in its
-midst. ``.merge/NAME.lck`` lets one merge at a time be the reader of that name. The file is the truth. Each directory's
-own ``ofs/NAME.ofs`` follows behind it, so that retention, which looks only there, knows what is still needed: after a
-crash it says less than the file, never more.
+``.merge/NAME.json`` in the root is JSON with a checksum in front (:mod:`sej.sealed`). It holds the offsets by
+directory name, and the identity of the journal in which each one counts, where the journal has one: a directory that
+was made anew under the old name is refused, not read on in its midst. ``.merge/NAME.lck`` lets one merge at a time be
+the reader of that name. The file is the truth. Each directory's own ``ofs/NAME.ofs`` follows behind it, so that
+retention, which looks only there, knows what is still needed: after a crash it says less than the file, never more.
 """
 
 from __future__ import annotations
 
-import json
-import operator
 import os
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
@@ -18,7 +16,7 @@ from typing import Final, NamedTuple
 from hub.errors import HubError
 from hub.naming import Source, source_path
 from sej.directory import Directory, check_name
-from sej.disk import Disk, replace_file
+from sej.disk import Disk, read_small, replace_file
 from sej.errors import SejError
 from sej.format import MAX_OFFSET
 from sej.journal import Tail
@@ -26,11 +24,14 @@ from sej.locks import Lock
 from sej.medium import sync_up_to
 from sej.offset import Offset, read_offset
 from sej.opening import journal_id
+from sej.sealed import seal, unseal, whole
 
 __all__ = ["Kept", "Vector", "read_vector"]
 
 _FOLDER: Final = ".merge"
 _FORMAT: Final = 1
+_VECTOR_BYTES: Final = 1 << 28
+"""A million directories with names as long as they may be, about."""
 _ALONE: Final = 16
 """So many directories are committed one after the other; more of them together, as nearly all of it is waiting."""
 _THREADS: Final = 16
@@ -57,27 +58,22 @@ def read_vector(root: str, reader: str, disk: Disk) -> Kept:
     """
     path = os.path.join(root, _FOLDER, f"{check_name(reader, 'a reader name')}.json")
     try:
-        file = disk.open(path, "read")
+        data = read_small(disk, path, _VECTOR_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return Kept({}, {})
     try:
-        data = file.read(file.status().size, 0)
-    finally:
-        file.close()
-    try:
-        content = json.loads(data)
-        offsets: dict[str, int] = {name: operator.index(offset) for name, offset in content["offsets"].items()}
-        journals: dict[str, str] = {name: bytes.fromhex(i).hex() for name, i in content.get("journals", {}).items()}
-        sound = content["format"] == _FORMAT and all(0 <= offset <= MAX_OFFSET for offset in offsets.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        offsets, journals, sound = {}, {}, False
-    if not sound:
-        raise HubError(
-            f'a vector of offsets is due, {{"format": {_FORMAT}, "offsets": {{...}}}}: put a copy back, or remove this'
-            " file so that the merge starts with the first messages",
-            path=path,
+        content = unseal(path, data, ("format", "offsets"), optional=("journals",))
+        whole(content["format"], _FORMAT, _FORMAT)
+        return Kept(
+            {name: whole(offset, 0, MAX_OFFSET) for name, offset in content["offsets"].items()},
+            {name: bytes.fromhex(i).hex() for name, i in content.get("journals", {}).items()},
         )
-    return Kept(offsets, journals)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HubError(
+            f"expected a vector of offsets, format {_FORMAT} ({error}): put a copy back, or remove this file so that"
+            " the merge starts with the first messages",
+            path=path,
+        ) from error
 
 
 class Vector:
@@ -139,9 +135,8 @@ class Vector:
         merged = self._offsets | {source.name: offset for source, offset in changed.items()}
         journals = {name: self._journals[name] for name in merged if name in self._journals}
         content = {"format": _FORMAT, "offsets": merged, "journals": journals}
-        data = json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
         path = os.path.join(self._folder, f"{self._reader}.json")
-        replace_file(self._disk, path + ".tmp", path, data)
+        replace_file(self._disk, path + ".tmp", path, seal(path, content))
         self._offsets = merged
         _for_each(changed, self.register)
 

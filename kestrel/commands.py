@@ -18,6 +18,7 @@ from kestrel.journal import read_journal
 from kestrel.replay import replay
 from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.transfer import MessageLike, Moved, WriterLike
+from sej.disk import OS
 
 __all__ = ["JournalsLike", "app", "dump", "export", "import_", "pack", "state"]
 
@@ -61,8 +62,7 @@ def dump(path: Path, json: bool) -> None:
 
     Example: sej kestrel dump spool/cars
     """
-    with path.open("rb") as file:
-        magic = file.read(MAGIC_SIZE)
+    magic = _magic(path)
     if magic == READER_MAGIC:
         _show(segmented.read_reader_file(path)._asdict(), json=json)
     elif magic == WRITER_MAGIC:
@@ -179,13 +179,21 @@ def _files(directory: Path, name: str) -> list[Path]:
     return [path for path in found if path.name == name or path.name.startswith((f"{name}.", f"{name}~~"))]
 
 
+def _magic(path: Path) -> bytes:
+    """How a file begins."""
+    file = OS.open(path, "read")
+    try:
+        return file.read(MAGIC_SIZE, 0)
+    finally:
+        file.close()
+
+
 def _segmented(directory: Path, name: str, *, three: bool) -> bool:
     """Whether a queue is Kestrel 3's, by how its files begin; as three says where none says anything."""
     kinds = set()
     for path in _files(directory, name):
         if path.is_file():
-            with path.open("rb") as file:
-                magic = file.read(MAGIC_SIZE)
+            magic = _magic(path)
             if magic and not path.name.endswith("~~lock"):
                 kinds.add(magic in (READER_MAGIC, WRITER_MAGIC))
     if three:  # so it is, damaged or not; but Kestrel 3 has no file of just this name

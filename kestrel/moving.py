@@ -9,6 +9,7 @@ checksum is compared.
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -24,12 +25,16 @@ from kestrel.packing import load, wall_clock_ms
 from kestrel.replay import Item
 from kestrel.storage import Storage
 from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, compare, export_rows, fields_of, row_of
-from sej.disk import OS, Disk, replace_file
+from sej.disk import OS, Disk, read_small, replace_file
 from sej.durable import renew
+from sej.sealed import seal, unseal
 
 __all__ = ["export", "import_"]
 
 _MEMORY_BYTES: Final = 32 << 20
+_MARK_BYTES: Final = 1 << 16
+_MARK: Final = "published"
+"""The mark of an import is renamed, so this is the name in its checksum."""
 
 
 def export(
@@ -132,9 +137,9 @@ def import_(
                 disk.rename(marker, published)
                 disk.unlink(staged)
             count, found = _stage(staged, (fields_of(message, keys, now_ms) for message in messages), disk)
-            mark = f"{count} {found}".encode()
+            mark = {"count": count, "checksum": found}
             if count and _read(published, disk) != mark:
-                replace_file(disk, f"{marker}.part", marker, mark)
+                replace_file(disk, f"{marker}.part", marker, seal(_MARK, mark))
                 storage.adopt(staged)
             for path in (staged, published, marker):
                 if disk.status(path) is not None:
@@ -154,15 +159,27 @@ def _adopted(staged: str, storage: Storage, disk: Disk) -> bool:
     return any(other is not None and other.identity == status.identity for other in there)
 
 
-def _read(path: str, disk: Disk) -> bytes | None:
+def _read(path: str, disk: Disk) -> dict[str, int] | None:
+    """How many items were published, and their checksum; None where none were.
+
+    Raises:
+        MoveError: it cannot be told.
+    """
     try:
-        file = disk.open(path, "read")
+        data = read_small(disk, path, _MARK_BYTES)
     except FileNotFoundError:
         return None
+    plain = re.fullmatch(rb"([0-9]{1,19}) ([0-9]{1,10})", data)  # as older versions wrote it
+    if plain:
+        return {"count": int(plain[1]), "checksum": int(plain[2])}
     try:
-        return file.read(100, 0)
-    finally:
-        file.close()
+        return unseal(_MARK, data)
+    except ValueError as error:
+        raise MoveError(
+            f"what was published of an import that was cut short cannot be read here ({error}): compare the queue with"
+            " the messages, then remove this file",
+            path=path,
+        ) from error
 
 
 def _stage(path: str, items: Iterator[Item], disk: Disk) -> tuple[int, int]:

@@ -8,7 +8,6 @@ may be dropped. SEJ is known here by its face alone: a writer with ``append_many
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import Damage, MoveError
 from kestrel.replay import Item
-from sej.disk import Disk, replace_file
+from sej.disk import Disk, read_small, replace_file
+from sej.sealed import seal, unseal, whole
 
 __all__ = [
     "BATCH",
@@ -35,6 +35,7 @@ __all__ = [
 
 BATCH: Final = 1000
 """Messages between two syncs."""
+_PROGRESS_BYTES: Final = 1 << 26
 _NS: Final = 1_000_000
 _MAX_MS: Final = (2**63 - 1) // _NS
 _MIN_MS: Final = -(2**63) // _NS + 1
@@ -108,19 +109,18 @@ class Progress:
     def load(self) -> dict[str, Any] | None:
         """What a call that was cut short left; None where there was none."""
         try:
-            file = self._disk.open(self.path, "read")
+            data = read_small(self._disk, self.path, _PROGRESS_BYTES)
         except FileNotFoundError:
             return None
         try:
-            found = json.loads(file.read(file.status().size, 0))
-            if not isinstance(found, dict) or not {"source", "start", "count"} <= found.keys():
-                raise ValueError
-        except ValueError:
+            found = unseal(self.path, data, ("source", "start", "count"))
+            whole(found["count"])
+            if found["start"] is not None:
+                whole(found["start"])
+        except (ValueError, KeyError) as error:
             raise MoveError(
-                "no progress of an export can be read here: remove it to begin anew", path=self.path
-            ) from None
-        finally:
-            file.close()
+                f"no progress of an export can be read here ({error}): remove it to begin again", path=self.path
+            ) from error
         if found["source"] != self._source:
             raise MoveError(
                 "the queue was changed since an export that was cut short: remove this file to begin anew, and what"
@@ -131,8 +131,8 @@ class Progress:
 
     def save(self, start: int | None, count: int) -> None:
         """Note how far it is, durably."""
-        state = json.dumps({"source": self._source, "start": start, "count": count})
-        replace_file(self._disk, f"{self.path}.part", self.path, state.encode())
+        state = {"source": self._source, "start": start, "count": count}
+        replace_file(self._disk, f"{self.path}.part", self.path, seal(self.path, state))
 
     def remove(self) -> None:
         """It is finished."""

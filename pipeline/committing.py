@@ -14,25 +14,25 @@ whose end it could not note.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
 from pipeline.options import OptionError
 from pipeline.staging import Rows, decided, forget, renumbered, sweep
 from pipeline.target import Target
 from sej.batches import Batches
-from sej.disk import OS, replace_file
+from sej.disk import OS, read_small, replace_file
 from sej.errors import CorruptionError
 from sej.journal import Journal
 from sej.locks import Lock
 from sej.maintenance import Retention, clean
 from sej.offset import kept_offsets
+from sej.sealed import seal, unseal, whole
 from sej.writer import Writer
 
 __all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "is_decided", "wrote"]
@@ -40,6 +40,8 @@ __all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "i
 ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs that gave none."""
 _THREADS: Final = 8
+_JSON_BYTES: Final = 1 << 28
+"""A decision names each file of each task."""
 _OPEN_MAX: Final = 256
 _log = logging.getLogger("pipeline")
 
@@ -158,14 +160,22 @@ def _locked(target: Target) -> Lock:
 def _finish_dead_jobs(target: Target) -> None:
     """Whoever holds the lock and finds a decision knows that its driver died."""
     for name in decided(target.staging):
-        found = _read(_decision(target, name))
+        path = _decision(target, name)
+        found = _read(path)
         # A root may hold several trees: the job's own is meant, not that of the job that finishes it.
-        its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
-        rows = [Rows(*row) for row in found.pop("rows")]
-        job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
-        assert job.number is not None
+        try:
+            its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
+            rows = [Rows(whole(shard), str(file), whole(count)) for shard, file, count in found.pop("rows")]
+            job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
+            number = whole(job.number)
+            if job.id != name:
+                raise ValueError(f"it is of job {job.id!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"no decision can be read from this file ({error}): move it away, and run its job again", path=path
+            ) from error
         with _writers(its, job) as writers:
-            _apply(its, job, job.number, writers)
+            _apply(its, job, number, writers)
     sweep(target.staging)
 
 
@@ -229,20 +239,24 @@ def _last(target: Target, job: Job) -> int:
 
 
 def _read_done(target: Target) -> dict[str, int]:
-    with suppress(FileNotFoundError):
-        return _read(os.path.join(target.staging, "done.json"))
-    return {}
+    path = os.path.join(target.staging, "done.json")
+    try:
+        return {name: whole(number) for name, number in _read(path).items()}
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CorruptionError(f"no numbers of jobs can be read from this file ({error})", path=path) from error
 
 
 def _read(path: str) -> dict[str, Any]:
-    with open(path, encoding="utf-8") as file:
-        try:
-            found: dict[str, Any] = json.load(file)
-        except ValueError as error:
-            raise CorruptionError(f"this is no JSON: {error}; move it away to go on without it", path=path) from error
-    return found
+    data = read_small(OS, path, _JSON_BYTES)
+    try:
+        return unseal(path, data, any_members=True)
+    except ValueError as error:
+        raise CorruptionError(
+            f"this file cannot be read ({error}); move it away to go on without it", path=path
+        ) from error
 
 
 def _replace(target: Target, path: str, content: dict[str, Any]) -> None:
-    data = json.dumps(content).encode()
-    replace_file(OS, os.path.join(target.staging, "new"), path, data)
+    replace_file(OS, os.path.join(target.staging, "new"), path, seal(path, content))

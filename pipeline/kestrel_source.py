@@ -33,6 +33,7 @@ from pipeline.discovery import paths_of
 from pipeline.options import KESTREL_READ, OptionError, parse
 from pipeline.rows import RowReader
 from pipeline.schema import check_projection
+from sej.disk import OS
 from sej.errors import CorruptionError
 
 __all__ = ["KestrelSource", "Kind", "kind_of", "rows_of"]
@@ -84,9 +85,12 @@ def kind_of(directory: str, queue: str) -> Kind:
     """Who wrote a queue's files."""
     for name in sorted(os.listdir(directory)):
         if name == queue or name.startswith(f"{queue}."):
-            with open(os.path.join(directory, name), "rb") as file:
-                if file.read(MAGIC_SIZE) == WRITER_MAGIC:
+            file = OS.open(os.path.join(directory, name), "read")
+            try:
+                if file.read(MAGIC_SIZE, 0) == WRITER_MAGIC:
                     return "libkestrel"
+            finally:
+                file.close()
     return "kestrel"
 
 

@@ -16,7 +16,6 @@ decision relies on them, after a power loss too.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -29,14 +28,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sej.codec import Buffer
-from sej.disk import OS
+from sej.disk import OS, read_small
 from sej.errors import CorruptionError
 from sej.format import HEAD_SIZE, OFFSET_SIZE
 from sej.locks import process_start
+from sej.sealed import seal, unseal, whole
 
 __all__ = ["Owner", "Rows", "Stage", "decided", "forget", "renumbered", "sweep"]
 
 _BATCH_BYTES: Final = 1 << 20
+_OWNER_BYTES: Final = 1 << 16
 _READ_BYTES: Final = 4 << 20
 _FOREIGN_AGE_S: Final = 86_400.0
 """What another host's job left is taken for dead after so long."""
@@ -79,8 +80,12 @@ class Stage:
         """Make the task's folder."""
         self._folder = os.path.join(folder, f"task-{job}-{uuid.uuid4().hex}")
         os.makedirs(self._folder)
-        with open(os.path.join(self._folder, "owner.json"), "w", encoding="utf-8") as file:
-            json.dump(owner._asdict(), file)
+        path = os.path.join(self._folder, "owner.json")
+        file = OS.open(path, "temp")
+        try:
+            file.write(seal(path, owner._asdict()))
+        finally:
+            file.close()
         self._files: dict[int, _RowsFile] = {}
 
     def append(self, shard: int, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
@@ -241,9 +246,10 @@ def _owner_is_gone(path: str) -> bool:
     with suppress(FileNotFoundError):
         age_s = time.time() - os.stat(path).st_mtime
         try:
-            with open(os.path.join(path, "owner.json"), encoding="utf-8") as file:
-                owner = Owner(**json.load(file))
-        except (FileNotFoundError, ValueError, TypeError):
+            note = os.path.join(path, "owner.json")
+            found = unseal(note, read_small(OS, note, _OWNER_BYTES), Owner._fields)
+            owner = Owner(str(found["host"]), whole(found["pid"]), found["start"])
+        except (FileNotFoundError, ValueError, KeyError, CorruptionError):
             return age_s > _FOREIGN_AGE_S
         return owner.is_gone(age_s)
     return False

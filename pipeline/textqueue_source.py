@@ -8,7 +8,6 @@ and while an append is under way what it is about, so that the next job can tell
 from __future__ import annotations
 
 import glob
-import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -32,8 +31,10 @@ from pipeline.discovery import paths_of
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.rows import RowReader
 from pipeline.schema import check_projection
-from sej.disk import OS, replace_file
+from sej.disk import OS, read_small, replace_file
+from sej.errors import CorruptionError
 from sej.locks import Lock
+from sej.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.beside import home
 from textqueue.files import is_special
@@ -53,6 +54,7 @@ _COLUMNS: Final[dict[str, DataType]] = {
 }
 _SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 _LOCK_S: Final = 60.0
+_LEDGER_BYTES: Final = 1 << 28
 
 
 class TextQueueSource(DataSource):
@@ -153,8 +155,8 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
     ledger = f"{path}.spark"
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
         known: dict[str, Any] = {"done": {}, "intent": None}
-        with suppress(FileNotFoundError), open(ledger, encoding="utf-8") as file:
-            known = json.load(file)
+        with suppress(FileNotFoundError):
+            known = _read_ledger(ledger)
         intent = known["intent"]
         if intent is not None:  # a job died in here
             _cut_torn(path, intent)
@@ -211,7 +213,27 @@ def _note(known: dict[str, Any], name: str, number: int, *, keep: bool) -> None:
 
 
 def _save(ledger: str, content: dict[str, Any]) -> None:
-    replace_file(OS, f"{ledger}.new", ledger, json.dumps(content).encode())
+    replace_file(OS, f"{ledger}.new", ledger, seal(ledger, content))
+
+
+def _read_ledger(path: str) -> dict[str, Any]:
+    data = read_small(OS, path, _LEDGER_BYTES)
+    try:
+        known = unseal(path, data, ("done", "intent"))
+        for number in known["done"].values():
+            whole(number, -1)
+        intent = known["intent"]
+        if intent is not None:
+            whole(intent["number"]), whole(intent["before"]), whole(intent["size"])
+            if not {"name", "keep", "rows"} <= intent.keys():
+                raise ValueError(f"its intent has the members {sorted(intent)}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError(
+            f"what was appended for Spark cannot be read from this file ({error}): put a copy back, or compare the end"
+            " of the text queue with the last batch, then remove this file",
+            path=path,
+        ) from error
+    return known
 
 
 def _rows(path: str) -> Iterator[dict[str, Any]]:

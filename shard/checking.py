@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from sej.directory import Directory
 from sej.disk import OS, Disk
-from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
 from shard.names import Path, split_name
 from shard.records import read_record
@@ -19,7 +19,9 @@ from shard.trees import Layout, find, look
 
 __all__ = ["Problem", "check"]
 
-_Kind = Literal["bit counts", "missing shard", "foreign directory", "foreign file", "bad name", "layout", "unreadable"]
+_Kind = Literal[
+    "bit counts", "missing shard", "foreign directory", "foreign file", "bad name", "layout", "unreadable", "record"
+]
 
 
 class Problem(NamedTuple):
@@ -176,6 +178,14 @@ def _foreign(root: str, found: set[str], disk: Disk) -> Iterator[Problem]:
             )
 
 
+def _record(tree: Path, what: str) -> Problem:
+    return Problem(
+        "record",
+        os.path.join(tree.root, RECORDS_DIR, tree.name),
+        f"{what}: a shard that is gone may not be named; compare the shards with a copy, then remove this file",
+    )
+
+
 def _trees(root: str, names: list[str], disk: Disk) -> Iterator[Problem]:
     trees: dict[tuple[str, int], set[int]] = {}
     for name in names:
@@ -194,8 +204,16 @@ def _trees(root: str, names: list[str], disk: Disk) -> Iterator[Problem]:
             )
     for (prefix, bits), there in sorted(trees.items()):
         tree = Path(root, prefix, bits)
-        record = read_record(tree, disk)
-        due = set(range(tree.count)) if record is None else record
+        due = set(range(tree.count))
+        record = None
+        try:
+            record = read_record(tree, disk)
+        except (FileTypeError, CorruptionError) as error:
+            yield _record(tree, error.reason)
+        if record is not None:
+            due = record.shards
+            if record.damaged:
+                yield _record(tree, f"{record.damaged} of its lines are damaged")
         for index in sorted(due - there):
             why = (
                 "not there, and no record says whether it ever was: no key may have met it, or it was lost"

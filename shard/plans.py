@@ -1,22 +1,27 @@
-"""The plan of a reshard: what is copied, how far it got, where readers will stand. One JSON file, replaced whole."""
+"""The plan of a reshard: what is copied, how far it got, where readers will stand.
+
+One JSON file with a checksum (:mod:`sej.sealed`), replaced whole.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Final, Literal
 
 from sej.directory import Directory
-from sej.disk import Disk, replace_file
+from sej.disk import Disk, read_small, replace_file
 from sej.errors import SejError
 from sej.journal import Journal
 from sej.offset import kept_offsets
-from shard.name_format import RESHARD_DIR
+from sej.sealed import seal, unseal, whole
+from shard.name_format import MAX_BITS, RESHARD_DIR
 from shard.names import Path
 from shard.trees import look
 
 __all__ = ["Plan", "Step", "load_plan", "make_plan", "next_round", "save_plan", "staging"]
+
+_PLAN_BYTES: Final = 1 << 26
 
 
 @dataclass(slots=True)
@@ -102,7 +107,7 @@ def save_plan(plan: Plan, target: Path, disk: Disk) -> None:
     """Keep the plan, durably."""
     path = _path(target)
     disk.mkdir(os.path.dirname(path))
-    replace_file(disk, path + ".tmp", path, json.dumps(asdict(plan), indent=1).encode())
+    replace_file(disk, path + ".tmp", path, seal(path, asdict(plan)))
 
 
 def load_plan(target: Path, disk: Disk) -> Plan | None:
@@ -113,21 +118,24 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
     """
     path = _path(target)
     try:
-        file = disk.open(path, "read")
+        data = read_small(disk, path, _PLAN_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        data = file.read(file.status().size, 0)
-    finally:
-        file.close()
-    try:
-        row = json.loads(data)
-        row["source"] = tuple(row["source"])
+        row = unseal(path, data, [each.name for each in fields(Plan)])
+        prefix, bits = row["source"]
+        row["source"] = str(prefix), whole(bits, 0, MAX_BITS)
         row["steps"] = [Step(**step) for step in row["steps"]]
         row["ends"] = _numbers(row["ends"])
         for name in ("readers", "places"):
             row[name] = {reader: _numbers(offsets) for reader, offsets in row[name].items()}
-        return Plan(**row)
+        plan = Plan(**row)
+        for step in plan.steps:
+            whole(step.index), whole(step.first), whole(step.end)
+        whole(plan.step), whole(plan.offset), whole(plan.copied)
+        if plan.state not in ("copying", "publishing", "done"):
+            raise ValueError(f"state {plan.state!r}")
+        return plan
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SejError(
             f"this is no plan of a reshard ({error}): remove {os.path.dirname(path)} and start again", path=path
@@ -135,7 +143,7 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
 
 
 def _numbers(row: dict[str, int]) -> dict[int, int]:
-    return {int(index): offset for index, offset in row.items()}
+    return {int(index): whole(offset) for index, offset in row.items()}
 
 
 def _path(target: Path) -> str:

@@ -1,4 +1,7 @@
-"""Which shards of a tree were ever made: ``<root>/.shards/<name>``, one index of three digits a line.
+"""Which shards of a tree were ever made: ``<root>/.shards/<name>``, one line for each.
+
+A line is the index in three hexadecimal digits, a blank, and the CRC32C of the tree's name and those digits in eight.
+Lines of older versions are the three digits alone.
 
 Shards are opened on first use, so a shard that is not there may be one that no key ever met, or one that was lost. The
 record tells the two apart. It is a help for :func:`shard.check` and no truth: trees of other programs have none.
@@ -8,16 +11,17 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
-from sej.disk import OS, Disk, File
+from sej.checksum import crc32c
+from sej.disk import OS, Disk, File, read_small
 from sej.errors import NotAJournalError
 from shard.name_format import INDEX_DIGITS, RECORDS_DIR
 from shard.names import Path
 
-__all__ = ["Records", "read_record"]
+__all__ = ["Record", "Records", "read_record"]
 
-_LINE: Final = re.compile(rb"^([0-9a-f]{3})$", re.MULTILINE)
+_LINE: Final = re.compile(rb"([0-9a-f]{3})(?: ([0-9a-f]{8}))?")
 _MAX_BYTES: Final = 1 << 20
 
 
@@ -47,7 +51,8 @@ class Records:
             return
         if self._file is None:
             self._file = self._disk.open(os.path.join(self._path.root, RECORDS_DIR, self._path.name), "append")
-        self._file.write(f"{index:0{INDEX_DIGITS}x}\n".encode())
+        digits = b"%0*x" % (INDEX_DIGITS, index)
+        self._file.write(b"%s %08x\n" % (digits, _check(self._path, digits)))
 
     def close(self) -> None:
         """Close the file."""
@@ -56,13 +61,39 @@ class Records:
             self._file = None
 
 
-def read_record(path: Path, disk: Disk = OS) -> set[int] | None:
-    """The shards that were ever made; None where nobody kept a record. Lines that are none are passed over."""
+class Record(NamedTuple):
+    """What the record of a tree says.
+
+    Attributes:
+        shards: the indexes of those that were ever made.
+        damaged: how many lines cannot be read.
+    """
+
+    shards: set[int]
+    damaged: int
+
+
+def read_record(path: Path, disk: Disk = OS) -> Record | None:
+    """The record of a tree; None if none was kept.
+
+    Raises:
+        FileTypeError: it is not a regular file.
+        CorruptionError: it is larger than any tree's.
+    """
     try:
-        file = disk.open(os.path.join(path.root, RECORDS_DIR, path.name), "read")
+        data = read_small(disk, os.path.join(path.root, RECORDS_DIR, path.name), _MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        return {int(line, 16) for line in _LINE.findall(file.read(_MAX_BYTES, 0))}
-    finally:
-        file.close()
+    found = Record(set(), 0)
+    for line in data.splitlines():
+        match = _LINE.fullmatch(line)
+        index = int(match[1], 16) if match else path.count
+        if match is None or index >= path.count or (match[2] and int(match[2], 16) != _check(path, match[1])):
+            found = found._replace(damaged=found.damaged + 1)
+        else:
+            found.shards.add(index)
+    return found
+
+
+def _check(path: Path, digits: bytes) -> int:
+    return crc32c(path.name.encode() + b" " + digits)

@@ -17,15 +17,15 @@ import bisect
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sej.disk import Disk, File, Status
+from sej.disk import Disk, File, Status, read_small
 from sej.locks import ask_for_file
+from sej.sealed import seal, unseal, whole
 from textqueue.beside import home, open_beside, replace_beside
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.grammar import CONTROL_OF, MessageStatus
@@ -40,6 +40,7 @@ __all__ = ["archive", "editor_files", "refuse"]
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
 _BLOCK: Final = 1 << 20
+_NOTE_BYTES: Final = 1 << 16
 
 
 def editor_files(path: str, disk: Disk) -> list[str]:
@@ -199,7 +200,7 @@ def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> 
         text = _end_of(archive, size) + data
         fields: dict[str, Any] = {"target": os.path.abspath(target), "size": size, "length": len(text), "inode": inode}
         fields["digest"] = _digest(text)
-        replace_beside(source.disk, note, json.dumps(fields).encode("ascii") + b"\n", source.path)
+        replace_beside(source.disk, note, seal(note, fields), source.path)
         try:
             archive.write(text)
             archive.sync()
@@ -214,21 +215,19 @@ def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> 
 def _take_back(disk: Disk, note: str, temporary: str, data: bytes) -> None:
     """Undo what a run that was cut short has brought into an archive."""
     try:
-        file = disk.open(note, "read")
+        found = read_small(disk, note, _NOTE_BYTES)
     except FileNotFoundError:
         return
     try:
-        fields = json.loads(file.read(file.status().size, 0))
-        target, size, length = str(fields["target"]), int(fields["size"]), int(fields["length"])
-        inode, digest = int(fields["inode"]), str(fields["digest"])
-    except (ValueError, KeyError, TypeError) as error:
+        fields = unseal(note, found, ("target", "size", "length", "inode", "digest"))
+        target, size, length = str(fields["target"]), whole(fields["size"]), whole(fields["length"])
+        inode, digest = whole(fields["inode"], 0, 2**64 - 1), str(fields["digest"])
+    except (ValueError, KeyError) as error:
         raise TextQueueError(
             f"this file says what was on its way into an archive, and cannot be read ({error}); compare the archive's"
             " end with the queue, then remove this file",
             path=note,
         ) from error
-    finally:
-        file.close()
     there = disk.status(temporary)
     if there is not None and there.inode == inode and disk.status(target) is not None:
         with _locked(disk, target):

@@ -1,22 +1,25 @@
 """What is on its way from a queue file into a journal: ``jobs.tq.drain``, so that a crash in between is recognised.
 
-One JSON object, replaced atomically: ``producer`` and ``number`` name the batch for the journal; ``messages`` are the
-bytes of its messages as they stood in the queue, ``owners`` their claims, and ``keys`` their keys. No messages: nothing
-is on its way.
+One JSON object with a checksum in front (:mod:`sej.sealed`), replaced atomically: ``producer`` and ``number`` name the
+batch for the journal; ``messages`` are the bytes of its messages as they stood in the queue, ``owners`` their claims,
+and ``keys`` their keys. No messages: nothing is on its way.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sej.disk import Disk
+from sej.disk import Disk, read_small
+from sej.sealed import seal, unseal, whole
 from textqueue.beside import replace_beside
 from textqueue.errors import TextQueueError
 from textqueue.parser import decode, encode, essence
 
 __all__ = ["Intent", "read_intent", "write_intent"]
+
+_INTENT_BYTES: Final = 1 << 30
+"""A batch of messages is in it, with up to six characters for each of their bytes."""
 
 
 class Intent(NamedTuple):
@@ -39,7 +42,14 @@ def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
     fields["messages"] = [decode(raw) for raw in intent.raws]
     fields["owners"] = [decode(owner) for owner in intent.owners]
     fields["keys"] = None if intent.keys is None else [decode(key) for key in intent.keys]
-    replace_beside(disk, path, json.dumps(fields, indent=1).encode("ascii") + b"\n", queue)
+    data = seal(path, fields)
+    if len(data) > _INTENT_BYTES:
+        raise TextQueueError(
+            f"{len(intent.raws)} messages are {len(data)} bytes on their way into a journal, expected at most"
+            f" {_INTENT_BYTES}: drain fewer at a time, by batch=",
+            path=path,
+        )
+    replace_beside(disk, path, data, queue)
 
 
 def read_intent(disk: Disk, path: str) -> Intent:
@@ -49,25 +59,23 @@ def read_intent(disk: Disk, path: str) -> Intent:
         TextQueueError: it cannot be read.
     """
     try:
-        file = disk.open(path, "read")
+        data = read_small(disk, path, _INTENT_BYTES)
     except FileNotFoundError:
         # A new name: a lost file must not make new batches look like old ones.
         return Intent(f"textqueue-{uuid.uuid4().hex}", 0, [], [], None)
     try:
-        fields = json.loads(file.read(file.status().size, 0))
+        fields = unseal(path, data, ("producer", "number", "messages", "owners", "keys"))
         keys = fields["keys"]
         return Intent(
             str(fields["producer"]),
-            int(fields["number"]),
+            whole(fields["number"]),
             [encode(raw) for raw in fields["messages"]],
             [encode(owner) for owner in fields["owners"]],
             None if keys is None else [encode(each) for each in keys],
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TextQueueError(
             f"this file says what is on its way into a journal, and cannot be read ({error}); compare the journal's end"
             " with the queue, mark by hand what is there, then remove this file",
             path=path,
         ) from error
-    finally:
-        file.close()

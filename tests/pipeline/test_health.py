@@ -1,6 +1,5 @@
 """What killed jobs leave is named and removed by the doctor, and nothing that is still needed."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from pipeline.options import WRITE, parse
 from pipeline.staging import Owner, Stage
 from pipeline.target import Target
 from sej.locks import Lock
+from sej.sealed import unseal
 from tests.house.house import ROOT, run
 
 GONE = Owner(Owner.here().host, 2**22 + 1, 1)
@@ -73,7 +73,7 @@ def test_a_command_finishes_what_was_decided(target: Target, monkeypatch: pytest
     assert left(target) == {"running"}
     with sej.Scanner(target.directory(0).path) as scanner:
         assert [message.value for message in scanner] == [b"first", b"decided-0"]
-    assert json.loads(Path(target.staging, "done.json").read_text())
+    assert unseal("done.json", Path(target.staging, "done.json").read_bytes())
 
 
 @pytest.mark.parametrize("change", [b"", b"\xff", None])
