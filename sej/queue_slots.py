@@ -54,9 +54,9 @@ class Slots:
         return os.path.join(self._folder, f"{number}.lck")
 
     def _try(self, number: int) -> bool:
-        self._lock = Lock(self._path(number), what=f"slot {number}", disk=self._directory.disk)
+        lock = Lock(self._path(number), what=f"slot {number}", disk=self._directory.disk)
         try:
-            self._lock.acquire()
+            self._lock = lock.acquire()
         except LockedError:
             return False
         return True
@@ -66,5 +66,7 @@ class Slots:
             file = self._directory.disk.open(self._path(number), "read")
         except FileNotFoundError:
             return True
-        with file.closing():
+        try:
             return file.lock(exclusive=False, brief=True)
+        finally:
+            file.close()

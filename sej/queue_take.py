@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Final
 
 from sej.directory import Directory
-from sej.disk import of_system
 from sej.errors import OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue_clock import Clock
@@ -92,8 +91,8 @@ class Taker:
             except OffsetTooSmallError as error:
                 if not self._lose(error.first_available):
                     raise
-            except (OSError, SejError) as error:
-                if not found or self._log.failed or (isinstance(error, OSError) and not of_system(error)):
+            except (OSError, SejError):
+                if not found or self._log.failed:
                     raise
                 self.close()  # they open again where they are asked to
                 break
@@ -165,8 +164,8 @@ class Taker:
         while len(run) < n and not (above and offset in above):
             try:
                 message = read(offset)
-            except (OSError, SejError) as error:
-                if not run or (isinstance(error, OSError) and not of_system(error)):
+            except (OSError, SejError):
+                if not run:
                     raise
                 break
             if message is None or (message.offset != offset and run):
@@ -229,7 +228,7 @@ class Taker:
                 self._bury(message, attempts, reason)
                 return
             except (OSError, SejError) as error:
-                if log.failed or (isinstance(error, OSError) and not of_system(error)):
+                if log.failed:
                     raise
                 self.unburied = error
                 self._bury_at = now + _BURY_NS

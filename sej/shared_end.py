@@ -14,6 +14,7 @@ Everything here runs with the mutex of its writer held.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
@@ -22,7 +23,7 @@ from typing import Final
 
 from sej.codec import measure
 from sej.directory import Directory
-from sej.disk import File, Tolerated, of_system
+from sej.disk import File
 from sej.errors import DecodeError, LockedError
 from sej.maintenance import Retention, clean
 from sej.medium import kept_position
@@ -78,8 +79,6 @@ class SharedEnd:
         self._mark = b""
         self._lock_path = directory.at("jnl.lck")
         self._lock = directory.disk.open(self._lock_path, "append")
-        self.leave: Callable[[], object] = self._lock.unlocker()
-        """Lets go of the lock, in C; at any time."""
         self._lock_check_at = 0.0
         self._indexed_to = 0
         self.file: File | None = None
@@ -94,8 +93,12 @@ class SharedEnd:
         if not self._lock.lock(wait=False, brief=True):
             self._wait_for_lock()
 
+    def leave(self) -> None:
+        """Let go of it."""
+        self._lock.unlock()
+
     def doubt(self) -> None:
-        """Something ended a turn in the middle: :meth:`look` searches for the end again."""
+        """Something ended a turn in the middle: the next one finds the end anew."""
         self._mark = b""
 
     def write(self, data: bytes, count: int) -> None:
@@ -117,8 +120,7 @@ class SharedEnd:
         self._kept.store(file, first_offset, position, offset)
 
     def close(self) -> None:
-        """Close the files; a second time does nothing."""
-        self.leave = _nothing
+        """Close the files."""
         self._lock.close()
         self.file = None  # a sync in another thread may have it still: it closes with the last who does
 
@@ -184,7 +186,7 @@ class SharedEnd:
         if sealing or (blocks and end.synced_position < blocks[-1].end):
             self.sync(end.file, end.segment.first_offset, end.position, end.offset)
         if blocks:
-            with Tolerated():  # an index can be rebuilt; its absence only costs time
+            with contextlib.suppress(OSError):  # an index can be rebuilt; its absence only costs time
                 end.index_file.write(blocks, end.known)
         end.index_file.close()
         self._indexed_to = end.position
@@ -209,8 +211,6 @@ class SharedEnd:
             try:
                 clean(self._directory, self._retention, wait=False)
             except OSError as error:
-                if not of_system(error):
-                    raise
                 path = self._directory.path
                 warnings.warn(f"retention failed in {path}: {error}", RuntimeWarning, stacklevel=2)
 
@@ -247,12 +247,8 @@ class SharedEnd:
             there = self._directory.disk.status(self._lock_path)
             if there is not None and there.identity == self._lock.status().identity:
                 return
+            fresh = self._directory.disk.open(self._lock_path, "append")
+            self._lock.close()
+            self._lock = fresh
             self._mark = b""
-            old, fresh = self._lock, self._directory.disk.open(self._lock_path, "append")
-            self._lock, self.leave = fresh, fresh.unlocker()
-            old.close()
             self._wait_for_lock()
-
-
-def _nothing() -> None:
-    """What leaves a lock whose file is closed."""

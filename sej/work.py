@@ -427,11 +427,7 @@ class WorkQueue(ABC):
 
     def __exit__(self, *_: object) -> None:
         """Close."""
-        try:
-            self.close()
-        except BaseException:
-            self.close()  # what a signal's handler interrupted: nobody else comes to finish it
-            raise
+        self.close()
 
     def __repr__(self) -> str:
         """Path and name."""

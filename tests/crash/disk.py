@@ -20,7 +20,6 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
 from typing import Any, Literal, NamedTuple
 
 from sej.disk import Disk, File, Mode, Status
@@ -456,13 +455,7 @@ class _OpenFile:
         return True
 
     def unlock(self) -> None:
-        self._disk.nodes[self._number].holders.pop(self, None)
-
-    def unlocker(self) -> Callable[[], object]:
-        return self.unlock
-
-    def closing(self) -> AbstractContextManager[object]:
-        return closing(self)
+        self._node.holders.pop(self, None)
 
     def fileno(self) -> int:
         raise OSError(errno.EBADF, "no descriptor", self._path)
@@ -595,12 +588,6 @@ class _FaultyFile:
 
     def unlock(self) -> None:
         self._inner.unlock()
-
-    def unlocker(self) -> Callable[[], object]:
-        return self._inner.unlocker()
-
-    def closing(self) -> AbstractContextManager[object]:
-        return self._inner.closing()
 
     def fileno(self) -> int:
         return self._inner.fileno()

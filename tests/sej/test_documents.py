@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sej import format, index_format
+from sej import format, index_format, twin_format
 from sej.checksum import crc32c
 from sej.codec import encode
 from sej.index import Block
@@ -40,11 +40,18 @@ def test_the_message_is_as_the_table_says() -> None:
 
 
 def test_the_index_entry_is_as_the_table_says() -> None:
-    rows = tables()[1]
+    rows = tables()[3]
     assert [row[0] for row in rows[:8]] == list(Block._fields)
     assert ">" + "".join(CODES[row[2]] for row in rows) == index_format.ENTRY.format
     assert sum(int(row[1]) for row in rows) == index_format.ENTRY_SIZE
     assert f"{index_format.BLOCK_BYTES} bytes long" in PAGE
+
+
+def test_the_twin_is_as_the_table_says() -> None:
+    magic, *rows = tables()[1]
+    assert magic[:2] == ["magic", str(len(twin_format.MAGIC))]
+    assert ">8s" + "".join(CODES[row[2]] for row in rows) == twin_format.SLOT.format
+    assert f"at bytes 0 and {twin_format.STRIDE}" in PAGE
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -1,0 +1,275 @@
+"""Files that are not files: nothing waits for them, loops on them, or reads gigabytes of zeros."""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hub
+import kestrel
+import sej
+import shard
+from kestrel import moving
+from sej.disk import OS
+from tests.crash.bounded import bounded
+from textqueue import TextQueue
+
+SPARSE_BYTES = 3 << 30
+MEMORY_BYTES = 200 << 20
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to("/nowhere/at/all")
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def listener(path: Path) -> None:
+    here = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(f"/proc/self/fd/{here}/{path.name}")  # the name alone: a socket's path has room for 108 bytes
+    os.close(here)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, SPARSE_BYTES)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "dangling": dangling,
+    "circle": circle,
+    "fifo": fifo,
+    "socket": listener,
+    "directory": lambda path: path.mkdir(),
+    "device": device,
+    "sparse": sparse,
+}
+NO_FILES = ["dangling", "circle", "fifo", "socket", "directory", "device"]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("odd") / "j"
+    with sej.Writer(path, segment_bytes=3000) as w:
+        w.append_once("batch", 1, [b"once"])
+        w.append_many([b"v%03d" % n * 10 for n in range(99)])
+    with sej.Offset(path, "reader") as kept:
+        kept.commit(5)
+    with sej.open_queue(path, "jobs", create=True) as q:
+        (item,) = q.get_many(1, timeout=0)
+        item.done()
+    for folder in ("gaps", "txn"):
+        (path / folder).mkdir(exist_ok=True)
+    return path
+
+
+def last(folder: str) -> Callable[[Path], Path]:
+    return lambda path: sorted((path / folder).iterdir())[-1]
+
+
+PLACES: dict[str, Callable[[Path], Path]] = {
+    "the last segment": last("jnl"),
+    "a middle segment": lambda path: sorted((path / "jnl").iterdir())[1],
+    "the last index": last("idx"),
+    "a reader's offset": lambda path: path / "ofs" / "reader.ofs",
+    "its twin": lambda path: path / "ofs" / "reader.check",
+    "its lock": lambda path: path / "ofs" / "reader.lck",
+    "its note": lambda path: path / "ofs" / "reader.tries",
+    "a queue's offset": lambda path: path / "ofs" / "jobs.ofs",
+    "a queue's log": lambda path: path / "ofs" / "jobs.queue",
+    "a queue's lock": lambda path: path / "ofs" / "jobs.queue.lck",
+    "a gap": lambda path: path / "gaps" / f"{7:016x}.gap",
+    "a batch": lambda path: path / "txn" / "batch.done",
+    "an intent": lambda path: path / "txn" / "batch.intent",
+    "a merge": lambda path: path / "txn" / "merge",
+    "a repair": lambda path: path / "txn" / "repair",
+    "the identity": lambda path: path / "id",
+    "the writer's lock": lambda path: path / "jnl.lck",
+    "the readers' lock": lambda path: path / "ofs" / ".lock",
+}
+
+
+def append(path: Path) -> int:
+    with sej.Writer(path) as w:
+        w.append_once("batch", 1, [b"once"])
+        return w.append(b"x")
+
+
+def scan(path: Path) -> int:
+    return sum(1 for _ in sej.Scanner(path, timeout=0, verify=True))
+
+
+def consume(path: Path) -> int:
+    return sej.Consumer(path, "reader", timeout=0).run(lambda message: None)
+
+
+def work(path: Path) -> object:
+    with sej.open_queue(path, "jobs") as q:
+        return q.get_many(5, timeout=0)
+
+
+USES: dict[str, Callable[[Path], object]] = {
+    "Scanner": scan,
+    "Writer": append,
+    "end_offset": lambda path: sej.Journal(path).end_offset,
+    "verify": lambda path: sej.Journal(path).verify(),
+    "Offset": lambda path: sej.Offset(path, "reader").value,
+    "Consumer": consume,
+    "open_queue": work,
+    "clean": lambda path: sej.Journal(path).clean(max_bytes=1),
+    "repair": lambda path: sej.Journal(path).repair(),
+    "id": lambda path: sej.Journal(path).id,
+}
+MUST_NAME = {
+    *((place, use) for place in ("the last segment",) for use in ("Scanner", "Writer", "end_offset", "verify")),
+    *(("a middle segment", use) for use in ("Scanner", "verify")),
+    *(("a reader's offset", use) for use in ("Offset", "Consumer", "clean")),
+    *((place, "open_queue") for place in ("a queue's offset", "a queue's log", "a queue's lock")),
+    *((place, "Writer") for place in ("the last index", "a batch", "an intent", "the writer's lock")),
+    ("the identity", "id"),
+}
+"""Where something that is not a file must be refused; elsewhere it may not be looked at."""
+
+
+def use(pristine: Path, folder: Path, kind: str, place: str, name: str) -> None:
+    path = folder / "j"
+    shutil.copytree(pristine, path)
+    odd = PLACES[place](path)
+    odd.unlink(missing_ok=True)
+    ODD[kind](odd)
+    before = os.lstat(odd)
+    ended = bounded(lambda: USES[name](path))
+    case = kind, place, name, ended
+    assert ended.memory_bytes < MEMORY_BYTES, case
+    if ended.kinds:
+        assert "SejError" in ended.kinds, case
+        assert str(odd) in ended.text or place == "a middle segment", case
+    if kind in NO_FILES and (place, name) in MUST_NAME:
+        assert "expected a regular file" in ended.text, case
+        assert os.lstat(odd).st_ino == before.st_ino, case
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize(("place", "name"), sorted(MUST_NAME))
+def test_what_is_not_a_file_is_named(pristine: Path, tmp_path: Path, place: str, name: str) -> None:
+    for kind in ("dangling", "fifo") if place.endswith("segment") else ("fifo",):
+        use(pristine, tmp_path, kind, place, name)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        *(("the last index", name) for name in ("Writer", "Scanner", "verify")),
+        ("a reader's offset", "Offset"),
+        ("the identity", "id"),
+        ("a gap", "repair"),
+        ("a batch", "Writer"),
+        ("its note", "Consumer"),
+    ],
+)
+def test_gigabytes_of_zeros_are_not_read(pristine: Path, tmp_path: Path, place: str, name: str) -> None:
+    use(pristine, tmp_path, "sparse", place, name)
+
+
+@pytest.mark.parametrize("name", ["Writer", "verify", "Scanner"])
+def test_zeros_behind_a_sound_index_are_not_read(pristine: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "j"
+    shutil.copytree(pristine, path)
+    os.truncate(last("idx")(path), SPARSE_BYTES)
+    ended = bounded(lambda: USES[name](path))
+    assert not ended.kinds, ended
+    assert ended.memory_bytes < MEMORY_BYTES
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("place", PLACES)
+def test_anything_anywhere(pristine: Path, tmp_path: Path, kind: str, place: str) -> None:
+    for name in USES:
+        use(pristine, tmp_path, kind, place, name)
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_every_package_refuses_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
+    """The other packages' files, which all go through the same seam."""
+    tree = shard.Path(tmp_path / "tree", "o", 1)
+    with shard.Writer(tree) as w:
+        w.append(b"v", b"k")
+    with hub.Store(tmp_path / "hub") as store:
+        store.put("a", "j", [sej.Message(0, 1, 0, b"", b"v")])
+    with hub.Merge(tmp_path / "hub", "r") as merge:
+        list(merge)
+        merge.commit()
+    (tmp_path / "jobs.tq").write_text("-one\n")
+    with kestrel.Queue(tmp_path / "spool", "cars") as cars:
+        cars.put(b"red")
+
+    def drain() -> int:
+        with TextQueue(tmp_path / "jobs.tq") as q, sej.Writer(tmp_path / "to") as w:
+            return q.drain_to(w)
+
+    def export() -> object:
+        with sej.Writer(tmp_path / "from") as w:
+            return moving.export(tmp_path / "spool", "cars", w)
+
+    (tmp_path / "spool" / "kept").mkdir(exist_ok=True)
+    uses: list[tuple[Path, Callable[[], object]]] = [
+        (tmp_path / "hub" / ".merge" / "r.json", lambda: hub.Merge(tmp_path / "hub", "r").close()),
+        (tmp_path / "jobs.tq.log", drain),
+        (tmp_path / "jobs.tq.drain", drain),
+        (tmp_path / "spool" / "kept" / "cars.export", export),
+    ]
+    for path, act in uses:
+        path.unlink(missing_ok=True)
+        ODD[kind](path)
+        ended = bounded(act)
+        assert "SejError" in ended.kinds, (path, ended)
+        assert "expected a regular file" in ended.text
+        assert str(path) in ended.text
+        path.rmdir() if kind == "directory" else path.unlink()
+    record = tmp_path / "tree" / ".shards" / "o.1"
+    record.unlink()
+    ODD[kind](record)
+    ended = bounded(lambda: [problem.kind for problem in shard.check(tmp_path / "tree")])
+    assert "record" in ended.text, ended
+
+
+def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j") as w:
+        w.append(b"v")
+    (segment,) = (tmp_path / "j" / "jnl").iterdir()
+    segment.rename(tmp_path / "elsewhere")
+    segment.symlink_to(tmp_path / "elsewhere")
+    assert append_one(tmp_path / "j") == 1
+    assert scan(tmp_path / "j") == 2
+
+
+def append_one(path: Path) -> int:
+    with sej.Writer(path) as w:
+        return w.append(b"w")
+
+
+def test_a_directory_is_not_made_in_the_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(sej.FileTypeError, match="regular file, expected a directory"):
+        OS.mkdir(tmp_path / "file" / "below")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(sej.FileTypeError, match="leads nowhere"):
+        OS.mkdir(tmp_path / "link")
+    with pytest.raises(sej.FileTypeError, match="leads nowhere"):
+        OS.open(tmp_path / "link", "append")
+    assert not (tmp_path / "nowhere").exists()

@@ -1,0 +1,223 @@
+"""Whatever happens to a file beside the messages: a documented error, or the right data; in bounded time and memory."""
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from hub.vector import read_vector
+from kestrel.transfer import Progress
+from pipeline import committing
+from pipeline.textqueue_source import _read_ledger
+from sej.batches import Batches
+from sej.directory import Directory
+from sej.disk import OS
+from sej.errors import SejError
+from sej.gaps import read_gaps
+from sej.index import IndexFile
+from sej.maintenance import _read_marker
+from sej.opening import journal_id
+from sej.sealed import unseal
+from sej.tries import Tries
+from sej.twin import read_kept
+from shard import Path as ShardPath
+from shard.plans import load_plan
+from shard.records import read_record
+from tests.crash.bounded import bounded
+from tests.crash.herd import chance
+from tests.crash.sidecars import (
+    WORLDS,
+    Hubs,
+    Jobs,
+    Journal,
+    Kestrels,
+    Pending,
+    Queues,
+    Shards,
+    Texts,
+    World,
+    break_bytes,
+    change,
+    limited,
+    put,
+)
+from textqueue.intent import read_intent
+
+SAMPLE = 20
+QUICK = 100
+MEMORY_BYTES = 1 << 30
+
+
+def case(world: World, path: Path, dice: random.Random) -> None:
+    world.restore(path)
+    how, changed = change(world, path, dice)
+    try:
+        with limited():
+            world.check(path, changed)
+    except BaseException as error:
+        raise AssertionError(f"{how} of {changed}: {type(error).__name__}: {error}") from error
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+def test_a_world_is_sound_before_it_is_broken(kind: type[World], tmp_path: Path) -> None:
+    world = kind(tmp_path / "built")
+    world.restore(tmp_path / "case")
+    changed = world.sidecars(tmp_path / "case")  # what is checked of each, with none of them changed
+    world.check(tmp_path / "case", [name for name in changed if not name.endswith((".queue", ".log"))])
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+def test_a_broken_sidecar_gives_no_wrong_data(kind: type[World], tmp_path: Path) -> None:
+    """The same few cases each time."""
+    world, dice = kind(tmp_path / "built"), random.Random(14)
+
+    def some() -> None:
+        for _ in range(SAMPLE):
+            case(world, tmp_path / "case", dice)
+
+    ended = bounded(some, MEMORY_BYTES, more_s=60)
+    assert not ended.kinds, ended.text
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kind", WORLDS)
+def test_many_broken_sidecars_give_no_wrong_data(kind: type[World], tmp_path: Path, torture_s: float) -> None:
+    world, dice = kind(tmp_path / "built"), chance()
+
+    def many() -> int:
+        count, deadline = 0, time.monotonic() + torture_s
+        while time.monotonic() < deadline:
+            case(world, tmp_path / "case", dice)
+            count += 1
+        return count
+
+    ended = bounded(many, MEMORY_BYTES, more_s=torture_s)
+    print(f"{kind.__name__}: {ended.text} cases")
+    assert not ended.kinds, ended.text
+
+
+class Reader(NamedTuple):
+    """What reads one kind of file, in which world; fine: what may be read instead of what was written."""
+
+    world: type[World]
+    file: str
+    read: Callable[[Path], Any]
+    fine: Callable[[Any, Any], bool] = lambda found, sound: found == sound
+
+
+def _at(path: Path, name: str = "j") -> Directory:
+    return Directory(path / name, OS)
+
+
+def _identity(path: Path) -> bytes | None:
+    if (path / "j" / "id").stat().st_size == 16:
+        raise SejError("of an older version, which has no checksum")
+    return journal_id(_at(path))
+
+
+def _index(path: Path) -> list[Any]:
+    directory = _at(path)
+    segment = directory.segments()[0]
+    file, index = OS.open(segment.path, "read"), IndexFile(directory, segment)
+    try:
+        return [
+            *index.load(file, segment.first_offset).blocks,
+            *index.sound_blocks(file),
+            *index.load_end(file, segment.first_offset)[1].blocks,
+            index.find(file, segment.first_offset, lambda block: block.next_offset, 1),
+        ]
+    finally:
+        file.close()
+
+
+def _progress(path: Path) -> Any:
+    file = path / "spool" / "kept" / "cars.export"
+    try:
+        source = unseal(file, file.read_bytes())["source"]
+    except ValueError:
+        source = []
+    return Progress(str(file), source, OS).load()
+
+
+def _job(path: Path) -> Any:
+    (file,) = (path / "t" / ".staging").glob("job-*.json")
+    return committing._read(str(file))
+
+
+READERS = [
+    Reader(Journal, "j/gaps/*.gap", lambda path: read_gaps(_at(path))),
+    Reader(Journal, "j/ofs/reader.ofs", lambda path: read_kept(_at(path), "reader")),
+    Reader(Journal, "j/ofs/reader.check", lambda path: read_kept(_at(path), "reader")),
+    Reader(
+        Journal,
+        "j/ofs/worker.tries",
+        lambda path: Tries(_at(path), "worker", 0, 99).begin(33, 0),
+        lambda found, sound: found in range(sound + 1),
+    ),
+    Reader(Journal, "j/txn/one.done", lambda path: Batches(_at(path)).find("one", 1)),
+    Reader(Journal, "j/id", _identity),
+    Reader(Journal, "j/idx/*.idx", _index, lambda found, sound: {*found} <= {*sound, None}),
+    Reader(Pending, "merge/txn/merge", lambda path: _read_marker(_at(path, "merge"))),
+    Reader(Pending, "batch/txn/load.intent", lambda path: Batches(_at(path, "batch"))._read("load.intent")),
+    Reader(Queues, "j/ofs/jobs.ofs", lambda path: read_kept(_at(path), "jobs")),
+    Reader(Queues, "j/ofs/jobs.check", lambda path: read_kept(_at(path), "jobs")),
+    Reader(Hubs, "hub/.merge/r.json", lambda path: read_vector(str(path / "hub"), "r", OS)),
+    Reader(
+        Shards,
+        "t/.shards/o.2",
+        lambda path: read_record(ShardPath(path / "t", "o", 2)),
+        lambda found, sound: found == sound or bool(found.damaged) or found.shards < sound.shards,  # lines may be lost
+    ),
+    Reader(Shards, "t/.reshard/n.1/plan.json", lambda path: load_plan(ShardPath(path / "t", "n", 1), OS)),
+    Reader(Texts, "drain.tq.drain", lambda path: read_intent(OS, str(path / "drain.tq.drain"))),
+    Reader(Texts, "spark.tq.spark", lambda path: _read_ledger(str(path / "spark.tq.spark"))),
+    Reader(Kestrels, "spool/kept/cars.export", _progress),
+    Reader(Jobs, "t/.staging/job-*.json", _job),
+    Reader(Jobs, "t/.staging/done.json", lambda path: committing._read(str(path / "t" / ".staging" / "done.json"))),
+]
+
+
+def read_broken(reader: Reader, path: Path, dice: random.Random, more: Callable[[int], bool]) -> int:
+    """Break one file again and again, in place, as a medium does."""
+    file = sorted(path.glob(reader.file))[0]
+    whole = file.read_bytes()
+    sound = reader.read(path)
+    count = 0
+    while more(count):
+        how, data = break_bytes(bytearray(whole), dice)
+        put(file, data)
+        count += 1
+        try:
+            with limited():
+                found = reader.read(path)
+        except SejError:
+            continue
+        except BaseException as error:
+            raise AssertionError(f"{how} of {file}: {type(error).__name__}: {error}: {bytes(data)!r}") from error
+        assert reader.fine(found, sound), (how, found, sound, bytes(data))
+    put(file, whole)
+    assert reader.read(path) == sound
+    return count
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.file)
+def test_a_reader_of_a_broken_sidecar_says_so(reader: Reader, tmp_path: Path) -> None:
+    """The same cases each time: alone, because most of what is broken is seen by the first look."""
+    reader.world(tmp_path / "world")
+    read_broken(reader, tmp_path / "world", random.Random(14), lambda count: count < QUICK)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.file)
+def test_a_reader_of_many_broken_sidecars_says_so(reader: Reader, tmp_path: Path, torture_s: float) -> None:
+    reader.world(tmp_path / "world")
+    dice, deadline = chance(), time.monotonic() + torture_s
+    work = lambda: read_broken(reader, tmp_path / "world", dice, lambda _: time.monotonic() < deadline)  # noqa: E731
+    ended = bounded(work, MEMORY_BYTES, more_s=torture_s)
+    print(f"{reader.file}: {ended.text[:2000]} cases")
+    assert not ended.kinds, ended.text
