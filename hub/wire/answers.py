@@ -91,7 +91,7 @@ class Answers:
         with self._lock:
             still = [(lease, now - since) for lease, since in self._sending.items() if now - since >= least_s]
         self.sweeps += 1
-        ended: list[Lease] = []
+        ended: list[str] = []
         for lease, quiet_s in still:
             try:
                 lease.check()
@@ -100,14 +100,14 @@ class Answers:
             else:
                 if quiet_s < self._stall_s or not crowded:
                     continue
-                ended.append(lease)
+                ended.append(unquote(lease.context.peer()))  # no longer known when it is cancelled
             lease.context.cancel()
         if ended:
             self.stalled += len(ended)
             _log.warning(
                 "%d readers, one at %s, did not take their answers for %g s, and others wait: they are ended",
                 len(ended),
-                unquote(ended[0].context.peer()),
+                ended[0],
                 self._stall_s,
             )
 

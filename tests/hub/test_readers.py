@@ -219,13 +219,16 @@ def test_a_reader_gets_its_turn_when_another_one_goes_on(tmp_path: Path) -> None
         assert next(get)[0] == large(0, 2 << 20)
 
 
-def test_a_reader_that_does_not_go_on_is_let_go_when_others_wait(tmp_path: Path) -> None:
+def test_a_reader_that_does_not_go_on_is_let_go_when_others_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with hungry(tmp_path, stall_s=0.1) as (server, client), unread_stream(server) as call:
         assert client.get("j", 3) == [large(3, 2 << 20)]
         with pytest.raises(grpc.RpcError) as ended:
             list(call)
         assert ended.value.code() is grpc.StatusCode.CANCELLED
         assert server.service.answers.stalled == 1
+        assert "1 readers, one at ipv4:127.0.0.1:" in caplog.text
     assert server.service.answers.budget.used == 0
 
 
