@@ -32,6 +32,7 @@ from sej.errors import (
     WriterFailedError,
 )
 from sej.format import MAX_OFFSET
+from sej.guarded import write_guarded
 from sej.index import Block
 from sej.index_format import BLOCK_BYTES
 from sej.locks import Lock
@@ -172,7 +173,9 @@ class Appender:
         buffer = self._buffer
         left = max(self._segment_bytes - buffer.position, 1)
         buffer.batch_limit = min(_BATCH_BYTES, left)
-        if self._durability in ("buffer", "disk"):  # under "disk" whoever syncs writes for all who wait
+        if self._lock.original is not None and self._durability not in ("buffer", "disk"):
+            buffer.limit = 1  # every message goes through _drain, which looks at the lock
+        elif self._durability in ("buffer", "disk"):  # under "disk" whoever syncs writes for all who wait
             buffer.limit = min(_BUFFER_BYTES, left)
         else:
             until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
@@ -184,7 +187,10 @@ class Appender:
         try:
             with buffer.pending() as view:
                 try:
-                    self._file.write(view)
+                    if self._lock.original is None:
+                        self._file.write(view)
+                    else:
+                        write_guarded(self._file, view, buffer.position, self._lock.check)
                 except OSError as error:
                     self._write_trouble(error, 0)
             buffer.drained()
@@ -212,7 +218,8 @@ class Appender:
             there = min(max(self._file.status().size - start, 0), len(view))
             first = self._segment_offset_of_pending(view)
             good = measure(view, 0, there, first, there).position if there else 0
-            self._file.truncate(start + good)
+            if self._lock.is_current():
+                self._file.truncate(start + good)
         except (OSError, SejError):
             return  # the next opening finds a torn tail and cuts it
 
@@ -298,7 +305,9 @@ class Appender:
         """Seal the last segment and start the next. The old file closes when nobody syncs it any more."""
         self._lock.check()
         self._seal()
+        sealed = self._file
         self._take(start_segment(self._directory, self._buffer.offset, alone=True))
+        sealed.unlock()  # a thread that syncs it may still have it open
         if self._retention is not None:
             try:
                 clean(self._directory, self._retention, wait=False)

@@ -165,6 +165,36 @@ class Batches:
         file.close()
         return count, crc
 
+    def promise(self, name: str, first: int, chunks: Iterable[BytesLike], cut: dict[str, Any]) -> int:
+        """Steps 1 and 2 alone: the next writer appends the chunks, and keeps no record of them.
+
+        Args:
+            name: of the intent; the names of callers cannot have a ``~`` in them.
+            first: the offset of the first message in chunks.
+            chunks: whole messages each.
+            cut: what is to be cut before, see :mod:`sej.overlap`.
+
+        Returns:
+            How many messages there are.
+        """
+        count, crc = self._stage_encoded(self._directory.at("tmp", f"{name}.rows"), first, chunks)
+        intent = {"name": name, "number": 0, "first_offset": first, "count": count, "digest": _UNKNOWN}
+        self._replace(f"{name}.intent", {**intent, "crc32c": crc, "cut": cut})
+        return count
+
+    def promised_cuts(self) -> Iterable[tuple[str, dict[str, Any]]]:
+        """The name and what is to be cut of each :meth:`promise` that is not kept yet."""
+        if self._disk.status(self._directory.at("txn")) is None:
+            return
+        for entry in self._disk.list(self._directory.at("txn")):
+            if entry.endswith(".intent") and "~" in entry:
+                yield entry.removesuffix(".intent"), self._read(entry)["cut"]
+
+    def take_back(self, name: str) -> None:
+        """Forget a :meth:`promise`."""
+        self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
+        self._disk.unlink(self._directory.at("tmp", f"{name}.rows"))
+
     def roll_forward(self, writer: Writer) -> None:
         """Finish what a dead writer had promised."""
         if self._disk.status(self._directory.at("txn")) is None:
@@ -202,9 +232,9 @@ class Batches:
                     spans.append(rest)
             writer._sync_alone()
             done = _Done(number, count, intent["digest"], spans)
-        self._close(name, done)
-        self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
-        self._disk.unlink(staged)
+        if "cut" not in intent:
+            self._close(name, done)
+        self.take_back(name)
         return done
 
     def _append_rest(self, writer: Writer, staged: str, first: int, there: int) -> tuple[int, int]:

@@ -19,11 +19,13 @@ import socket
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Self
 
 from sej.disk import OS, Disk, File
 from sej.errors import ClosedError, LockedError, LockLostError
+from sej.original import Trace, find_trace, is_current, pause
 
 if sys.platform != "win32":
     import fcntl
@@ -34,6 +36,7 @@ __all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "lease", "leased", 
 _LINUX: Final[bool] = bool(sys.platform == "linux")
 _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256
+_LINE_BYTES: Final = 220
 _TURN_S: Final = 2.0
 """So much longer one waits for shared writers, who hold the lock for microseconds at a time."""
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
@@ -48,7 +51,13 @@ class Lock:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, what: str = "the lock", exclusive: bool = True, disk: Disk = OS
+        self,
+        path: str | os.PathLike[str],
+        *,
+        what: str = "the lock",
+        exclusive: bool = True,
+        written: Callable[[], bool] | None = None,
+        disk: Disk = OS,
     ) -> None:
         """Name the lock; nothing is opened yet.
 
@@ -56,9 +65,14 @@ class Lock:
             path: the lock file; made if missing, never removed.
             what: what it protects, for the error message.
             exclusive: False for a lock that many may hold together.
+            written: for a lock that an original may take and unlink: whether what it protects has content, so that a
+                missing or empty lock file is an original's trace (see :mod:`sej.original`).
             disk: the seam.
         """
         self.path = os.fspath(path)
+        self._written = written
+        self.original: Trace | None = None
+        """What was found of an original when this object took the lock; None: no original was here of late."""
         self._what = what
         self._exclusive = exclusive
         self._disk = disk
@@ -86,10 +100,11 @@ class Lock:
             raise LockedError(f"this object holds {self._what} already", path=self.path, holder=self.holder())
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
+            missing = self._written is not None and self._disk.status(self.path) is None
             file = self._disk.open(self.path, "append")
             try:
                 if file.lock(exclusive=self._exclusive, brief=brief):
-                    if self._is_current(file):
+                    if self._is_current(file) and self._is_settled(file, missing=missing):
                         self._file = file
                         break
                     file.close()  # the name went away between open and lock: take the new file
@@ -120,12 +135,16 @@ class Lock:
         """
         if self._file is None:
             raise ClosedError("the lock is not held by this process", path=self.path)
-        if not self._is_current(self._file):
+        if not self.is_current():
             raise LockLostError(
                 f"the file of {self._what} was removed or replaced while it was held; another writer may be at work:"
                 " stop what removes it, then open anew",
                 path=self.path,
             )
+
+    def is_current(self) -> bool:
+        """Whether it is held, and the path still names the file that is locked."""
+        return self._file is not None and self._is_current(self._file)
 
     def holder(self) -> str | None:
         """What the file says of its holder, or None where it says nothing."""
@@ -155,9 +174,17 @@ class Lock:
             file.close()
 
     def _is_current(self, file: File) -> bool:
-        mine = file.status()
-        there = self._disk.status(self.path)
-        return mine.links > 0 and there is not None and there.identity == mine.identity
+        return is_current(self._disk, file, self.path)
+
+    def _is_settled(self, file: File, *, missing: bool) -> bool:
+        """Look for an original's trace in a file that was locked just now; False: its name is gone, take the next."""
+        if self._written is None:
+            return True
+        content = file.read(_HOLDER_BYTES, 0)
+        self.original = find_trace(content, missing=missing, written=bool(content) or self._written())
+        if self.original is not None and not content and not missing:
+            pause(file.status(), lambda: self._is_current(file))
+        return self._is_current(file)
 
     def _sign(self) -> None:
         assert self._file is not None
@@ -167,8 +194,8 @@ class Lock:
         self.undisturbed = mine
         if mine:
             return
-        line = f"{me}host={host_name()} start={_now()}\n".encode()
-        self._signature = line[:_HOLDER_BYTES]
+        line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
+        self._signature = line.encode() + (b"" if self.original is None else self.original.line())
         try:
             self._file.truncate(0)
             self._file.write(self._signature)

@@ -17,6 +17,7 @@ from sej.errors import CorruptionError, JournalNotFoundError, LockedError, Netwo
 from sej.format import NO_TIMESTAMP
 from sej.index import Block, IndexFile, read_blocks
 from sej.index_format import BLOCK_BYTES, CHECK
+from sej.locks import Lock
 from sej.medium import durable_position
 from sej.recovery import Recovery, find_damage, keep
 
@@ -28,6 +29,7 @@ __all__ = [
     "prepare",
     "start_segment",
     "sweep",
+    "writer_lock",
 ]
 
 _ID_BYTES: Final = 16
@@ -122,6 +124,16 @@ def _refuse_foreign(directory: Directory) -> None:
             " away, and the next writer makes another",
             path=directory.at("id"),
         )
+
+
+def writer_lock(directory: Directory) -> Lock:
+    """The journal's lock, which an original takes and unlinks, too; not taken so far."""
+    return Lock(
+        directory.at("jnl.lck"),
+        what="the journal's writer lock",
+        written=lambda: bool(directory.segments()),
+        disk=directory.disk,
+    )
 
 
 def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:

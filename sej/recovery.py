@@ -34,6 +34,7 @@ __all__ = [
     "keep",
     "last_message_start",
     "next_candidate",
+    "size_before",
     "what_is_wrong",
 ]
 
@@ -141,7 +142,7 @@ def _look(file: File, position: int, due: int, size: int) -> _Look | None:
     if claimed > size - position:
         reason = f"a message of {claimed} bytes begins, of which the file holds {size - position}"
         return _Look(reason, chained=offset == due)
-    trailer = _size_before(file, position + claimed)
+    trailer = size_before(file, position + claimed)
     if trailer != claimed:
         return _Look(f"size field {trailer} at the message's end: expected {claimed}")
     if offset == due:
@@ -167,7 +168,7 @@ def frame_end(file: File, position: int) -> int | None:
         claimed = message_size(head, 0, len(head))
     except DecodeError:
         return None
-    if claimed is None or claimed > size - position or _size_before(file, position + claimed) != claimed:
+    if claimed is None or claimed > size - position or size_before(file, position + claimed) != claimed:
         return None
     return position + claimed
 
@@ -222,7 +223,7 @@ def is_torn(file: File, position: int, due: int) -> bool:
         return False
     for start, reaches_end in _chains(file, position, due, size, position - ANY_REACH):
         passed = start.position - position
-        if reaches_end or (passed >= OVERHEAD_SIZE and _size_before(file, start.position) == passed):
+        if reaches_end or (passed >= OVERHEAD_SIZE and size_before(file, start.position) == passed):
             return False
     return True
 
@@ -248,7 +249,7 @@ def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> 
 
 
 def _trailer_is(file: File, found: Candidate) -> bool:
-    return _size_before(file, found.end) == found.end - found.position
+    return size_before(file, found.end) == found.end - found.position
 
 
 def _chains(file: File, position: int, due: int, size: int, damage: int) -> Iterator[tuple[Candidate, bool]]:
@@ -259,7 +260,8 @@ def _chains(file: File, position: int, due: int, size: int, damage: int) -> Iter
         yield found, start == size and stop - found.offset >= 2
 
 
-def _size_before(file: File, position: int) -> int:
+def size_before(file: File, position: int) -> int:
+    """The size that stands in front of position: where a message ends there, its own."""
     size: int = INT32.unpack(file.read(INT32_SIZE, position - INT32_SIZE))[0]
     return size
 
@@ -271,7 +273,7 @@ def last_message_start(file: File, end: int) -> int | None:
     """
     if end < OVERHEAD_SIZE:
         return None
-    size = _size_before(file, end)
+    size = size_before(file, end)
     if not OVERHEAD_SIZE <= size <= end:
         return None
     head = file.read(min(_HEADS_BYTES, size), end - size)

@@ -26,10 +26,9 @@ from sej.errors import CorruptionError
 from sej.format import MAX_OFFSET
 from sej.gaps import Gap, read_gaps, record_gap
 from sej.index import BlockIndex, IndexFile, read_blocks, verify_block
-from sej.locks import Lock
 from sej.maintenance import MARKER_BYTES, finish_merge, merged_away, readers_lock
 from sej.medium import sync_segment
-from sej.opening import lock_segment
+from sej.opening import lock_segment, writer_lock
 from sej.recovery import keep
 from sej.salvage import Plan, Run, plan_segment
 from sej.sealed import seal, unseal, whole
@@ -62,7 +61,7 @@ def repair(
 ) -> Repair:
     """See :meth:`sej.Journal.repair`."""
     done = Repair([], [], [], [])
-    with Lock(directory.at("jnl.lck"), what="the journal's writer lock", disk=directory.disk):
+    with writer_lock(directory):
         if not dry_run:
             finish_merge(directory)
             finish_repair(directory)
@@ -273,7 +272,7 @@ def _keep_changed(
 def reindex(directory: Directory) -> int:
     """Write the index of every segment anew; returns the number of blocks."""
     blocks = 0
-    with Lock(directory.at("jnl.lck"), what="the journal's writer lock", disk=directory.disk):
+    with writer_lock(directory):
         segments = directory.segments()
         for segment in segments:
             with readers_lock(directory):  # retention and merging wait

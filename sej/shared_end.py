@@ -5,6 +5,7 @@ Between its turns a shared writer holds nothing but open files. So at each turn 
 - ``jnl.lck`` holds a mark, ``shared`` and 16 hex digits, which changes whenever the last segment does, and which every
   exclusive writer (ours signs the file, the original wipes it) destroys. The mark it left is the mark it finds: the
   last segment is still the last one, and only other shared writers were here.
+- After an original's trace (:mod:`sej.original`) the mark says so, and each turn looks at the lock file, too.
 - Then the segment's size says whether they appended; what is new is measured, so that the next offset is known.
 - Anything else is looked at afresh: the end is found, a torn tail cut and kept, the index extended.
 
@@ -24,16 +25,20 @@ from typing import Final
 from sej.codec import measure
 from sej.directory import Directory
 from sej.disk import File
-from sej.errors import DecodeError, LockedError
+from sej.errors import CorruptionError, DecodeError, LockedError, LockLostError
+from sej.guarded import write_guarded
 from sej.maintenance import Retention, clean
 from sej.medium import kept_position
 from sej.opening import End, journal_id, open_end, start_segment
+from sej.original import Trace, find_trace, is_current, pause
+from sej.overlap import has_surplus
 from sej.writer import Writer
 
 __all__ = ["SharedEnd"]
 
 _MARK: Final = b"shared "
 _MARK_BYTES: Final = len(_MARK) + 16
+_SIGNED_BYTES: Final = 256
 _PAUSE_S: Final = 0.00005
 """Longer than a turn: who has the lock gets on with it, instead of handing it over at the price of a switch each."""
 _PAUSE_MAX_S: Final = 0.002
@@ -78,7 +83,9 @@ class SharedEnd:
         self._kept = kept_position(directory)
         self._mark = b""
         self._lock_path = directory.at("jnl.lck")
+        self._was_missing = directory.disk.status(self._lock_path) is None
         self._lock = directory.disk.open(self._lock_path, "append")
+        self._original: Trace | None = None
         self._lock_check_at = 0.0
         self._indexed_to = 0
         self.file: File | None = None
@@ -105,7 +112,11 @@ class SharedEnd:
         """Append count messages, within a turn."""
         file = self.file
         assert file is not None
-        file.write(data)
+        if self._original is None:
+            file.write(data)
+        else:
+            with memoryview(data) as view:
+                write_guarded(file, view, self.position, self._require_lock_file)
         self.position += len(data)
         self.offset += count
         if self.position >= self._segment_bytes:
@@ -127,7 +138,7 @@ class SharedEnd:
     def look(self) -> None:
         """What happened since the last turn?"""
         now = time.monotonic()
-        if now >= self._lock_check_at:
+        if now >= self._lock_check_at or self._original is not None:
             self._check_lock_file()
             self._lock_check_at = now + _LOCK_CHECK_S
         if self.file is None or not self._mark or self._lock.read(_MARK_BYTES, 0) != self._mark:
@@ -153,16 +164,24 @@ class SharedEnd:
 
     def _look_afresh(self) -> None:
         """Find the end as an exclusive writer does when it opens."""
-        self._check_lock_file()
-        while self._promised():
-            self._lock.unlock()
-            try:  # it takes the lock itself, and finishes what is to be finished
-                Writer(self._directory.path, segment_bytes=self._segment_bytes, lock_timeout=self._lock_timeout,
-                       allow_network_fs=True, disk=self._directory.disk).close()  # fmt: skip
-            finally:
-                self._wait_for_lock()
+        while True:
+            self._check_lock_file()
+            self._find_trace()
+            while self._promised():
+                self._let_a_writer_finish()
+            try:
+                self._take(self._look_at_end())
+            except CorruptionError:
+                if self._original is None:
+                    raise
+                self._let_a_writer_finish()  # what two writers left, or it raises the same
+                continue
+            if self._original is not None and has_surplus(self._directory):
+                self._let_a_writer_finish()
+                continue
+            if self._original is None or is_current(self._directory.disk, self._lock, self._lock_path):
+                break
         journal_id(self._directory, create=True)
-        self._take(self._look_at_end())
         mark = self._lock.read(_MARK_BYTES, 0)
         if self.position >= self._segment_bytes:
             self._rotate()
@@ -171,6 +190,25 @@ class SharedEnd:
             self._mark = mark  # another shared writer's: what was found just now is what it stands for
         else:
             self._sign()
+
+    def _let_a_writer_finish(self) -> None:
+        """Open an exclusive writer, which takes the lock itself and finishes or mends what is there."""
+        self._lock.unlock()
+        try:
+            Writer(self._directory.path, segment_bytes=self._segment_bytes, lock_timeout=self._lock_timeout,
+                   allow_network_fs=True, disk=self._directory.disk).close()  # fmt: skip
+        finally:
+            self._wait_for_lock()
+            self._check_lock_file()
+
+    def _find_trace(self) -> None:
+        """Whether an original was here of late; give one that has just closed the time to unlink."""
+        content = self._lock.read(_SIGNED_BYTES, 0)
+        written = bool(content) or bool(self._directory.segments())
+        self._original = find_trace(content, missing=self._was_missing, written=written)
+        if self._original is not None and not content and not self._was_missing:
+            pause(self._lock.status(), lambda: is_current(self._directory.disk, self._lock, self._lock_path))
+            self._check_lock_file()
 
     def _promised(self) -> bool:
         disk, txn = self._directory.disk, self._directory.at("txn")
@@ -219,7 +257,8 @@ class SharedEnd:
         mark = _MARK + os.urandom(8).hex().encode()
         self._mark = b""
         self._lock.truncate(0)
-        self._lock.write(mark + b"\n")
+        self._lock.write(mark + b"\n" + (b"" if self._original is None else self._original.line()))
+        self._was_missing = False
         self._mark = mark
 
     def _wait_for_lock(self) -> None:
@@ -241,12 +280,21 @@ class SharedEnd:
             holder=holder,
         )
 
+    def _require_lock_file(self) -> None:
+        if not is_current(self._directory.disk, self._lock, self._lock_path):
+            raise LockLostError(
+                "the journal's lock file was removed during this turn, by an original that closed; whether the last"
+                " message is in the journal is not known: the next append takes the new lock",
+                path=self._lock_path,
+            )
+
     def _check_lock_file(self) -> None:
         """The original unlinks the lock file: a lock on what has no name any more protects nothing."""
         while True:
             there = self._directory.disk.status(self._lock_path)
             if there is not None and there.identity == self._lock.status().identity:
                 return
+            self._was_missing = there is None
             fresh = self._directory.disk.open(self._lock_path, "append")
             self._lock.close()
             self._lock = fresh

@@ -342,8 +342,8 @@ class SharedWriter:
         try:
             self._end.write(data, count)
         except BaseException as error:
-            if not isinstance(error, Exception):  # it is no failure: the next turn looks how far this came
-                self._end.doubt()
+            if not isinstance(error, Exception) or isinstance(error, LockLostError):
+                self._end.doubt()  # it is no failure: the next turn looks how far this came
                 raise
             self._fail(error)
             if isinstance(error, OSError):

@@ -13,6 +13,7 @@ uses the same lock. Concurrent callers under ``"disk"`` share one sync, see :mod
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -42,12 +43,12 @@ from sej.checks import (
 from sej.codec import Buffer
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk
-from sej.errors import SejError
-from sej.locks import Lock
+from sej.errors import LockLostError, SejError
 from sej.maintenance import Retention, finish_merge
 from sej.medium import kept_position
 from sej.message import BytesLike, Message
-from sej.opening import journal_id, open_end, prepare, sweep
+from sej.opening import End, journal_id, open_end, prepare, sweep, writer_lock
+from sej.overlap import open_mended_end
 from sej.recovery import Recovery
 from sej.repair import finish_repair
 from sej.syncing import Syncer
@@ -86,7 +87,7 @@ class Writer(Appender):
 
     Attributes:
         path: the SEJ directory.
-        recovery: the torn tail that opening cut, or None.
+        recovery: the torn tail that opening cut, or what two writers left and opening has mended; or None.
 
     Example:
         >>> import tempfile
@@ -156,16 +157,11 @@ class Writer(Appender):
         self._failure: BaseException | None = None
         self._mutex = threading.RLock()
         prepare(self._directory, allow_network_fs=allow_network_fs)
-        self._lock = Lock(self._directory.at("jnl.lck"), what="the journal's writer lock", disk=disk)
-        self._lock.acquire(timeout=lock_timeout)
+        self._lock = writer_lock(self._directory)
+        self.recovery: Recovery | None = None
         try:
-            journal_id(self._directory, create=True)
-            finish_merge(self._directory)
-            finish_repair(self._directory)
-            sweep(self._directory)
             self._kept = kept_position(self._directory)
-            end = open_end(self._directory, self._kept, first_offset=first_offset, alone=True)
-            self.recovery: Recovery | None = end.recovery
+            end = self._find_end(first_offset, lock_timeout)
             self._buffer = Buffer(end.offset, self._drain, self._mutex)
             self._take(end)
             self._syncer = Syncer(
@@ -187,6 +183,24 @@ class Writer(Appender):
         if end.synced_offset < end.offset:
             self._syncer.request()
         _alive.add(self)
+
+    def _find_end(self, first_offset: int, lock_timeout: float | None) -> End:
+        """Take the lock and find the end; both again where an original unlinked the lock file meanwhile."""
+        while True:
+            self._lock.acquire(timeout=lock_timeout)
+            ours = journal_id(self._directory) is not None
+            finish_merge(self._directory)
+            finish_repair(self._directory)
+            sweep(self._directory)
+            with contextlib.suppress(LockLostError):
+                end = open_mended_end(self._directory, self._kept, self._lock, first_offset=first_offset, ours=ours)
+                self.recovery = end.recovery or self.recovery
+                journal_id(self._directory, create=True)
+                if self._lock.original is None or self._lock.is_current():
+                    return end
+                end.index_file.close()
+                end.file.close()
+            self._lock.release()
 
     # --- appending
 

@@ -18,6 +18,7 @@ from sej.gaps import read_gaps
 from sej.index import IndexFile, read_blocks
 from sej.index_format import BLOCK_BYTES
 from sej.journal import Journal
+from sej.overlap import KEPT
 
 __all__ = ["Finding", "Level", "findings"]
 
@@ -120,6 +121,11 @@ def _disk(places: Directory) -> Iterator[Finding]:
         found = f"{status.f_favail} more files can be made there"
         yield Finding("disk", "wrong", found, "remove small files on this disk: it has no inodes left for new segments")
     kept = [os.path.join(folder, name) for folder, _, names in os.walk(places.at("kept")) for name in names]
+    overlaps = [path for path in kept if KEPT in os.path.basename(path)]
+    if overlaps:
+        found = f"an original and another writer appended at the same time, {len(overlaps)} times, as {overlaps[0]}"
+        do = "the messages were appended again at the end: stop one of the two, then remove these files"
+        yield Finding("two writers", "wrong", found, do)
     if kept:
         size = sum(os.path.getsize(path) for path in kept)
         do = "look through them, then remove them: nobody else does"
