@@ -206,7 +206,11 @@ class WriterFailedError(SejError):
 
 
 class LockLostError(WriterFailedError):
-    """The lock file was removed or replaced while it was held: another writer may be at work."""
+    """The lock file was removed or replaced while it was held, or another process has appended to the segment.
+
+    The last message may or may not be in the journal. A :class:`~sej.Writer` must be opened again; the next call of a
+    :class:`~sej.SharedWriter` takes the new lock.
+    """
 
 
 class ClosedError(SejError, ValueError):

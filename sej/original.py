@@ -59,7 +59,7 @@ class Trace(NamedTuple):
         return b"%s%d%s\n" % (_NOTE, self.at, b"" if self.certain else _DOUBT)
 
 
-def trace_in(content: bytes) -> Trace | None:
+def _trace_in(content: bytes) -> Trace | None:
     """What a signature says of an original; None: it says nothing, or that was long ago."""
     for line in content.split(b"\n"):
         stamp = line.removeprefix(_NOTE).removesuffix(_DOUBT)
@@ -77,7 +77,7 @@ def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
         written: whether the journal has segments.
     """
     if content:
-        return trace_in(content)
+        return _trace_in(content)
     return Trace(int(time.time()), not missing) if written else None
 
 

@@ -97,11 +97,10 @@ def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, fir
     _finish_cut(directory)
     if lock.original is None or not (ours or lock.original.certain):
         return open_end(directory, kept, first_offset=first_offset, alone=True)
-    found = _mend_last(directory, lock)
-    while True:
+    found, end = _mend_last(directory, lock), None
+    while end is None:
         try:
             end = open_end(directory, kept, first_offset=first_offset, alone=True)
-            break
         except CorruptionError:
             again = _mend_last(directory, lock)  # originals may be at it still
             if again is None:

@@ -46,12 +46,12 @@ _HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
 
 
 class Recovery(NamedTuple):
-    """What a writer cut when it opened: a torn tail.
+    """What a writer cut when it opened: a torn tail, or the messages of two writers, which are appended again.
 
     Attributes:
         path: the segment.
         position: where it was cut, in bytes.
-        offset: the offset that the cut bytes would have had, and the next message now gets.
+        offset: the offset that was due there. After a torn tail the next message gets it.
         size: how many bytes were cut.
         kept: the file that holds them.
         reason: what was wrong with them.

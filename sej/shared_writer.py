@@ -63,7 +63,8 @@ class SharedWriter:
 
     Safe to use from many threads. A call that needs the journal raises :class:`~sej.LockedError` where an exclusive
     writer has it for longer than lock_timeout, :class:`~sej.WriterFailedError` where a write or sync failed, now or
-    before, and :class:`~sej.ClosedError` after :meth:`close` and in a forked child.
+    before, and :class:`~sej.ClosedError` after :meth:`close` and in a forked child. Beside an original that unlinks the
+    lock file during a call it raises :class:`~sej.LockLostError`: the message may be there, and the next call works.
 
     Attributes:
         path: the SEJ directory.
