@@ -21,7 +21,7 @@ from sej._buffer_py import _full
 from sej.checksum import crc32c
 from sej.codec import Buffer, measure
 from sej.directory import Directory
-from sej.disk import File
+from sej.disk import File, full_disk_advice
 from sej.durable import KeptPosition
 from sej.errors import (
     ClosedError,
@@ -381,8 +381,8 @@ class Appender:
         with self._buffer.pending() as view:
             lost = self._segment_offset_of_pending(view) if len(view) else self._buffer.offset
         return WriterFailedError(
-            f"{what}: {error}; this writer is closed for good: mend the cause and open it anew,"
-            " which finds what is on disk",
+            f"{what}: {error}; this writer is closed for good: mend the cause and open it again,"
+            f" which finds what is on disk{full_disk_advice(self._directory.disk, self._directory.path, error)}",
             path=self._segment.path,
             position=self._buffer.position,
             offset=lost,

@@ -42,6 +42,8 @@ __all__ = [
     "OsFile",
     "Status",
     "file_system",
+    "full_disk_advice",
+    "is_full",
     "network_file_system",
     "read_small",
     "replace_file",
@@ -108,6 +110,9 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut or zero-extend to size bytes."""
+
+    def allocate(self, size: int) -> None:
+        """Make an empty file size zeros long, with room on the disk for all of them."""
 
     def size(self) -> int:
         """Its size as it is now, bytes."""
@@ -211,12 +216,15 @@ class OsFile:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write everything."""
-        done = os.write(self._fd, data)
-        size = len(data)
-        if done != size:
-            with memoryview(data) as view:
-                while done < size:
-                    done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self._path)
+        try:
+            done = os.write(self._fd, data)
+            size = len(data)
+            if done != size:
+                with memoryview(data) as view:
+                    while done < size:
+                        done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self._path)
+        except OSError as error:
+            raise _at_path(error, self._path) from error
 
     def writer(self) -> Callable[[bytes], int]:
         """One ``write``, without a Python function around it. Not to be called once the file is closed."""
@@ -239,6 +247,16 @@ class OsFile:
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         os.ftruncate(self._fd, size)
+
+    def allocate(self, size: int) -> None:
+        """Zeros with room on the disk."""
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._fd, 0, size)
+            else:
+                self.write(bytes(size))
+        except OSError as error:
+            raise _at_path(error, self._path) from error
 
     def size(self) -> int:
         """Its size, bytes."""
@@ -537,6 +555,34 @@ def _odd(name: str, error: OSError, expected: str) -> Exception:
 def _located(error: OSError, path: str, position: int) -> OSError:
     """The same error, with the place at which the system could not read: it names no file of a descriptor."""
     return OSError(error.errno, f"{error.strerror}, reading at position {position}", path)
+
+
+def _at_path(error: OSError, path: str) -> OSError:
+    """The same error with the file's path, which the system does not know of a descriptor."""
+    return OSError(error.errno, error.strerror, path)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that the disk is full or a quota used up."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        error = error.__cause__
+    return False
+
+
+def full_disk_advice(disk: Disk, path: str, error: BaseException | None) -> str:
+    """What to do about a full disk, to be added to an error's text; nothing for another error."""
+    if not is_full(error):
+        return ""
+    try:
+        free = f"{disk.free_bytes(path)} bytes are free"
+    except OSError:
+        free = "it is not known how many bytes are free"
+    return (
+        f"; the disk that holds {path} is full ({free}): let workers and readers go on, remove what they are done with"
+        " by `sej clean`, then open this again"
+    )
 
 
 def _progress(count: int, path: str) -> int:

@@ -12,6 +12,7 @@ stuck one's at the deadline, on a clock that nobody can set.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import warnings
@@ -36,8 +37,8 @@ from sej.checks import (
 )
 from sej.dead import DeadLetter
 from sej.directory import Directory, check_name
-from sej.disk import OS, Disk
-from sej.errors import ClosedError, InvalidNameError, LockedError, SejError
+from sej.disk import OS, Disk, full_disk_advice
+from sej.errors import ClosedError, InvalidNameError, LockedError, QueueFullError, SejError
 from sej.locks import Lock
 from sej.message import FIRST, Start
 from sej.queue_clock import SYSTEM, Clock, span_ns
@@ -226,6 +227,13 @@ class JournalQueue(WorkQueue):
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
         self._require_open()
+        reserve = self._log.reserve
+        if reserve.spent and not reserve.fill():
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise QueueFullError(
+                f"nothing is put while the disk is full{full_disk_advice(self._disk, self.path, full)}",
+                path=self.path,
+            )
         return self._putter.put(values, keys, wishes, self._locked, self._watches)
 
     # --- taking

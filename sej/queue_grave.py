@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from sej.dead import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
@@ -57,19 +58,21 @@ class Grave:
             there, band = log.state.leased.get(offset), log.state.band(offset)
             log.append(record(WAIT, offset, stamp, band=band, attempt=attempts, extra=DOOMED))
             log.force()
+            append = partial(
+                append_dead_letter,
+                self.path,
+                message,
+                source=source_of(self._directory),
+                reader=self._name,
+                attempts=attempts,
+                reason=reason,
+                priority=band,
+                expire_s=self._expire_s(message),
+                lock_timeout=_LOCK_S,
+                disk=self._directory.disk,
+            )
             try:
-                append_dead_letter(
-                    self.path,
-                    message,
-                    source=source_of(self._directory),
-                    reader=self._name,
-                    attempts=attempts,
-                    reason=reason,
-                    priority=band,
-                    expire_s=self._expire_s(message),
-                    lock_timeout=_LOCK_S,
-                    disk=self._directory.disk,
-                )
+                log.reserve.with_room(append, partial(append, perhaps_there=True))
             except (OSError, SejError):
                 if there is not None:  # whoever holds it may try again
                     log.append(record(PICK, offset, 0, there.deadline, band=band, attempt=attempts, slot=there.slot))

@@ -21,7 +21,7 @@ import time
 from typing import Final
 
 from sej.directory import Directory
-from sej.disk import File, replace_file
+from sej.disk import File, full_disk_advice, is_full, replace_file
 from sej.durable import KeptPosition, renew
 from sej.errors import ClosedError, CorruptionError, OffsetBeyondEndError, SejError, WriterFailedError
 from sej.journal import Journal, Tail
@@ -36,6 +36,7 @@ from sej.queue_lock import QueueLock
 from sej.queue_proof import holds, proven
 from sej.queue_reader import MessageReader
 from sej.queue_replay import apply, good_bytes
+from sej.queue_reserve import RESERVE_BYTES, Reserve
 from sej.queue_snapshot import snapshot
 from sej.queue_state import QueueState
 from sej.recovery import keep
@@ -56,6 +57,7 @@ class QueueLog:
         state: what the log says; up to date while the lock is held.
         epoch: of the log; a lease of another epoch is void.
         recovered: what opening found damaged, or None.
+        reserve: the room on the disk that is kept for this log.
         appended: how many bytes this process has appended.
     """
 
@@ -89,10 +91,12 @@ class QueueLog:
         self._failure: BaseException | None = None
         self._unsure = False
         self._file: File | None = None
+        self.reserve = Reserve(directory, name)
         self._lock = QueueLock(directory, name, self._read_ahead)
         self.lock()
         try:
             self._open(first=True)
+            self.reserve.fill()
         finally:
             self.unlock()
 
@@ -172,7 +176,13 @@ class QueueLog:
         assert self._file is not None
         before, self._unsure = self._unsure, True
         try:
-            self._file.write(data)
+            try:
+                self._file.write(data)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self.reserve.release()
+                self._file.write(data[self._file.size() - self._position :])  # some of it may have been written
         except OSError as error:
             self._failure = error
             raise self._failed(error) from error
@@ -184,7 +194,8 @@ class QueueLog:
     @property
     def large(self) -> bool:
         """Whether a compaction is due."""
-        return self._position > self._compact_bytes + 2 * self._compacted_bytes
+        least = min(self._compact_bytes, RESERVE_BYTES // 4) if self.reserve.spent else self._compact_bytes
+        return self._position > least + 2 * self._compacted_bytes
 
     def compact(self) -> None:
         """Write the state anew, without its history: durable, and only after its messages are."""
@@ -215,8 +226,10 @@ class QueueLog:
         if void:  # forgotten before retention may take what tells so
             self.append(*void)
         self._disk.mkdir(self._directory.at("tmp"))
-        keep_offset(self._directory, self._name, value, strict=True)
+        self.reserve.with_room(lambda: keep_offset(self._directory, self._name, value, strict=True))
         self.append(record(KEPT, value, b=self._clock.boot_ns()))
+        if self.reserve.spent:
+            self.reserve.fill()
 
     def _compare_keys(self, value: int) -> None:
         """Compare the dedupe keys below a head with their messages; those whose messages were never written stay."""
@@ -446,7 +459,8 @@ class QueueLog:
         sync_up_to(self._directory, max(state.frontier, ahead), self.tail)
         data = head(epoch, self._name) + b"".join(snapshot(state, self._clock.boot_ns(), end))
         self._disk.mkdir(self._directory.at("tmp"))
-        replace_file(self._disk, self._directory.at("tmp", f"{self._name}.queue"), self.path, data)
+        temporary = self._directory.at("tmp", f"{self._name}.queue")
+        self.reserve.with_room(lambda: replace_file(self._disk, temporary, self.path, data))
         self._file = self._disk.open(self.path, "append")  # the old one closes when nobody syncs it any more
         self.epoch = epoch
         self._position = self._compacted_bytes = len(data)
@@ -462,7 +476,8 @@ class QueueLog:
 
     def _failed(self, error: BaseException) -> WriterFailedError:
         return WriterFailedError(
-            f"a write to the queue's log failed: {error}; open the queue anew, which finds what is on disk",
+            f"a write to the queue's log failed: {error}; open the queue again, which finds what is on disk"
+            f"{full_disk_advice(self._disk, self._directory.path, error)}",
             path=self.path,
             position=self._position,
         )

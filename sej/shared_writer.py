@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NoReturn, Self, TypedDict, get_args
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.codec import Buffer, encode
 from sej.directory import Directory
-from sej.disk import OS, Disk
+from sej.disk import OS, Disk, full_disk_advice
 from sej.errors import ClosedError, LockedError, LockLostError, WriterFailedError
 from sej.maintenance import Retention
 from sej.message import BytesLike
@@ -381,7 +381,8 @@ class SharedWriter:
 
     def _failed(self, error: BaseException) -> WriterFailedError:
         return WriterFailedError(
-            f"a write or sync failed: {error}; this writer is closed for good: mend the cause and open it anew",
+            f"a write or sync failed: {error}; this writer is closed for good: mend the cause and open it again"
+            f"{full_disk_advice(self._directory.disk, self.path, error)}",
             path=self.path,
             position=self._end.position,
             offset=self._end.offset,

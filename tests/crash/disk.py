@@ -151,6 +151,8 @@ class CrashDisk:
         self.dirs: dict[str, _Dir] = {"/": _Dir()}
         self.trace: list[tuple[str, tuple[Any, ...]]] = []
         self.free = 1 << 40
+        self.capacity: int | None = None
+        """How many bytes all files together may have; None: any number."""
         self._numbers = itertools.count(1)
 
     # --- the Disk verbs
@@ -225,7 +227,11 @@ class CrashDisk:
         self._do("rmdir", name)
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
-        return self.free
+        return self.free if self.capacity is None else max(self.capacity - self._used(), 0)
+
+    def _used(self) -> int:
+        there = {number for each in self.dirs.values() for number in each.seen.values()}
+        return sum(len(self.nodes[number].seen) for number in there)
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         name = _clean(path)
@@ -419,6 +425,13 @@ class _OpenFile:
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         assert self._writes, f"{self._path} was opened for reading"
+        if self._disk.capacity is not None:
+            grown = position + len(data) - max(len(self._node.seen), position)
+            room = self._disk.free_bytes("/")
+            if grown > room:
+                if len(data) > grown - room:
+                    self._disk._do("write", self._number, position, bytes(data[: room - grown]))
+                raise OSError(errno.ENOSPC, "No space left on device", self._path)
         if len(data):
             self._node.mtime += 1
             self._disk._do("write", self._number, position, bytes(data))
@@ -433,6 +446,11 @@ class _OpenFile:
     def truncate(self, size: int) -> None:
         if size != len(self._node.seen):
             self._disk._do("truncate", self._number, size)
+
+    def allocate(self, size: int) -> None:
+        if self._disk.capacity is not None and size > self._disk.free_bytes("/"):
+            raise OSError(errno.ENOSPC, "No space left on device", self._path)
+        self.truncate(size)
 
     def lose(self) -> None:
         """A sync that fails takes the unsynced bytes with it, from the medium and not from what is seen."""
@@ -467,7 +485,8 @@ class _OpenFile:
 
 
 Fault = Literal["eio", "enospc", "short", "sync-loses"]
-_CHANGING = ("open", "mkdir", "rename", "unlink", "rmdir", "write", "write_at", "sync", "sync_dir", "truncate")
+_CHANGING = ("open", "mkdir", "rename", "unlink", "rmdir", "write", "write_at", "sync", "sync_dir", "truncate",
+             "allocate")  # fmt: skip
 
 
 class FaultyDisk:
@@ -576,6 +595,10 @@ class _FaultyFile:
     def truncate(self, size: int) -> None:
         self._disk.before("truncate")
         self._inner.truncate(size)
+
+    def allocate(self, size: int) -> None:
+        self._disk.before("allocate")
+        self._inner.allocate(size)
 
     def size(self) -> int:
         return self._inner.size()

@@ -7,6 +7,9 @@ from sej.disk import OS, Disk
 from sej.queue import JournalQueue
 
 NS = 1_000_000_000
+SMALL_FILE_SYSTEM = ["unshare", "--mount", "--map-root-user", "sh", "-c",
+                     'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"']  # fmt: skip
+"""Before a directory and a command: the command runs with 4 MiB of its own mounted there."""
 
 
 class FakeClock:

@@ -1,0 +1,129 @@
+"""A full disk: nothing is put any more, but work is ended; what is done can be removed, and then puts work again."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.disk import Disk
+from sej.queue import JournalQueue
+from tests.crash.disk import CrashDisk
+from tests.queue.support import SMALL_FILE_SYSTEM, FakeClock
+
+ROOM = 1 << 20
+SEGMENT = 1 << 15
+PIECE = bytes(4000)
+SCRIPT = Path(__file__).with_name("full_disk.py")
+
+
+def queue(path: Path, disk: Disk) -> JournalQueue:
+    return JournalQueue(path, "worker", disk=disk, clock=FakeClock(), segment_bytes=SEGMENT)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> CrashDisk:
+    disk = CrashDisk()
+    disk.mkdir(tmp_path)
+    disk.capacity = ROOM
+    return disk
+
+
+def fill(q: JournalQueue) -> list[bytes]:
+    """Put until the disk is full; what was acknowledged."""
+    put: list[bytes] = []
+
+    def put_on() -> None:
+        while True:
+            value = b"%06d" % len(put) + PIECE
+            q.put(value)
+            put.append(value)
+
+    with pytest.raises(sej.WriterFailedError) as raised:
+        put_on()
+    text = str(raised.value)
+    assert q.path in text and "No space left on device" in text
+    assert "bytes are free" in text and "sej clean" in text
+    return put
+
+
+def end_all(q: JournalQueue) -> list[bytes]:
+    done: list[bytes] = []
+    while (item := q.get(timeout=0)) is not None:
+        item.extend(30.0)
+        if item.attempts == 1 and len(done) % 50 == 0:
+            item.retry(delay_s=0.0)
+            continue
+        item.done()
+        done.append(item.value)
+    return done
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the same queue", "opened again"])
+def test_on_a_full_disk_work_is_ended_and_after_clean_it_is_put_again(
+    again: bool, disk: CrashDisk, tmp_path: Path
+) -> None:
+    q = queue(tmp_path, disk)
+    put = fill(q)
+    assert len(put) > 100
+    if again:
+        q.close()
+        q = queue(tmp_path, disk)
+    assert sorted(end_all(q)) == put
+    assert q.stats()[:4] == (0, 0, 0, len(put))
+    with pytest.raises(sej.SejError):  # the room that is left is for ending items
+        q.put(bytes(20_000))
+    q.close()
+    removed = sej.Journal(tmp_path, disk=disk).clean(max_bytes=0)
+    assert len(removed) > 10
+    with queue(tmp_path, disk) as q:
+        more = [b"more %d" % number + PIECE for number in range(100)]
+        for value in more:
+            q.put(value)
+        assert sorted(end_all(q)) == sorted(more)
+
+
+def test_a_dead_letter_is_written_on_a_full_disk(disk: CrashDisk, tmp_path: Path) -> None:
+    q = queue(tmp_path, disk)
+    fill(q)
+    item = q.get(timeout=0)
+    assert item is not None
+    item.fail("broken")
+    assert q.stats().dead == 1
+    letters = list(sej.dead_letters(q.dead_letter, disk=disk))
+    assert [(letter.message.value, letter.reason) for letter in letters] == [(item.value, "broken")]
+
+
+def test_while_the_reserve_is_spent_nothing_is_put_and_it_is_filled_when_there_is_room(
+    disk: CrashDisk, tmp_path: Path
+) -> None:
+    with queue(tmp_path, disk) as q:
+        q.put(b"first")
+        assert disk.status(tmp_path / "ofs" / "worker.reserve") is not None
+        disk.capacity = ROOM - disk.free_bytes("/")
+        item = q.get(timeout=0)  # its lease finds the disk full
+        assert item is not None
+        assert disk.status(tmp_path / "ofs" / "worker.reserve") is None
+        with pytest.raises(sej.QueueFullError, match=r"nothing is put.*bytes are free.*sej clean"):
+            q.put(b"second")
+        item.done()
+        disk.capacity = ROOM
+        q.put(b"third")
+        assert disk.status(tmp_path / "ofs" / "worker.reserve") is not None
+        assert end_all(q) == [b"third"]
+
+
+def test_the_reserve_has_room_on_the_disk(tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path, "worker"):
+        there = (tmp_path / "ofs" / "worker.reserve").stat()
+    assert there.st_blocks * 512 >= there.st_size == 1 << 18
+
+
+@pytest.mark.torture
+def test_a_real_small_file_system(tmp_path: Path) -> None:
+    """In a mount namespace of its own, with a tmpfs of 4 MiB."""
+    command = [*SMALL_FILE_SYSTEM, str(tmp_path), sys.executable, str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "ok", done.stdout
