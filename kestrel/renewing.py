@@ -14,7 +14,7 @@ newer, or all if there is none   in doubt
 
 What is in doubt is written over with itself when the queue is opened, **before** it is read: the formats have no
 checksums, so what a replay has read could not be told later from what the disk made of it. The pages are then dirty or
-written back, or the sync fails. A process that died costs at most what its last sync did not cover. A queue that an
+written back, or the sync fails. A process that died costs 64 KiB and what its last sync did not cover. A queue that an
 original or an older version wrote has no record and is renewed whole, once: the originals delete ``~~`` files.
 """
 
@@ -22,11 +22,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from sej.disk import Disk, File
 from sej.durable import KeptPosition, renew
 
 __all__ = ["Renewing"]
+
+_STEP_BYTES: Final = 1 << 16
 
 
 class Renewing:
@@ -43,6 +46,8 @@ class Renewing:
         self._disk = disk
         self._kept = KeptPosition(disk, path)
         self._whole = False
+        self._stored: tuple[File | None, int] = (None, 0)
+        self._synced = 0
 
     def renew(self, paths: Sequence[str]) -> None:
         """Make every byte of the files durable, and their names. Called before they are read.
@@ -92,9 +97,22 @@ class Renewing:
             return  # this user cannot have made the directory
 
     def keep(self, file: File, position: int) -> None:
-        """After a sync of the newest file: every byte before position is on the medium, and every older file."""
-        if self._whole:
+        """After a sync of the newest file: every byte before position is on the medium, and every older file.
+
+        Stored when the file has grown by 64 KiB, or by :meth:`settle`: an older position costs that much at an opening.
+        """
+        stored, at = self._stored
+        self._synced = position
+        if self._whole and (file is not stored or not 0 <= position - at < _STEP_BYTES):
+            self._stored = file, position
             self._kept.store(file, 0, position, 0)
+
+    def settle(self) -> None:
+        """Store what was synced last. Called before the file is closed for good."""
+        file, at = self._stored
+        if file is not None and at != self._synced:
+            self._stored = file, self._synced
+            self._kept.store(file, 0, self._synced, 0)
 
     def fresh(self, file: File, position: int) -> None:
         """The file and its name were just made and synced, and there is no other one."""
@@ -106,4 +124,5 @@ class Renewing:
 
     def forget(self) -> None:
         """Before a file is cut: what is written in the place of the rest is not known to be durable."""
+        self._stored, self._synced = (None, 0), 0
         self._disk.unlink(self._path)

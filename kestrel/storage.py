@@ -387,6 +387,7 @@ class Storage:
         try:
             if due:
                 self._force()
+                self._renewing.settle()
         except (OSError, LockLostError, ClosedError) as error:
             fuse.blow(error)
         finally:

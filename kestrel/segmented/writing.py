@@ -256,6 +256,7 @@ class WriterFiles:
         try:
             if due:
                 self._force()
+                self._renewing.settle()
         finally:
             fuse.shut = True
             file, self._file = self._file, None
