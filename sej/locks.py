@@ -13,6 +13,7 @@ lock dies with the parent and not with the last child.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from sej.original import Trace, find_trace, is_current, pause
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "lease", "leased", "process_start"]
+__all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "leasable", "lease", "leased", "process_start"]
 
 # A name, so that the type checker reads both ways.
 _LINUX: Final[bool] = bool(sys.platform == "linux")
@@ -269,6 +270,17 @@ def lease(file: File) -> bool:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except (OSError, ValueError):  # ValueError: a file without a descriptor
         return False
+    return True
+
+
+def leasable(file: File) -> bool:
+    """Whether the system would lease this file to this process if no other one had it open."""
+    if not _LINUX:
+        return False
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except (OSError, ValueError) as error:  # ValueError: a file without a descriptor
+        return isinstance(error, OSError) and error.errno == errno.EAGAIN
     return True
 
 

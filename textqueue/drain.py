@@ -16,6 +16,7 @@ given back, and the intent is closed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -68,6 +69,7 @@ def drain(
     with _alone(source):
         intent = read_intent(source.disk, path)
         if intent.raws:
+            source.disk.sync_dir(os.path.dirname(path) or ".")  # the run that wrote it may have failed to
             count += _finish(source, writer, path, intent, [])
         while True:
             claims: list[Claim] = []

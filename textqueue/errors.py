@@ -46,4 +46,4 @@ class NoSuchVariableError(TextQueueError, IndexError, KeyError):
 
 
 class FileInUseError(TextQueueError):
-    """Somebody has the file: an editor, by its swap file, or another program, by the lock."""
+    """Somebody has the file: an editor, by its swap file, or another program, by the lock or by keeping it open."""

@@ -19,7 +19,7 @@ __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
 
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
-_BESIDE: Final = frozenset({".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new"})
+_BESIDE: Final = frozenset({".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable"})
 """Ends of what stands beside a queue file; a pattern may fit that as well."""
 
 

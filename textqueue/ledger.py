@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sej.disk import Disk, File
+from sej.durable import renew
 from textqueue.beside import as_open_as, open_beside, replace_beside
 from textqueue.hot import status_lines
 from textqueue.parser import digest, essence
@@ -36,7 +37,7 @@ from textqueue.reader import Token
 
 __all__ = [
     "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT", "SET",
-    "Ledger", "Record",
+    "Ledger", "Mark", "Record",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -53,6 +54,7 @@ EMPTY: Final = b"-"
 MAY_NOT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """What the system says to those who may only read."""
 _READ_BYTES: Final = 1 << 16
+_CHECK_BYTES: Final = 128
 _COPY_BYTES: Final = 1 << 20
 _TELLING: Final = re.compile(rb"(?:^|\n)[cmr-] ")
 """A line that says more than how the file looks now and where the last edit was."""
@@ -71,6 +73,14 @@ class Record(NamedTuple):
         """As it stands in the file."""
         text = b"%c %d %s %d %d %d %s" % (self.kind, self.position, self.digest, *self.token, self.owner)
         return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+class Mark(NamedTuple):
+    """A place in a ledger: in which file, how far, and the CRC32 of the bytes before it; zeros if there is none."""
+
+    inode: int = 0
+    position: int = 0
+    check: int = 0
 
 
 class Ledger:
@@ -185,7 +195,7 @@ class Ledger:
 
     def state(self, token: Token) -> None:
         """Write a line that says how the file looks now."""
-        self.append([Record(_STATE, self.epoch, EMPTY, token, EMPTY)])
+        self.append([Record(_STATE, self.epoch or time.time_ns(), EMPTY, token, EMPTY)])
 
     def edits(self) -> tuple[list[Record], list[Record]]:
         """What may still stand in the file, oldest first, the last MARKS_KEPT of each.
@@ -272,9 +282,31 @@ class Ledger:
         replace_beside(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
         self.refresh(look=True)
 
-    def sync(self) -> None:
-        """Force it to the medium."""
+    def mark(self) -> Mark:
+        """The end of what was taken in."""
+        return Mark() if self._file is None else Mark(self._inode, self._read_to, self._check(self._read_to))
+
+    def since(self, mark: Mark) -> list[Record] | None:
+        """The lines behind a place; None if it is not of this file."""
+        if self._file is None or mark.inode != self._inode or mark.position > self._read_to:
+            return [] if self._file is None and mark == Mark() else None
+        if self._check(mark.position) != mark.check:
+            return None
+        return list(_records(self._file.read(self._read_to - mark.position, mark.position)))
+
+    def _check(self, position: int) -> int:
+        assert self._file is not None
+        size = min(position, _CHECK_BYTES)
+        return zlib.crc32(self._file.read(size, position - size))
+
+    def sync(self, start: int = 0) -> None:
+        """Force it to the medium; the lock is held.
+
+        Args:
+            start: the bytes before it are known to be there.
+        """
         if self._file is not None and not self._read_only:
+            renew(self._disk, self._file, start, self._read_to)
             self._file.sync()
 
     def close(self) -> None:

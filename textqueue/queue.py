@@ -381,7 +381,14 @@ class TextQueue:
         return sum(drain(one.source, one.claimer, writer, key=key, batch=batch) for one in there)
 
     def sync(self) -> None:
-        """Force what was written to the medium: after this a power loss takes none of it."""
+        """Force what is in the files to the medium: after this a power loss takes none of it.
+
+        It holds whatever sync failed before: what may not be on the medium is written again.
+
+        Raises:
+            FileInUseError: another program keeps a file open, and more than our own messages may not be on the medium.
+            OSError: a write or a sync failed.
+        """
         self._check_open()
         for source in self._inputs.sources:
             with suppress(FileNotFoundError):

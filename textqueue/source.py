@@ -25,10 +25,11 @@ from typing import Final, NamedTuple
 
 from sej.disk import Disk, File, Status
 from sej.errors import ClosedError
-from sej.locks import ask_for_file, leased
+from sej.locks import ask_for_file, end_lease, leased
 from textqueue.beside import home
 from textqueue.chain import Chain
-from textqueue.errors import MessageMovedError, TextQueueError
+from textqueue.durable import DurableRecord, rewrite, sync_names
+from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.exclusive import Exclusive
 from textqueue.given import Given
 from textqueue.guard import Guard
@@ -52,6 +53,9 @@ _REWRITTEN_S: Final = 10.0
 """While somebody has the file open: how long it must stand still before a message that is not there is missed; how long
 when it is empty, as who saves in place empties it first; and after how long it is missed in any case."""
 _HALF_WRITTEN_PAUSE_S: Final = 0.01
+_SYNC_WAIT_S: Final = 1.0
+_SYNC_PAUSE_S: Final = 0.01
+"""How long a sync waits for a program that has the file open, and how often it looks."""
 _LOOK_S: Final = 0.1
 _TRIES: Final = 100
 _LOOKS: Final = 8
@@ -113,6 +117,7 @@ class Source:
         self.guard = Guard(self.home + ".lck", disk=disk, ask=partial(ask_for_file, path), queue=path)
         self.threads = self.guard.threads  # what is kept here belongs to one thread at a time
         self.ledger = Ledger(self.home + ".log", disk=disk, queue=path)
+        self.durable = DurableRecord(self.home + ".durable", disk=disk, queue=path)
         self.given = Given()
         self._clock_ns = clock_ns
         self.exclusive = Exclusive()
@@ -317,19 +322,48 @@ class Source:
             self.ledger.shorten()
 
     def sync(self) -> None:
-        """Force the file and the ledger to the medium.
+        """Force the file and the ledger to the medium, as ``textqueue.durable`` says.
 
         Raises:
+            FileInUseError: another program keeps the file open, and what it holds may not be on the medium.
             FileNotFoundError: there is no file.
         """
-        self.check_open()
-        with self.guard:  # which ends a hold: who opens a file that this process holds would wait for itself
-            file = self.disk.open(self.path, "edit")
-            try:
-                file.sync()
-            finally:
-                file.close()
-            self.ledger.sync()
+        deadline = time.monotonic() + _SYNC_WAIT_S
+        while True:
+            with self.session() as session:
+                if self._sync(session):
+                    return
+            if time.monotonic() > deadline:
+                raise FileInUseError(
+                    "this file cannot be made durable while another program has it open or changes it, since that"
+                    " program's changes could be written over: close the file there (lsof shows where), then sync"
+                    " again",
+                    path=self.path,
+                )
+            time.sleep(_SYNC_PAUSE_S)
+
+    def _sync(self, session: Session) -> bool:
+        """Whether all is on the medium; False: the file is in use."""
+        file, ledger = session.file, self.ledger
+        token = before = token_of(session.status)
+        doubt = self.durable.doubt(file, token, ledger, known=session.known)
+        if doubt.spans:
+            done = rewrite(file, token, doubt, quick_s=MOMENT_S)
+            there = self.disk.status(self.path)
+            if done is None or there is None or there.identity != session.status.identity:
+                return False
+            token, ours = done
+            if ours and session.known:
+                self.chain.add(before, token, -1)
+                ledger.state(token)
+        end_lease(file)  # nobody is to wait for the medium
+        if doubt.names:
+            sync_names(self.disk, self.home)
+        file.sync()
+        ledger.sync(doubt.log)
+        if doubt.spans or doubt.names:
+            self.durable.store(token, ledger)
+        return True
 
     def check_open(self) -> None:
         """Refuse what comes after the end.

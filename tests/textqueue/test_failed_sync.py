@@ -1,0 +1,344 @@
+"""A sync fails, the queue is opened again, and later the power goes: what was acknowledged is on the medium.
+
+The disk of these tests does what Linux does: after a failed sync the pages are clean, reads see the bytes, and a later
+sync does not write them.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import sej
+from sej.disk import OS, Disk
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk
+from tests.crash.test_failed_sync import FaultySyncs
+from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
+
+PATH = "/q/jobs.tq"
+# An index that cannot be written costs time and nothing else; the writer warns.
+pytestmark = pytest.mark.filterwarnings("ignore:the index .* could not be written:RuntimeWarning")
+MUTEX = "mutex=" + " " * 40
+Work = Callable[[Disk, int], Iterator[bytes]]
+"""One process: opens, works, and yields bytes that are in the file for good. Raises where the disk does."""
+
+
+def opened(disk: Disk) -> TextQueue:
+    return TextQueue(PATH, disk=disk, settle_s=0)
+
+
+def read(disk: Disk, path: str = PATH) -> bytes:
+    try:
+        file = disk.open(path, "read")
+    except FileNotFoundError:
+        return b""
+    return file.read(1 << 20, 0)
+
+
+def appending(disk: Disk, turn: int) -> Iterator[bytes]:
+    with opened(disk) as q:
+        for n in range(3):
+            q.append(f"{turn}.{n}")
+            q.sync()
+            yield b"-%d.%d\n" % (turn, n)
+
+
+def marking(disk: Disk, turn: int) -> Iterator[bytes]:
+    with opened(disk) as q:
+        q.append_many([f"{turn}.{n}" for n in range(4)], ["v=    "])
+        for n, message in enumerate(q.messages()):
+            message.mark_as_cleared()
+            message["v"] = str(n)
+            if n % 2:
+                q.sync()
+                yield read(disk)
+
+
+def claiming(disk: Disk, turn: int) -> Iterator[bytes]:
+    with opened(disk) as q:
+        q.append(f"{turn}", [MUTEX])
+        q.append(f"{turn}.free")
+        with q.claim() as first, q.claim() as second:
+            assert first is not None
+            assert second is not None
+            q.sync()
+            yield read(disk)
+        q.sync()
+        yield read(disk)
+
+
+def seen(disk: Disk, turn: int) -> Iterator[bytes]:
+    """A sync makes durable what is there, whichever process wrote it, and whether or not this one writes."""
+    with opened(disk) as q:
+        there = read(disk)
+        if there:
+            q.sync()
+            yield there
+        q.append(f"{turn}")
+        list(q.messages())[-1].mark_as_cleared()
+        if turn > 1:
+            q.sync()
+            yield b"=%d\n" % turn
+
+
+def retried(disk: Disk, turn: int) -> Iterator[bytes]:
+    """The same object tries again after a failure."""
+    with opened(disk) as q:
+        for n in range(3):
+            q.append(f"{turn}.{n}")
+            for _ in range(3):
+                with contextlib.suppress(OSError):
+                    q.sync()
+                    yield b"-%d.%d\n" % (turn, n)
+                    break
+
+
+CASES: dict[str, Work] = {
+    "append": appending,
+    "marks": marking,
+    "claims": claiming,
+    "seen": seen,
+    "retried": retried,
+}
+
+
+def made() -> CrashDisk:
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    return disk
+
+
+def run(work: Work, disk: Disk, inner: CrashDisk, turn: int) -> int:
+    """How often something was acknowledged; at that moment it is on the medium."""
+    count = 0
+    with contextlib.suppress(OSError, TextQueueError):
+        for what in work(disk, turn):
+            assert what in read(inner.crash())
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("fault", ["sync-loses", "eio"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_acknowledged_after_a_failed_sync_is_on_the_medium(name: str, fault: Fault) -> None:
+    work, said = CASES[name], 0
+    for k in itertools.count(1):
+        disk = made()
+        first = FaultySyncs(disk, k) if fault == "sync-loses" else FaultyDisk(disk, k, fault)
+        run(work, first, disk, 1)
+        said += run(work, disk, disk, 2)
+        if first.calls < k:
+            break
+    assert said > k
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> None:
+    work, fired, more = CASES[name], 0, True
+    for k in itertools.count(1):
+        for j in itertools.count(1):
+            disk = made()
+            first, second = FaultySyncs(disk, k), FaultySyncs(disk, j)
+            run(work, first, disk, 1)
+            run(work, second, disk, 2)
+            more = first.failed is not None
+            if second.failed is None:
+                break
+            fired += 1
+            run(work, disk, disk, 3)
+        if not more:
+            break
+    assert fired > 1
+
+
+# --- draining
+
+
+class Drained(NamedTuple):
+    """What is left of a queue and its journal."""
+
+    queue: bytes
+    journal: list[bytes]
+
+
+def drain(disk: Disk) -> None:
+    w = sej.Writer("/j", disk=disk)
+    try:
+        with opened(disk) as q:
+            q.drain_to(w, batch=2)
+    finally:
+        with contextlib.suppress(OSError, sej.SejError):
+            w.close()
+
+
+@pytest.mark.parametrize("fault", ["sync-loses", "eio"])
+def test_a_drain_repeats_and_loses_nothing_after_a_failed_call(fault: Fault) -> None:
+    for k in itertools.count(1):
+        disk = made()
+        file = disk.open(PATH, "new")
+        file.write(b"-a\n-b\n-c\n")
+        file.sync()
+        file.close()
+        first = FaultySyncs(disk, k) if fault == "sync-loses" else FaultyDisk(disk, k, fault)
+        with contextlib.suppress(OSError, sej.SejError):
+            drain(first)
+        drain(disk)
+        left = disk.crash()
+        assert read(left) == b"=a\n=b\n=c\n"
+        found = [bytes(message.value) for message in sej.Scanner("/j", disk=left)]
+        assert found == [b"a", b"b", b"c"], k
+        if first.calls < k:
+            break
+    assert k > 5
+
+
+class LostName(FaultyDisk):
+    """Renames to a path, and fails to sync the directory."""
+
+    def __init__(self, inner: CrashDisk, path: str) -> None:
+        super().__init__(inner, 0)
+        self._crash, self._path = inner, path
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        if os.fspath(target) != self._path:
+            return super().rename(source, target)
+        self._path = ""
+        self._crash._do("rename", os.fspath(source), os.fspath(target))
+        raise OSError(5, "the directory could not be synced", os.fspath(target))
+
+
+def test_an_intent_whose_name_may_be_lost_is_made_durable_before_its_batch_is_appended() -> None:
+    disk = made()
+    with opened(disk) as q:
+        q.append_many(["a", "b", "c"])
+        q.sync()
+    with pytest.raises(OSError, match="could not be synced"):
+        drain(LostName(disk, PATH + ".drain"))
+
+    class Dies:
+        """The power goes when the first batch is in the journal."""
+
+        def append_once(self, name: str, number: int, values: object, keys: object = None) -> None:
+            self.left = disk.crash()
+            raise KeyboardInterrupt
+
+        def sync(self) -> None:
+            raise AssertionError
+
+    writer = Dies()
+    with opened(disk) as q, pytest.raises(KeyboardInterrupt):
+        q.drain_to(writer)
+    assert b'"number": 1' in read(writer.left, PATH + ".drain")
+
+
+# --- the kept record, and people
+
+
+def test_what_is_known_to_be_on_the_medium_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    sizes: list[int] = []
+
+    class Counts(FaultyDisk):
+        """Counts the bytes that are written into the queue file."""
+
+        def before(self, verb: str, file: Any = None, data: bytes | None = None) -> None:
+            if verb in ("write", "write_at") and file.path == os.fspath(path):
+                sizes.append(len(data or b""))
+
+    def written(act: Callable[[TextQueue], object]) -> int:
+        with TextQueue(path, disk=Counts(OS, 0)) as q:
+            act(q)
+            sizes.clear()
+            q.sync()
+        return sum(sizes)
+
+    assert written(lambda q: q.append_many([f"{n}" * 50 for n in range(200)])) > 20_000
+
+    assert written(lambda q: None) == 0
+    assert written(lambda q: list(q.messages())[100].mark_as_cleared()) < 1000
+    assert written(lambda q: q.append("x")) < 1000
+
+
+def test_a_change_by_a_person_is_renewed_too() -> None:
+    disk = made()
+    with opened(disk) as q:
+        q.append("a")
+        q.sync()
+    file = disk.open(PATH, "append")
+    file.write(b"-by hand\n")
+    file.lose()
+    file.close()
+    with opened(disk) as q:
+        q.sync()
+    assert read(disk.crash()) == b"-a\n-by hand\n"
+
+
+@pytest.mark.parametrize("damage", [b"", b"1 2 3\n", b"\0" * 200, b"9" * 200])
+def test_a_damaged_record_means_that_everything_is_renewed(damage: bytes) -> None:
+    disk = made()
+    with opened(disk) as q:
+        q.append("a")
+        q.sync()
+        q.append("b")
+    disk.open(PATH, "append").lose()
+    disk.open(PATH + ".durable", "temp").write(damage)
+    with opened(disk) as q:
+        q.sync()
+    assert read(disk.crash()) == b"-a\n-b\n"
+
+
+def test_a_file_that_another_program_keeps_open_is_not_claimed_to_be_durable(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    with TextQueue(path) as q:
+        with path.open("rb"), pytest.raises(FileInUseError, match="open"):
+            q.sync()
+        q.sync()
+        with path.open("rb"):  # only our own messages are in doubt: each is proven, as for an edit
+            message = q.get_next()
+            assert message is not None
+            message.mark_as_cleared()
+            q.append("b")
+            q.sync()
+    assert path.read_bytes() == b"=a\n-b\n"
+
+
+def test_a_save_between_reading_and_writing_is_not_written_over(tmp_path: Path) -> None:
+    """A person saves in place, over the same bytes, in the middle of a renewal: the save stays."""
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n-b\n")
+    saved: list[int] = []
+
+    class Saves(FaultyDisk):
+        """Lets a person save when the file is about to be written over."""
+
+        def before(self, verb: str, file: Any = None, data: bytes | None = None) -> None:
+            if verb == "write_at" and file.path == os.fspath(path) and not saved:
+                # A lease is held: an open by another process waits until the renewal is over.
+                saved.append(os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", f"printf -- '-A\\n-B\\n' > '{path}'"))
+
+    with TextQueue(path, disk=Saves(OS, 0)) as q:
+        q.sync()
+    os.waitpid(saved[0], 0)
+    assert path.read_bytes() == b"-A\n-B\n"
+
+
+def test_renewing_is_no_change_to_readers_and_workers(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b", "c"])
+        first = other.get_next()
+        epoch = q._inputs.sources[0].ledger.epoch
+        q.sync()
+        q._inputs.sources[0].ledger.refresh(look=True)
+        assert q._inputs.sources[0].ledger.epoch == epoch
+        assert first is not None
+        first.mark_as_cleared()
+        assert other.get_next().value == "b"  # type: ignore[union-attr]
+        assert not other.conflicts
+        assert not q.conflicts
+        assert [m.value for m in q.messages({MessageStatus.cleared})] == ["a"]
