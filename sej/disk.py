@@ -11,6 +11,9 @@ What it promises:
   renamed into place or thrown away.
 - ``sync`` is as strong as the system offers (``F_FULLFSYNC`` on macOS).
 - Every descriptor is closed on exec.
+- An exception of a signal's handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so what
+  must not be interrupted is one call into C: a descriptor has an owner before the next bytecode runs, and
+  :meth:`File.unlocker` and :meth:`File.closing` end a lock in a ``finally`` or a ``with`` that no handler comes before.
 - What ``open`` returns is a regular file, or a symbolic link to one. Anything else is refused and never waited for: a
   FIFO would block its reader for ever, and a link that leads nowhere looks like a file that is about to come.
 """
@@ -24,9 +27,11 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, NoReturn, Protocol
 
 from sej.errors import CorruptionError, FileTypeError
 
@@ -41,10 +46,12 @@ __all__ = [
     "OsDisk",
     "OsFile",
     "Status",
+    "Tolerated",
     "file_system",
     "full_disk_advice",
     "is_full",
     "network_file_system",
+    "of_system",
     "read_small",
     "replace_file",
 ]
@@ -124,7 +131,13 @@ class File(Protocol):
         """Take the ``flock``; False if somebody else has it and wait is False. brief: held for one operation."""
 
     def unlock(self) -> None:
-        """Let go of the lock."""
+        """Let go of the lock; a file that is closed has."""
+
+    def unlocker(self) -> Callable[[], object]:
+        """:meth:`unlock` as one call into C: the only call of a ``finally`` that no signal can come before."""
+
+    def closing(self) -> AbstractContextManager[object]:
+        """Closes the file at the end of a ``with`` block, with no bytecode between; for a file that nobody else has."""
 
     def fileno(self) -> int:
         """The descriptor, where there is one."""
@@ -168,14 +181,21 @@ class Disk(Protocol):
         """Force the names in a directory to the medium: for names that another process may have left unsynced."""
 
 
+class _Descriptor(FileIO):
+    """Closes its descriptor when it is forgotten, in C and without a warning: no signal's handler comes between."""
+
+    _finalizing = None  # else FileIO warns
+
+
 class OsFile:
     """A real file, by its descriptor."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_fd", "_owner", "_path")
 
-    def __init__(self, fd: int, path: str) -> None:
-        """Own the descriptor."""
-        self._fd = fd
+    def __init__(self, fd: int | FileIO, path: str) -> None:
+        """Own the descriptor; -1: a file that is closed."""
+        self._owner = (_Descriptor(fd, "r+b") if fd >= 0 else None) if isinstance(fd, int) else fd
+        self._fd = -1 if self._owner is None else self._owner.fileno()
         self._path = path
 
     @property
@@ -198,7 +218,7 @@ class OsFile:
                 parts.append(data)
                 done += len(data)
         except OSError as error:
-            raise _located(error, self.path, position) from error
+            _locate(error, self.path, position)
         return b"".join(parts)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
@@ -211,7 +231,7 @@ class OsFile:
                     break
                 done += count
         except OSError as error:
-            raise _located(error, self.path, position) from error
+            _locate(error, self.path, position)
         return done
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -224,7 +244,7 @@ class OsFile:
                     while done < size:
                         done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self._path)
         except OSError as error:
-            raise _at_path(error, self._path) from error
+            _locate(error, self._path)
 
     def writer(self) -> Callable[[bytes], int]:
         """One ``write``, without a Python function around it. Not to be called once the file is closed."""
@@ -242,6 +262,8 @@ class OsFile:
 
     def sync(self) -> None:
         """``fdatasync``, or the strongest there is."""
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
         _sync(self._fd)
 
     def truncate(self, size: int) -> None:
@@ -256,7 +278,7 @@ class OsFile:
             else:
                 self.write(bytes(size))
         except OSError as error:
-            raise _at_path(error, self._path) from error
+            _locate(error, self._path)
 
     def size(self) -> int:
         """Its size, bytes."""
@@ -284,13 +306,15 @@ class OsFile:
             portalocker.lock(self._fd, flags if wait else flags | portalocker.LockFlags.NON_BLOCKING)
         except portalocker.exceptions.LockException as error:
             cause = error.__cause__ or error.__context__
-            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES, None):
+            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES):
                 raise cause from None
             return False
         return True
 
     def unlock(self) -> None:
-        """Let go."""
+        """Let go; a file that is closed has."""
+        if self._fd < 0:
+            return
         if sys.platform == "win32":
             import portalocker
 
@@ -298,22 +322,25 @@ class OsFile:
         else:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
+    def unlocker(self) -> Callable[[], object]:
+        """``flock`` on the owner, which knows whether it is closed: its number may be another file's by then."""
+        if sys.platform == "win32" or self._owner is None:
+            return self.unlock
+        return partial(fcntl.flock, self._owner, fcntl.LOCK_UN)
+
+    def closing(self) -> AbstractContextManager[object]:
+        """The owner, which is written in C."""
+        return contextlib.nullcontext() if self._owner is None else self._owner
+
     def fileno(self) -> int:
         """The descriptor; -1 once closed."""
         return self._fd
 
     def close(self) -> None:
-        """Close."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        """Close what its owner forgot: a descriptor must not outlive the object."""
-        if self._fd < 0:
-            return
-        with contextlib.suppress(OSError, AttributeError):
-            self.close()
+        """Close; what an exception cut short, a second call finishes."""
+        self._fd = -1
+        if self._owner is not None:
+            self._owner.close()
 
 
 class OsDisk:
@@ -331,12 +358,12 @@ class OsDisk:
             except FileNotFoundError:
                 mode = "new"
             try:
-                fd = _open(name, flags | os.O_CREAT | os.O_EXCL)
+                owner = _open(name, flags | os.O_CREAT | os.O_EXCL)
             except FileExistsError:  # another process made it between the two calls
                 return OsFile(_open(name, flags | os.O_CREAT), name)
         else:
-            fd = _open(name, flags)
-        file = OsFile(fd, name)
+            owner = _open(name, flags)
+        file = OsFile(owner, name)
         if mode == "new":
             self.sync_dir(os.path.dirname(name) or ".")
         return file
@@ -408,6 +435,39 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _open(name: str, flags: int) -> FileIO:
+    """Open a regular file, without waiting for anything but the end of a lease.
+
+    No bytecode runs between the system call and the owner of its descriptor.
+
+    Raises:
+        FileTypeError: there is something else at the path.
+    """
+    try:
+        try:
+            owner = _owned(name, flags | _NO_WAIT)
+        except BlockingIOError:  # another process holds a lease, which only regular files have: it ends soon
+            owner = _owned(name, flags)
+    except OSError as error:
+        if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
+            raise _odd(name, error, "a regular file") from None
+        raise
+    kind = os.fstat(owner.fileno()).st_mode
+    if not stat.S_ISREG(kind):
+        owner.close()
+        raise FileTypeError(f"this is {_kind(kind)}, expected a regular file: move it away", path=name)
+    return owner
+
+
+def _owned(name: str, flags: int) -> FileIO:
+    try:
+        return next(map(_Descriptor, map(os.open, (name,), (flags,), (0o666,)), ("r+b",)))
+    except IsADirectoryError as error:
+        if isinstance(error.filename, int):  # FileIO takes no directory, and leaves the descriptor to its caller
+            os.close(error.filename)
+        raise IsADirectoryError(error.errno, error.strerror, name) from None
 
 
 OS: Final = OsDisk()
@@ -485,41 +545,20 @@ def file_system(path: str | os.PathLike[str]) -> str | None:
     return kind
 
 
+def _mount_table() -> bytes:
+    with _open("/proc/self/mountinfo", _FLAGS["read"]) as file:
+        return file.readall()
+
+
 def _mounts() -> Iterator[tuple[str, str]]:
-    try:
-        lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
-    except OSError:
-        return
+    lines: list[bytes] = []
+    with Tolerated():  # where there is none
+        lines = _mount_table().split(b"\n")
     for line in lines:
         fields, _, rest = line.partition(b" - ")
         if fields:
             point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes((int(octal[1], 8),)), fields.split(b" ")[4])
             yield os.fsdecode(point), os.fsdecode(rest.split(b" ", 1)[0])
-
-
-def _open(name: str, flags: int) -> int:
-    """A descriptor of a regular file, without waiting for anything but the end of a lease.
-
-    Raises:
-        FileTypeError: there is something else at the path.
-    """
-    try:
-        try:
-            fd = os.open(name, flags | _NO_WAIT, 0o666)
-        except BlockingIOError:  # another process holds a lease, which only regular files have: it ends soon
-            fd = os.open(name, flags, 0o666)
-    except OSError as error:
-        if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
-            raise _odd(name, error, "a regular file") from None
-        raise
-    try:
-        kind = os.fstat(fd).st_mode
-        if not stat.S_ISREG(kind):
-            raise FileTypeError(f"this is {_kind(kind)}, expected a regular file: move it away", path=name)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 _ODD: Final = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
@@ -552,14 +591,28 @@ def _odd(name: str, error: OSError, expected: str) -> Exception:
     return FileTypeError(f"this is {found}, expected {expected}: move it away", path=name)
 
 
-def _located(error: OSError, path: str, position: int) -> OSError:
-    """The same error, with the place at which the system could not read: it names no file of a descriptor."""
-    return OSError(error.errno, f"{error.strerror}, reading at position {position}", path)
+def of_system(error: BaseException) -> bool:
+    """Whether the system gave this error: then it has a number. ``TimeoutError()``, as handlers raise it, has none."""
+    return isinstance(error, FileTypeError) or (isinstance(error, OSError) and error.errno is not None)
 
 
-def _at_path(error: OSError, path: str) -> OSError:
-    """The same error with the file's path, which the system does not know of a descriptor."""
-    return OSError(error.errno, error.strerror, path)
+class Tolerated:
+    """As ``suppress(OSError)``, for what the system refuses; what a signal's handler raises goes on."""
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Whether the system gave this error."""
+        return error is not None and of_system(error)
+
+
+def _locate(error: OSError, path: str, position: int | None = None) -> NoReturn:
+    """Raise the same error with its place: the system knows no path of a descriptor."""
+    if not of_system(error):
+        raise error
+    where = "" if position is None else f", reading at position {position}"
+    raise OSError(error.errno, f"{error.strerror}{where}", path) from error
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -25,13 +25,12 @@ more bytes are in doubt, never fewer.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sej.checksum import crc32c
-from sej.disk import Disk, File
+from sej.disk import Disk, File, Tolerated
 from sej.durable_format import BODY, CHECK, HEAD_BYTES, MAGIC, RECORD, RECORD_SIZE
 
 __all__ = ["Kept", "KeptPosition", "renew"]
@@ -106,7 +105,7 @@ class KeptPosition:
             position: every byte before it is on the medium.
             offset: the offset that follows.
         """
-        with contextlib.suppress(OSError):
+        with Tolerated():
             of = self._of
             if of is None or of.file is not file or of.position < HEAD_BYTES:
                 if (of is None or of.file is not file) and self._is_later(name):

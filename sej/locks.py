@@ -6,6 +6,9 @@ behind the descriptor is still the file at the path: :meth:`Lock.acquire` looks 
 :meth:`Lock.check` looks whenever the holder wants to know. The holder writes its pid, host and start time into the
 file after it owns the lock, never before; what stands there is a hint for people, the lock itself is the kernel's.
 
+The kernel's lock belongs to the open file, and the object remembers the file before it locks it. So whatever ends
+:meth:`Lock.acquire` or :meth:`Lock.release` in the middle, the next call of either finds the file and closes it.
+
 A forked child does not hold its parent's locks: its copies of the descriptors are closed in the child, so that the
 lock dies with the parent and not with the last child.
 """
@@ -24,7 +27,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from sej.disk import OS, Disk, File
+from sej.disk import OS, Disk, File, Tolerated
 from sej.errors import ClosedError, LockedError, LockLostError
 from sej.original import Trace, find_trace, is_current, pause
 
@@ -78,6 +81,8 @@ class Lock:
         self._exclusive = exclusive
         self._disk = disk
         self._file: File | None = None
+        self._held = False
+        """And in between: a file that is open, maybe locked, and whose owner never heard of it."""
         self._signature = b""
         self.undisturbed = False
         """Nobody has had it since this object had it last: who takes it signs the file, wipes it or leaves a mark."""
@@ -85,7 +90,7 @@ class Lock:
     @property
     def held(self) -> bool:
         """Whether this object holds the lock."""
-        return self._file is not None
+        return self._held
 
     def acquire(self, *, timeout: float | None = 0.0, brief: bool = False) -> Self:
         """Take the lock.
@@ -97,35 +102,40 @@ class Lock:
         Raises:
             LockedError: somebody else holds it, with what the file says of the holder.
         """
-        if self._file is not None:
+        if self._held:
             raise LockedError(f"this object holds {self._what} already", path=self.path, holder=self.holder())
+        self.release()  # what an interrupted call left
         deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while not self._try(brief):
+                holder = self.holder()
+                if deadline is not None and time.monotonic() >= deadline + (_TURN_S if _is_turn(holder) else 0.0):
+                    raise LockedError(
+                        f"{self._what} is held by {holder or 'another process'}; close it there or wait",
+                        path=self.path,
+                        holder=holder,
+                    )
+                time.sleep(_RETRY_S)
+            if self._exclusive:
+                self._sign()
+            _held.add(self)
+            self._held = True
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def _try(self, brief: bool) -> bool:
+        """Take the lock if nobody has it."""
         while True:
             missing = self._written is not None and self._disk.status(self.path) is None
-            file = self._disk.open(self.path, "append")
-            try:
-                if file.lock(exclusive=self._exclusive, brief=brief):
-                    if self._is_current(file) and self._is_settled(file, missing=missing):
-                        self._file = file
-                        break
-                    file.close()  # the name went away between open and lock: take the new file
-                    continue
-            except BaseException:
+            file = self._file = self._disk.open(self.path, "append")
+            if not file.lock(exclusive=self._exclusive, brief=brief):
                 file.close()
-                raise
-            holder = _read_holder(file)
-            file.close()
-            if deadline is not None and time.monotonic() >= deadline + (_TURN_S if _is_turn(holder) else 0.0):
-                raise LockedError(
-                    f"{self._what} is held by {holder or 'another process'}; close it there or wait",
-                    path=self.path,
-                    holder=holder,
-                )
-            time.sleep(_RETRY_S)
-        if self._exclusive:
-            self._sign()
-        _held.add(self)
-        return self
+                return False
+            if self._is_current(file) and self._is_settled(file, missing=missing):
+                return True
+            file.close()  # the name went away between open and lock: take the new file
 
     def check(self) -> None:
         """Make sure that the lock is still worth something.
@@ -134,7 +144,7 @@ class Lock:
             LockLostError: its file was removed or replaced: others can lock a new one.
             ClosedError: it is not held.
         """
-        if self._file is None:
+        if self._file is None or not self._held:
             raise ClosedError("the lock is not held by this process", path=self.path)
         if not self.is_current():
             raise LockLostError(
@@ -159,18 +169,20 @@ class Lock:
             file.close()
 
     def release(self) -> None:
-        """Let go; a second time does nothing."""
-        file, self._file = self._file, None
-        _held.discard(self)
+        """Let go; a second time does nothing, or finishes what an interrupted call left."""
+        self._held = False
+        file = self._file
         if file is not None:
             try:
-                file.unlock()
+                file.unlock()  # aloud: a child that was just forked may still have the descriptor
             finally:
                 file.close()
+            self._file = None
+            _held.discard(self)
 
     def _forget(self) -> None:
         """In a forked child: close the copy of the descriptor without unlocking what the parent holds."""
-        file, self._file = self._file, None
+        file, self._file, self._held = self._file, None, False
         if file is not None:
             file.close()
 
@@ -197,12 +209,9 @@ class Lock:
             return
         line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
         self._signature = line.encode() + (b"" if self.original is None else self.original.line())
-        try:
+        with Tolerated():  # a full disk must not keep anybody from the lock: the name is only a hint for people
             self._file.truncate(0)
             self._file.write(self._signature)
-        except OSError:
-            # A full disk must not keep anybody from the lock: the name is only a hint for people.
-            return
 
     def __enter__(self) -> Self:
         """Take it without waiting, unless it is held already."""

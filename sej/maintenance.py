@@ -8,8 +8,8 @@ what is left is always the journal's end without a hole.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Self
 
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
@@ -71,19 +71,28 @@ class Retention(_Limits):
         return super().__new__(cls, max_age_s, max_bytes, keep_segments)
 
 
-@contextmanager
-def readers_lock(directory: Directory, *, wait: bool = True) -> Iterator[bool]:
-    """Let no reader be made or go backwards, and no segment be taken away, by anybody else.
+def readers_lock(directory: Directory) -> AbstractContextManager[object]:
+    """Let no reader be made or reset backwards, and no segment be removed, by any other process or thread.
 
-    Yields:
-        Whether it was had: always, unless wait is False and somebody else has it.
+    Taken when this returns, and given back by the ``with`` block, see :meth:`sej.disk.File.closing`.
     """
+    lock = _readers_lock(directory, wait=True)
+    assert lock is not None
+    return lock
+
+
+def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager[object] | None:
+    """The same; None if another process has the lock and wait is False."""
     directory.disk.mkdir(directory.at("ofs"))
     file = directory.disk.open(directory.at("ofs", ".lock"), "append")
     try:
-        yield file.lock(wait=wait, brief=True)
-    finally:
+        if file.lock(wait=wait, brief=True):
+            return file.closing()
+    except BaseException:
         file.close()
+        raise
+    file.close()
+    return None
 
 
 def slowest_reader(directory: Directory, ignore_readers: Collection[str] = ()) -> tuple[int, str] | None:
@@ -127,9 +136,10 @@ def clean(
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     removed: list[str] = []
-    with readers_lock(directory, wait=wait) as had:
-        if not had:
-            return []
+    lock = _readers_lock(directory, wait=wait)
+    if lock is None:
+        return []
+    with lock:
         readers = {entry.removesuffix(".ofs") for entry in directory.disk.list(directory.at("ofs"))}
         for name in ignore_readers:
             if name not in readers:

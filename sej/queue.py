@@ -8,6 +8,10 @@ fenced by its attempt: a later hand-out of the same item has a higher one, and t
 What it promises: in order within the ready items of a band; nothing that was put is lost, nothing that was done comes
 back; no item is held by two at once. A dead process' leases come back as soon as somebody looks, by its slot's lock; a
 stuck one's at the deadline, on a clock that nobody can set.
+
+A signal's handler may raise between any two bytecodes. Every operation runs inside :meth:`JournalQueue._locked`, where
+the same two rules hold as in :mod:`sej.shared_writer`: locks are released by C code alone, and the log is unsure from
+an operation's beginning to its end, so that whatever ends it otherwise lets the next one read the log again.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from sej.checks import (
 from sej.dead import DeadLetter
 from sej.directory import Directory, check_name
 from sej.disk import OS, Disk, full_disk_advice
-from sej.errors import ClosedError, InvalidNameError, LockedError, QueueFullError, SejError
+from sej.errors import ClosedError, InvalidNameError, LeaseLostError, LockedError, QueueFullError
 from sej.locks import Lock
 from sej.message import FIRST, Start
 from sej.queue_clock import SYSTEM, Clock, span_ns
@@ -168,7 +172,8 @@ class JournalQueue(WorkQueue):
         self._pid = os.getpid()
         self._closed = False
         self._mutex = threading.RLock()
-        self._inside = self._closing = self._close_later = False
+        self._closing = threading.RLock()
+        self._inside = self._close_later = False
         self._judge_at = 0
         self._keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
@@ -241,6 +246,8 @@ class JournalQueue(WorkQueue):
     def _take(self, n: int) -> list[Item]:
         try:
             with self._mutex:
+                if self._inside:
+                    raise self._busy()
                 now = self._clock.boot_ns()
                 keep = now >= self._keep_at
                 if keep:  # first: where that fails, nothing was taken that nobody gets
@@ -262,7 +269,7 @@ class JournalQueue(WorkQueue):
         if log.large:
             log.compact()
         if check:
-            log.check_lock()
+            log.guard.check()
         epoch = log.epoch
         return [JournalItem(self, message, attempts, epoch) for message, attempts in found]
 
@@ -308,7 +315,11 @@ class JournalQueue(WorkQueue):
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
         ITERABLE("items", items)
-        lost = self._end(self._ender.done_many, list(items))  # what makes them must not run under the lock
+        self._end_items(self._ender.done_many, list(items))  # what makes them must not run under the lock
+
+    def _end_items(self, act: Callable[..., LeaseLostError | None], *arguments: Any) -> None:
+        """As :meth:`_end`. A lost lease is no surprise to the log: it is returned, and raised here."""
+        lost = self._end(act, *arguments)
         if lost is not None:
             raise lost
 
@@ -358,8 +369,9 @@ class JournalQueue(WorkQueue):
         return self._grave.redrive(limit, self._put_back)
 
     def _put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
-        with self._writer.turn():  # first: nobody waits for the queue while somebody else has the journal
-            return self._end(self._putter.put_back, journal, letters)
+        # The journal first: nobody waits for the queue while somebody else has the journal.
+        put_back: int = self._writer.turn(self._end, self._putter.put_back, journal, letters)
+        return put_back
 
     def sync(self) -> None:
         """Force what was put and done through this object so far to the disk."""
@@ -370,79 +382,73 @@ class JournalQueue(WorkQueue):
     def close(self) -> None:
         """Give back what this object still holds, keep the head, and close.
 
-        In a signal handler that came in the middle of a call of this queue: when that call is at its end, without the
-        mutex, as others may wait for it who have the journal.
+        A second time does nothing, or finishes what an exception interrupted. In a signal's handler that came in the
+        middle of a call of this queue: when that call is at its end, without the mutex, as others may wait for it who
+        have the journal.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid or is_mine(self._closing):
             return
-        self._close_later = is_mine(self._mutex)
-        if self._close_later:
+        if is_mine(self._mutex):
+            self._close_later = True
             return
+        with self._closing:  # of many who close at once one does, and the others return when it is done
+            self._close_later = False
+            try:
+                if not self._closed and not self._log.failed:
+                    with self._mutex:
+                        self._log.prepare_head()
+                        self._locked(self._leave)
+                    if self._durable:
+                        self._syncer.commit(self._log.appended)
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        """Let go of everything; what an interrupt cut short, the next close() finishes."""
         with self._mutex:
-            if self._closing:
-                return
-            self._closing = True
+            self._closed, self._close_later = True, False
+        self._syncer.close()
+        for watch in self._watched:
+            watch.close()
+        self._slots.release()
+        self._log.close()
+        self._taker.close()
+        self._reader_lock.release()
         _alive.discard(self)
-        try:
-            if not self._log.failed:
-                with self._mutex:
-                    self._log.prepare_head()
-                    self._locked(self._leave)
-                if self._durable:
-                    self._syncer.commit(self._log.appended)
-        finally:
-            with self._mutex:
-                self._closed = True
-            self._syncer.close()
-            for watch in self._watched:
-                watch.close()
-            self._slots.release()
-            self._log.close()
-            self._taker.close()
-            self._reader_lock.release()
-            self._writer.close()
+        self._writer.close()
 
     # --- the lock, and below it what runs with it
 
     def _locked(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """Do something with the mutex and the queue's lock, caught up.
-
-        An exception out of a signal's handler may come between any two lines: the lock is let go of whatever happens,
-        and the state is read anew where it may have been left half changed.
-        """
+        """Do something with the mutex and the queue's lock, caught up."""
         try:
             with self._mutex:
                 if self._inside:
-                    raise LockedError(
-                        f"queue {self.name!r} is in the middle of a call of this very thread: in a signal's handler"
-                        " only close() will do",
-                        path=self.path,
-                    )
+                    raise self._busy()
+                self._require_open()
                 log = self._log
+                if log.unsure:
+                    self._taker.close()  # they open again where they are asked to
                 try:
                     self._inside = True
-                    self._require_open()
-                    try:
-                        log.lock()
-                        log.catch_up()
-                        return act(*arguments)
-                    except SejError:
-                        raise
-                    except BaseException:
-                        log.doubt()
-                        self._taker.close()  # they open again where they are asked to
-                        raise
-                    finally:
-                        try:
-                            log.unlock()
-                        except BaseException:
-                            log.unlock()
-                            raise
+                    log.guard.take()
+                    log.catch_up()
+                    found = act(*arguments)
+                    log.unsure = False
+                    return found
                 finally:
                     self._inside = False
+                    log.guard.release()  # the last call, and in C: no handler comes before it
         finally:
             if self._close_later:
                 self.close()
+
+    def _busy(self) -> LockedError:
+        return LockedError(
+            f"queue {self.name!r} is in the middle of a call of this very thread: in a signal's handler only close()"
+            " will do",
+            path=self.path,
+        )
 
     def _take_slot(self) -> None:
         slot = self._slots.take()
@@ -467,7 +473,7 @@ class JournalQueue(WorkQueue):
         self._kept = log.state.kept
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self._closed or self._close_later:
             raise ClosedError(f"queue {self.name!r} is closed", path=self.path)
         if os.getpid() != self._pid:
             raise ClosedError(f"queue {self.name!r} belongs to the parent process: open it after the fork")

@@ -1,7 +1,8 @@
 """Ending items: done, given back, given up, or held for longer. Everything runs under the queue's lock, caught up.
 
 A lease is fenced: what is ended must still be leased to this slot, as the attempt that the item was handed out for, in
-the epoch of that hand-out. Whatever else is true, the item is somebody else's, and LeaseLostError says so.
+the epoch of that hand-out. Whatever else is true, the item is somebody else's, and a LeaseLostError that is returned
+says so: an exception out of here makes the queue read its log again.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ class Ender:
         self._backoff = backoff
         self._max_attempts = max_attempts
 
-    def done(self, item: JournalItem) -> None:
+    def done(self, item: JournalItem) -> LeaseLostError | None:
         """It never comes back."""
-        self._check(item)
+        if not self._holds(item):
+            return item.lost()
         message = item._message
         self._log.append(done_record(message.offset, message.timestamp & 0xFFFFFFFF))
         item._ended = True
+        return None
 
     def done_many(self, items: Iterable[Item]) -> LeaseLostError | None:
         """End those that can be ended with one write; returns what is to be raised for the first of the others."""
@@ -95,41 +98,48 @@ class Ender:
             item._ended = True
         return lost
 
-    def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
+    def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> LeaseLostError | None:
         """Give it back, or to the dead letters after max_attempts."""
         if delay_s is not None:
             SECONDS("delay_s", delay_s)
         TEXT("reason", reason)
         if item._attempts >= self._max_attempts:
-            self.fail(item, reason or f"given back at attempt {item._attempts}")
-            return
-        self._check(item)
+            return self.fail(item, reason or f"given back at attempt {item._attempts}")
+        if not self._holds(item):
+            return item.lost()
         wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
         at = self._clock.boot_ns() + span_ns(wait) if wait else 0
         offset = item._message.offset
         self._log.append(record(WAIT, offset, b=at, band=self._log.state.band(offset), attempt=item._attempts))
         item._ended = True
+        return None
 
-    def give_back(self, item: JournalItem) -> None:
+    def give_back(self, item: JournalItem) -> LeaseLostError | None:
         """It was handed out to nobody: ready again, with the attempts that it had before."""
-        self._check(item)
+        if not self._holds(item):
+            return item.lost()
         offset = item._message.offset
         self._log.append(record(WAIT, offset, band=self._log.state.band(offset), attempt=item._attempts - 1))
         item._ended = True
+        return None
 
-    def fail(self, item: JournalItem, reason: str) -> None:
+    def fail(self, item: JournalItem, reason: str) -> LeaseLostError | None:
         """To the dead letters."""
         TEXT("reason", reason)
-        self._check(item)
+        if not self._holds(item):
+            return item.lost()
         self._bury(item._message, item._attempts, reason)
         item._ended = True
+        return None
 
-    def extend(self, item: JournalItem, lease_s: float) -> None:
+    def extend(self, item: JournalItem, lease_s: float) -> LeaseLostError | None:
         """Hold it for lease_s seconds from now on."""
         POSITIVE_SECONDS("lease_s", lease_s)
-        self._check(item)
+        if not self._holds(item):
+            return item.lost()
         deadline = self._clock.boot_ns() + span_ns(lease_s)
         self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))
+        return None
 
     def _holds(self, item: JournalItem) -> bool:
         log = self._log
@@ -141,10 +151,6 @@ class Ender:
             and item._epoch == log.epoch
             and not item._ended
         )
-
-    def _check(self, item: JournalItem) -> None:
-        if not self._holds(item):
-            raise item.lost()
 
 
 def _runs(messages: list[Message]) -> list[bytes]:

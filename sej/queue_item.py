@@ -38,23 +38,23 @@ class JournalItem(QueueItem):
     def done(self) -> None:
         """It never comes back."""
         queue = self._queue
-        queue._end(queue._ender.done, self)
+        queue._end_items(queue._ender.done, self)
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
         """Give it back, or to the dead letters after max_attempts."""
-        self._queue._end(self._queue._ender.retry, self, delay_s, reason)
+        self._queue._end_items(self._queue._ender.retry, self, delay_s, reason)
 
     def give_back(self) -> None:
         """Ready again at once, and not tried."""
-        self._queue._end(self._queue._ender.give_back, self)
+        self._queue._end_items(self._queue._ender.give_back, self)
 
     def fail(self, reason: str = "") -> None:
         """To the dead letters."""
-        self._queue._end(self._queue._ender.fail, self, reason)
+        self._queue._end_items(self._queue._ender.fail, self, reason)
 
     def extend(self, lease_s: float) -> None:
         """Hold it for lease_s seconds from now on."""
-        self._queue._end(self._queue._ender.extend, self, lease_s)
+        self._queue._end_items(self._queue._ender.extend, self, lease_s)
 
     def lost(self) -> LeaseLostError:
         """What is to be raised where the lease is not this item's any more."""

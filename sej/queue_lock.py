@@ -13,14 +13,13 @@ starves. Who works longer on an item than on the queue never claims anything and
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
 from typing import Final
 
 from sej.directory import Directory
-from sej.disk import File
+from sej.disk import File, Tolerated
 from sej.queue_format import CLAIM
 
 __all__ = ["QueueLock"]
@@ -56,6 +55,8 @@ class QueueLock:
         self._read_ahead = read_ahead
         self._me = int.from_bytes(os.urandom(8), "big")
         self._file = self._open()
+        self.release: Callable[[], object] = self._file.unlocker()
+        """Lets go of it, in C; at any time."""
         self._crowd = self._row = 0
         self._hasty = False
         self._last_ns = self._turn_ends_ns = 0
@@ -76,10 +77,6 @@ class QueueLock:
             pause *= 1.5
         self._file.lock(wait=True, brief=True)
 
-    def release(self) -> None:
-        """Let go of it."""
-        self._file.unlock()
-
     def noticed(self, others: bool) -> None:
         """With the lock: whether others have written since the last operation."""
         if others:
@@ -96,21 +93,22 @@ class QueueLock:
         if (self._row >= _ROW or self._hasty) and not self._claimed(now):
             self._row = 0
             self._turn_ends_ns = now + _TURN_NS
-            with contextlib.suppress(OSError):  # it is a hint
+            with Tolerated():  # it is a hint
                 self._file.write_at(CLAIM.pack(self._me, self._turn_ends_ns), 0)
 
     def check(self) -> None:
         """Make sure, from time to time, that the lock file is still the one that others lock."""
         there = self._disk.status(self._path)
         while there is None or there.identity != self._file.status().identity:
-            fresh = self._open()
-            self._file.close()
-            self._file = fresh
+            old, fresh = self._file, self._open()
+            self._file, self.release = fresh, fresh.unlocker()
+            old.close()
             self.take()
             there = self._disk.status(self._path)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a second time does nothing."""
+        self.release = _nothing
         self._file.close()
 
     def _open(self) -> File:
@@ -136,11 +134,14 @@ class QueueLock:
 
     def _claimed(self, now: int) -> int:
         """For how long, in ns, somebody else has the queue to himself."""
-        try:
+        claim = b""
+        with Tolerated():  # where a locked file cannot be read, there are no claims
             claim = self._file.read(CLAIM.size, 0)
-        except OSError:  # where a locked file cannot be read, there are no claims
-            return 0
         if len(claim) < CLAIM.size:
             return 0
         who, ends = CLAIM.unpack(claim)
         return ends - now if who != self._me and now < ends <= now + _TURN_NS else 0
+
+
+def _nothing() -> None:
+    """What lets go of a lock whose file is closed."""

@@ -12,10 +12,13 @@ What it promises:
   journal does not hold the newest message that the log knows (the machine lost power before either was synced), what
   the log says of those that were lost is forgotten: others come in their place.
 - The kept offset, ``ofs/NAME.ofs``, is never above the first message that is not done.
+- Whatever ends an operation in the middle, a signal's handler included, leaves ``unsure`` True, because it is True from
+  the operation's beginning to its end. The next operation reads the log again.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import Final
@@ -40,6 +43,7 @@ from sej.queue_reserve import RESERVE_BYTES, Reserve
 from sej.queue_snapshot import snapshot
 from sej.queue_state import QueueState
 from sej.recovery import keep
+from sej.syncing import is_failure
 from sej.twin import drop_twin, keep_offset
 from sej.work import require_known
 
@@ -59,6 +63,8 @@ class QueueLog:
         recovered: what opening found damaged, or None.
         reserve: the room on the disk that is kept for this log.
         appended: how many bytes this process has appended.
+        unsure: whether the state may not be what the log says; so it is while an operation changes it.
+        guard: the queue's lock; its ``release`` is for the ``finally`` of an operation.
     """
 
     def __init__(
@@ -89,34 +95,17 @@ class QueueLog:
         self._position = 0
         self._compacted_bytes = self._synced_to = 0
         self._failure: BaseException | None = None
-        self._unsure = False
+        self.unsure = True
         self._file: File | None = None
         self.reserve = Reserve(directory, name)
-        self._lock = QueueLock(directory, name, self._read_ahead)
-        self.lock()
+        self.guard = QueueLock(directory, name, self._read_ahead)
         try:
+            self.guard.take()
             self._open(first=True)
             self.reserve.fill()
+            self.unsure = False
         finally:
-            self.unlock()
-
-    # --- the lock
-
-    def lock(self) -> None:
-        """Take the queue's lock; held for one operation."""
-        self._lock.take()
-
-    def unlock(self) -> None:
-        """Let go of it."""
-        self._lock.release()
-
-    def check_lock(self) -> None:
-        """Make sure, from time to time, that the lock file is still the one that others lock."""
-        self._lock.check()
-
-    def doubt(self) -> None:
-        """Something ended an operation in the middle: the state is read anew before the next one."""
-        self._unsure = True
+            self.guard.release()
 
     def _read_ahead(self) -> bool:
         """Without the lock: apply whole, good records; whatever else is there is the business of who has the lock.
@@ -124,7 +113,7 @@ class QueueLog:
         The log only grows, so that less is left to be read by one process at a time.
         """
         file = self._file
-        if file is None or self._failure is not None or self._unsure:
+        if file is None or self._failure is not None or self.unsure:
             return False
         size = file.status().size - self._position
         if size < RECORD_SIZE:
@@ -136,31 +125,32 @@ class QueueLog:
 
     def _take_up(self, records: bytes | memoryview) -> None:
         """Apply what stands at the position: both change, or the state is in doubt."""
-        before, self._unsure = self._unsure, True
+        before, self.unsure = self.unsure, True
         apply(self.state, records)
         self._position += len(records)
-        self._unsure = before
+        self.unsure = before
 
     # --- under the lock
 
     def catch_up(self) -> None:
-        """Take in what the others wrote.
+        """Take in what the others wrote, and begin an operation: whoever ends it well sets ``unsure`` to False.
 
         Raises:
             WriterFailedError: a write of this process failed before.
         """
         if self._failure is not None:
             raise self._failed(self._failure) from self._failure
-        if self._unsure:
+        before, self.unsure = self.unsure, True
+        if before:
             self._open()
             return
         file = self._file
         assert file is not None
         status = file.status()
         if status.size == self._position and status.links:
-            self._lock.noticed(False)
+            self.guard.noticed(False)
             return
-        self._lock.noticed(True)
+        self.guard.noticed(True)
         if not status.links or status.size < self._position:
             self._open()
         else:
@@ -173,8 +163,7 @@ class QueueLog:
             WriterFailedError: the write failed; the queue is to be opened anew.
         """
         data = records[0] if len(records) == 1 else b"".join(records)
-        assert self._file is not None
-        before, self._unsure = self._unsure, True
+        assert self._file is not None and self.unsure
         try:
             try:
                 self._file.write(data)
@@ -184,12 +173,10 @@ class QueueLog:
                 self.reserve.release()
                 self._file.write(data[self._file.size() - self._position :])  # some of it may have been written
         except OSError as error:
-            self._failure = error
-            raise self._failed(error) from error
+            raise self._broken(error) from error
         self.appended += len(data)
         apply(self.state, data)
         self._position += len(data)
-        self._unsure = before
 
     @property
     def large(self) -> bool:
@@ -203,16 +190,14 @@ class QueueLog:
             self.keep_head()
             self._replace(self.epoch)
         except OSError as error:
-            self._failure = error
-            raise self._failed(error) from error
+            raise self._broken(error) from error
 
     def purge(self, end: int) -> None:
         """Throw away what waits below end: durable first, or what is put there after a loss of power would go, too."""
         try:
             sync_up_to(self._directory, end, self.tail)
         except OSError as error:
-            self._failure = error
-            raise self._failed(error) from error
+            raise self._broken(error) from error
         self.append(record(PURGE, self.state.frontier, max(end, self.state.frontier)))
         self.compact()
 
@@ -270,7 +255,9 @@ class QueueLog:
             try:
                 renew(self._disk, file, *doubt, check=self._check_renewed, piece_bytes=_READ_BYTES)
                 file.sync()
-            except ValueError as error:  # its descriptor is -1
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
                 raise ClosedError("the queue was closed before its log was synced", path=self.path) from error
             if doubt is self._in_doubt:
                 self._in_doubt = (0, 0)
@@ -294,8 +281,7 @@ class QueueLog:
         try:
             self.sync()
         except OSError as error:
-            self.fail(error)
-            raise self._failed(error) from error
+            raise self._broken(error) from error
 
     def fail(self, error: BaseException) -> None:
         """Take note that a sync failed: nobody knows what is on disk."""
@@ -307,16 +293,15 @@ class QueueLog:
         return self._failure is not None
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; a second time does nothing."""
         if self._file is not None:
             self._file.close()
-        self._lock.close()
+        self.guard.close()
 
     # --- opening
 
     def _open(self, *, first: bool = False) -> None:
         """Read the whole log, or make one."""
-        self._unsure = True
         file = self._disk.open(self.path, "append")
         self._file = file
         self.state = QueueState()
@@ -336,7 +321,6 @@ class QueueLog:
         if self._file is file:
             self._find_doubt(file)
         self._boot()
-        self._unsure = False
 
     def _find_doubt(self, file: File) -> None:
         """What was written before this process opened the log, and is not known to be on the medium."""
@@ -450,7 +434,6 @@ class QueueLog:
             self.append(boot_record(boot_id, began, self._clock.boot_ns()))
 
     def _replace(self, epoch: int) -> None:
-        before, self._unsure = self._unsure, True
         state = self.state
         end = self.tail.end_offset()
         if state.frontier > end:
@@ -469,10 +452,16 @@ class QueueLog:
         fresh = QueueState()
         apply(fresh, memoryview(data)[RECORD_SIZE:])
         self.state = fresh
-        self._unsure = before
 
     def _fresh_epoch(self) -> int:
         return int.from_bytes(os.urandom(4), "big")
+
+    def _broken(self, error: OSError) -> Exception:
+        """What is to be raised after a write or a sync; an interrupt is handed on, and says nothing of the disk."""
+        if not is_failure(error):
+            return error
+        self.fail(error)
+        return self._failed(error)
 
     def _failed(self, error: BaseException) -> WriterFailedError:
         return WriterFailedError(

@@ -105,9 +105,10 @@ class Putter:
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         while True:
-            with self._writer.turn():
-                found = locked(self._put_now, values, keys, wishes)
+            found = self._writer.turn(locked, self._put_now, values, keys, wishes)
             if found is not None:
+                if found and self._writer.durability == "disk":
+                    self._writer.settle(max(found) + 1)
                 return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -149,19 +150,19 @@ class Putter:
         known = {key for key in keys if self._known(key, now) is not None}
         new = [(key, letter) for key, letter in zip(keys, letters, strict=True) if key not in known]
         if new:
-            with self._writer.turn() as turn:
-                old = [letter.message for _, letter in new]
-                values, types = [message.value for message in old], [message.type for message in old]
-                data, span = turn.encode_many(values, [message.key for message in old], types)
-                messages, _ = decode_many(data, 0, len(data), span.start, len(span))
-                records = []
-                for (key, letter), put in zip(new, messages, strict=True):
-                    band = max(-MAX_BAND, min(letter.priority, MAX_BAND))
-                    records += _wished(put, now, priority=band, expire_s=letter.expire_s)
-                    records.append(_dedupe(key, put, NEVER))
-                log.append(*records)
-                log.force()
-                turn.append_encoded(data, len(span))
+            writer = self._writer
+            old = [letter.message for _, letter in new]
+            values, types = [message.value for message in old], [message.type for message in old]
+            data, span = writer.encode_many(values, [message.key for message in old], types)
+            messages, _ = decode_many(data, 0, len(data), span.start, len(span))
+            records = []
+            for (key, letter), put in zip(new, messages, strict=True):
+                band = max(-MAX_BAND, min(letter.priority, MAX_BAND))
+                records += _wished(put, now, priority=band, expire_s=letter.expire_s)
+                records.append(_dedupe(key, put, NEVER))
+            log.append(*records)
+            log.force()
+            writer.append_encoded(data, len(span))
         self._writer.sync()
         log.append(
             record(BACK, letters[-1].letter_offset + 1, journal, extra=len(letters)),
@@ -237,20 +238,20 @@ class Putter:
         now = self._clock.boot_ns()
         span: range = range(0)
         if batch.values:
-            with self._writer.turn() as turn:
-                data, span = turn.encode_many(batch.values, batch.keys)
-                messages, _ = decode_many(data, 0, len(data), span.start, len(span))
-                records = []
-                for message in messages:
-                    records += _wished(message, now, delay_s=delay_s, priority=int(priority), expire_s=expire_s)
-                for key, message in zip(batch.new, messages, strict=False):
-                    records.append(_dedupe(key, message, now + self._window_ns))
-                if records:
-                    self._log.append(*records)
-                    if turn.durability == "disk":  # or a loss of power may leave the message without them
-                        self._log.force()
-                turn.append_encoded(data, len(span))
-                self._log.state.written(list(zip(span, batch.new, strict=False)))
+            writer = self._writer
+            data, span = writer.encode_many(batch.values, batch.keys)
+            messages, _ = decode_many(data, 0, len(data), span.start, len(span))
+            records = []
+            for message in messages:
+                records += _wished(message, now, delay_s=delay_s, priority=int(priority), expire_s=expire_s)
+            for key, message in zip(batch.new, messages, strict=False):
+                records.append(_dedupe(key, message, now + self._window_ns))
+            if records:
+                self._log.append(*records)
+                if writer.durability == "disk":  # or a loss of power may leave the message without them
+                    self._log.force()
+            writer.append_encoded(data, len(span))
+            self._log.state.written(list(zip(span, batch.new, strict=False)))
         if batch.hashes is None:
             return span
         offsets = batch.known | dict(zip(batch.new, span, strict=True))

@@ -14,12 +14,11 @@ compaction of the log. The file says nothing and is not synced; if it is lost, i
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from sej.directory import Directory
-from sej.disk import is_full
+from sej.disk import Tolerated, is_full, of_system
 
 __all__ = ["RESERVE_BYTES", "Reserve"]
 
@@ -52,14 +51,16 @@ class Reserve:
                 finally:
                     file.close()
             self.spent = False
-        except OSError:  # the queue works without it
-            self.release()
+        except OSError as error:
+            if not of_system(error):
+                raise
+            self.release()  # the queue works without it
         return not self.spent
 
     def release(self) -> None:
         """Give the room back to the disk, for the write that needs it."""
         self.spent = True
-        with contextlib.suppress(OSError):
+        with Tolerated():
             self._disk.unlink(self._path)
 
     def with_room(self, write: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:

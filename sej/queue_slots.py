@@ -54,9 +54,9 @@ class Slots:
         return os.path.join(self._folder, f"{number}.lck")
 
     def _try(self, number: int) -> bool:
-        lock = Lock(self._path(number), what=f"slot {number}", disk=self._directory.disk)
+        self._lock = Lock(self._path(number), what=f"slot {number}", disk=self._directory.disk)
         try:
-            self._lock = lock.acquire()
+            self._lock.acquire()
         except LockedError:
             return False
         return True
@@ -66,7 +66,5 @@ class Slots:
             file = self._directory.disk.open(self._path(number), "read")
         except FileNotFoundError:
             return True
-        try:
+        with file.closing():
             return file.lock(exclusive=False, brief=True)
-        finally:
-            file.close()

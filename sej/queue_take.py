@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sej.directory import Directory
+from sej.disk import of_system
 from sej.errors import OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue_clock import Clock
@@ -91,8 +92,8 @@ class Taker:
             except OffsetTooSmallError as error:
                 if not self._lose(error.first_available):
                     raise
-            except (OSError, SejError):
-                if not found or self._log.failed:
+            except (OSError, SejError) as error:
+                if not found or self._log.failed or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 self.close()  # they open again where they are asked to
                 break
@@ -164,8 +165,8 @@ class Taker:
         while len(run) < n and not (above and offset in above):
             try:
                 message = read(offset)
-            except (OSError, SejError):
-                if not run:
+            except (OSError, SejError) as error:
+                if not run or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 break
             if message is None or (message.offset != offset and run):
@@ -228,7 +229,7 @@ class Taker:
                 self._bury(message, attempts, reason)
                 return
             except (OSError, SejError) as error:
-                if log.failed:
+                if log.failed or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 self.unburied = error
                 self._bury_at = now + _BURY_NS

@@ -15,7 +15,6 @@ Everything here runs with the mutex of its writer held.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import warnings
@@ -24,7 +23,7 @@ from typing import Final
 
 from sej.codec import measure
 from sej.directory import Directory
-from sej.disk import File
+from sej.disk import File, Tolerated, of_system
 from sej.errors import CorruptionError, DecodeError, LockedError, LockLostError
 from sej.guarded import write_guarded
 from sej.maintenance import Retention, clean
@@ -85,6 +84,8 @@ class SharedEnd:
         self._lock_path = directory.at("jnl.lck")
         self._was_missing = directory.disk.status(self._lock_path) is None
         self._lock = directory.disk.open(self._lock_path, "append")
+        self.leave: Callable[[], object] = self._lock.unlocker()
+        """Lets go of the lock, in C; at any time."""
         self._original: Trace | None = None
         self._lock_check_at = 0.0
         self._indexed_to = 0
@@ -100,12 +101,8 @@ class SharedEnd:
         if not self._lock.lock(wait=False, brief=True):
             self._wait_for_lock()
 
-    def leave(self) -> None:
-        """Let go of it."""
-        self._lock.unlock()
-
     def doubt(self) -> None:
-        """Something ended a turn in the middle: the next one finds the end anew."""
+        """Something ended a turn in the middle: :meth:`look` searches for the end again."""
         self._mark = b""
 
     def write(self, data: bytes, count: int) -> None:
@@ -131,7 +128,8 @@ class SharedEnd:
         self._kept.store(file, first_offset, position, offset)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; a second time does nothing."""
+        self.leave = _nothing
         self._lock.close()
         self.file = None  # a sync in another thread may have it still: it closes with the last who does
 
@@ -224,7 +222,7 @@ class SharedEnd:
         if sealing or (blocks and end.synced_position < blocks[-1].end):
             self.sync(end.file, end.segment.first_offset, end.position, end.offset)
         if blocks:
-            with contextlib.suppress(OSError):  # an index can be rebuilt; its absence only costs time
+            with Tolerated():  # an index can be rebuilt; its absence only costs time
                 end.index_file.write(blocks, end.known)
         end.index_file.close()
         self._indexed_to = end.position
@@ -249,6 +247,8 @@ class SharedEnd:
             try:
                 clean(self._directory, self._retention, wait=False)
             except OSError as error:
+                if not of_system(error):
+                    raise
                 path = self._directory.path
                 warnings.warn(f"retention failed in {path}: {error}", RuntimeWarning, stacklevel=2)
 
@@ -295,8 +295,12 @@ class SharedEnd:
             if there is not None and there.identity == self._lock.status().identity:
                 return
             self._was_missing = there is None
-            fresh = self._directory.disk.open(self._lock_path, "append")
-            self._lock.close()
-            self._lock = fresh
             self._mark = b""
+            old, fresh = self._lock, self._directory.disk.open(self._lock_path, "append")
+            self._lock, self.leave = fresh, fresh.unlocker()
+            old.close()
             self._wait_for_lock()
+
+
+def _nothing() -> None:
+    """What leaves a lock whose file is closed."""

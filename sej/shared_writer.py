@@ -1,6 +1,19 @@
 """A writer that many processes have at once: each holds the journal's lock for one append or one batch.
 
 The machine under it, :mod:`sej.shared_end`, finds out at each turn what the others did meanwhile.
+
+A signal's handler may raise between any two bytecodes, and may use this writer in the middle of a call of its own
+thread. Two rules keep that simple:
+
+- Every call that appends runs inside :meth:`SharedWriter.turn`, a plain function. Its ``with`` statement releases the
+  mutex in C, and the only calls of its ``finally`` are a store and the unlocking of the file, also in C: no handler
+  comes before them. So both locks are free when a turn is over, whatever ended it.
+- ``_sure`` is True only while what :class:`SharedEnd` says of the end is what the files say, and nothing is being
+  written. It is False from before the first change until after the last one, so an exception leaves it False by
+  itself. A turn that finds it False searches for the end again; a handler that finds it False is refused, or that the
+  lock is not held yet or not any more.
+
+Whether a call is a handler's is asked of the mutex, not of a flag: a thread that finds the mutex its own is inside.
 """
 
 from __future__ import annotations
@@ -10,9 +23,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, Literal, NoReturn, Self, TypedDict, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NoReturn, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.codec import Buffer, encode
@@ -23,12 +35,13 @@ from sej.maintenance import Retention
 from sej.message import BytesLike
 from sej.opening import prepare
 from sej.shared_end import SharedEnd
-from sej.syncing import Syncer, is_mine
+from sej.syncing import Syncer, is_failure, is_mine
 from sej.writer import check_options
 
 __all__ = ["SharedDurability", "SharedOptions", "SharedWriter", "check_shared_options"]
 
 SharedDurability = Literal["os", "interval", "disk"]
+_T = TypeVar("_T")
 
 
 _DURABILITY: Final = one_of(
@@ -129,9 +142,8 @@ class SharedWriter:
         self._closed = False
         self._failure: BaseException | None = None
         self._mutex = threading.RLock()
-        self._depth = 0
-        self._ready = self._close_later = False
-        """Whether the end is known and nobody is writing behind it: else a signal's handler cannot append."""
+        self._closing = threading.RLock()
+        self._sure = self._held = self._close_later = False
         prepare(self._directory, allow_network_fs=allow_network_fs)
         self._end = SharedEnd(
             self._directory,
@@ -157,25 +169,19 @@ class SharedWriter:
         Raises:
             LockedError: an exclusive writer has the journal, for longer than lock_timeout.
         """
+        offset = self.turn(self._append, value, key, type, timestamp)
+        if self.durability == "disk":
+            self.settle(offset + 1)
+        return offset
+
+    def _append(self, value: BytesLike, key: BytesLike, type: int, timestamp: int | None) -> int:
+        offset = self._reserve()
         try:
-            with self._mutex:
-                depth = self._depth
-                try:
-                    self._enter()
-                    self._ready = False
-                    offset = self._end.offset
-                    self._write(encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value), 1)
-                finally:
-                    try:
-                        self._leave(depth)
-                    except BaseException:
-                        self._leave(depth)
-                        raise
-            if self.durability == "disk":
-                self._syncer.commit(offset + 1)
-        finally:
-            if self._close_later:
-                self.close()
+            data = encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value)
+        except BaseException:
+            self._sure = True  # nothing was changed
+            raise
+        self.append_encoded(data, 1)
         return offset
 
     def append_many(
@@ -189,34 +195,49 @@ class SharedWriter:
         require_columns(values, keys, type, timestamp)
         values = list(values)  # what makes them must not run under the lock
         keys = None if keys is None else list(keys)
-        with self.turn():
-            data, span = self.encode_many(values, keys, type, timestamp)
-            if span:
-                self._write(data, len(span))
+        span = self.turn(self._append_many, values, keys, type, timestamp)
+        if self.durability == "disk":
+            self.settle(span.stop if span else 0)
         return span
 
-    @contextmanager
-    def turn(self) -> Iterator[Self]:
-        """Hold the lock for several appends, and know :attr:`offset` meanwhile; what was appended is durable after."""
+    def _append_many(
+        self,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        data, span = self.encode_many(values, keys, type, timestamp)
+        if span:
+            self.append_encoded(data, len(span))
+        return span
+
+    def turn(self, act: Callable[..., _T], *arguments: object) -> _T:
+        """Call something while the journal's lock is held and the end is known; it may append many times.
+
+        A turn within a turn is a part of it. What was appended is durable only after :meth:`settle`.
+        """
+        inside = is_mine(self._mutex)
         try:
             with self._mutex:
-                depth = self._depth
+                if inside:
+                    if not (self._held and self._sure):
+                        raise self._inside()
+                    return act(*arguments)
+                self._require_open()
                 try:
-                    self._enter()
-                    first = self._end.offset
-                    yield self
+                    if not self._sure:
+                        self._end.doubt()
+                    self._sure = False
+                    self._end.enter()
+                    self._look()
+                    self._held = True
+                    return act(*arguments)
                 finally:
-                    stop = self._end.offset
-                    try:
-                        self._leave(depth)
-                    except BaseException:
-                        self._leave(depth)
-                        raise
-                outermost = not depth
-            if self.durability == "disk" and stop > first and outermost:
-                self._syncer.commit(stop)
+                    self._held = False
+                    self._end.leave()
         finally:
-            if self._close_later:
+            if self._close_later and not inside:
                 self.close()
 
     def encode_many(
@@ -226,31 +247,63 @@ class SharedWriter:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> tuple[bytes, range]:
-        """Messages as they will stand in the journal if they are appended in this turn, and their offsets.
+        """Messages as they will stand in the journal if they are appended next in this turn, and their offsets.
 
-        Takes what :meth:`append_many` takes.
+        Takes what :meth:`append_many` takes. Until :meth:`append_encoded` nothing else can be appended in this turn.
         """
-        self._ready = False
-        buffer = Buffer(self._end.offset, lambda: None, threading.Lock())
+        buffer = Buffer(self._reserve(), lambda: None, threading.Lock())
         buffer.limit = buffer.batch_limit = 2**62
-        span = buffer.append_many(values, keys, type, timestamp)
-        with buffer.pending() as view:
-            return bytes(view), span
+        try:
+            span = buffer.append_many(values, keys, type, timestamp)
+            with buffer.pending() as view:
+                data = bytes(view)
+            self._sure = not span
+        except BaseException:
+            self._sure = True  # nothing was changed
+            raise
+        return data, span
 
     def append_encoded(self, data: bytes, count: int) -> None:
         """Append what :meth:`encode_many` made, data of count messages, within the same turn."""
-        self._write(data, count)
+        assert is_mine(self._mutex)
+        try:
+            self._end.write(data, count)
+        except BaseException as error:
+            if isinstance(error, LockLostError):
+                self._end.doubt()  # it is no failure: the next turn takes the new lock and looks how far this came
+            elif isinstance(error, Exception) and is_failure(error):
+                self._fail(error)
+                if isinstance(error, OSError):
+                    raise self._failed(error) from error
+            raise
+        self._sure = True
 
     # --- durability
 
     def sync(self) -> None:
         """Force everything that this writer appended to the disk."""
         self._require_open()
+        self.settle(self._end.offset)
+
+    def settle(self, offset: int) -> None:
+        """Return once every message below offset that this writer appended is durable."""
+        inside = is_mine(self._mutex)
         try:
-            self._syncer.commit(self._end.offset)
+            if not inside:
+                self._syncer.commit(offset)
+            elif self._held and self._sure:  # within a turn: another thread's sync may be waiting for its end
+                self._sync_alone()
+            else:
+                raise self._inside()
         finally:
-            if self._close_later:
+            if self._close_later and not inside:
                 self.close()
+
+    def _inside(self) -> LockedError:
+        return LockedError(
+            "this thread is in the middle of an append: in a signal's handler only close() will do then",
+            path=self.path,
+        )
 
     @property
     def offset(self) -> int:
@@ -263,32 +316,39 @@ class SharedWriter:
         return self._syncer.durable_offset
 
     def close(self) -> None:
-        """Sync what was appended and close; a second time does nothing.
+        """Sync what was appended and close; a second time does nothing, or finishes what an exception interrupted.
 
-        In a signal handler that came in the middle of a call of this writer: when that is at its end, without the
+        In a signal's handler that came in the middle of a call of this writer: when that is at its end, without the
         mutex, which the background thread and others may be waiting for.
 
         Raises:
             WriterFailedError: the last sync failed, or one in the background that no call has told of.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid or is_mine(self._closing):
             return
-        self._close_later = is_mine(self._mutex)
-        if self._close_later:
+        if is_mine(self._mutex):
+            self._close_later = True
             return
-        try:
-            with self._mutex:
-                try:
-                    if self._failure is None:
+        with self._closing:  # of many who close at once one does, and the others return when it is done
+            try:
+                with self._mutex:
+                    if not self._closed and self._failure is None:
                         self._sync_alone()
-                finally:
                     self._closed = True  # nothing comes in between the last sync and this
-        finally:
-            self._syncer.close()
-            self._end.close()
-            _alive.discard(self)
+            finally:
+                if self._closed or self._failure is not None:
+                    self._release()
         if self._failure is not None and self._syncer.untold:
+            self._syncer.untold = False
             raise self._failed(self._failure) from self._failure
+
+    def _release(self) -> None:
+        """Close the files; what an interrupt cut short, the next close() finishes."""
+        with self._mutex:
+            self._closed, self._close_later = True, False
+            self._end.close()
+        self._syncer.close()
+        _alive.discard(self)
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -297,7 +357,11 @@ class SharedWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close; the error of the block is not replaced by that of a sync in the background."""
         self._syncer.untold = self._syncer.untold and kind is None
-        self.close()
+        try:
+            self.close()
+        except BaseException:
+            self.close()  # what a signal's handler interrupted: nobody else comes to finish it
+            raise
 
     def __repr__(self) -> str:
         """Path."""
@@ -305,52 +369,23 @@ class SharedWriter:
 
     # --- a turn: everything from here on runs with the mutex held
 
-    def _enter(self) -> None:
-        if self._depth:
-            if not self._ready:
-                raise LockedError(
-                    "this thread is in the middle of an append: in a signal's handler nothing can be appended then",
-                    path=self.path,
-                )
-            self._depth += 1
-            return
+    def _look(self) -> None:
+        """Find the end, with the journal's lock."""
         try:
-            self._depth = 1
-            self._require_open()
-            self._end.enter()
             self._end.look()
-            self._ready = True
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+        except OSError as error:
+            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 self._fail(error)  # a sync, maybe: it is not tried again
-            elif not isinstance(error, Exception):
-                self._end.doubt()
-            self._leave(0)
             raise
+        self._sure = True
 
-    def _leave(self, depth: int) -> None:
-        """Be as deep in turns as before; after the outermost let go of the lock. A second time does no harm."""
-        if not depth:
-            self._ready = False
-            if not self._closed:
-                self._end.leave()  # before the depth says so: somebody may close this writer in here
-        elif self._depth > depth:  # it was entered: what was to be encoded is written, or will not be
-            self._ready = True
-        self._depth = depth
-
-    def _write(self, data: bytes, count: int) -> None:
-        assert self._depth
-        try:
-            self._end.write(data, count)
-        except BaseException as error:
-            if not isinstance(error, Exception) or isinstance(error, LockLostError):
-                self._end.doubt()  # it is no failure: the next turn looks how far this came
-                raise
-            self._fail(error)
-            if isinstance(error, OSError):
-                raise self._failed(error) from error
-            raise
-        self._ready = True
+    def _reserve(self) -> int:
+        """What the next message gets; whoever asks writes it next."""
+        if not self._sure:  # a handler's append in this turn was interrupted
+            self._end.doubt()
+            self._look()
+        self._sure = False
+        return self._end.offset
 
     def _sync_some(self) -> int:
         with self._mutex:
@@ -368,6 +403,8 @@ class SharedWriter:
         try:
             self._end.sync(self._end.file, self._end.first_offset, self._end.position, self._end.offset)
         except OSError as error:
+            if not is_failure(error):
+                raise
             self._fail(error)
             raise self._failed(error) from error
         self._syncer.advance(self._end.offset)
@@ -389,7 +426,7 @@ class SharedWriter:
         )
 
     def _require_open(self) -> None:
-        if self._closed or self._failure is not None or os.getpid() != self._pid:
+        if self._closed or self._close_later or self._failure is not None or os.getpid() != self._pid:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -405,7 +442,6 @@ class SharedWriter:
     def _after_fork(self) -> None:
         """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
         self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
-        self._depth = 0
         self._closed = True
         self._end.close()
 

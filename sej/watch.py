@@ -69,7 +69,7 @@ class Watch:
         """
         self.directory = os.fspath(directory)
         self._safety_s = safety_s
-        self._closed = False
+        self._closed = self._gone = False
         self._idle_waits = 0
         self._ear = ear = _Ear()
         self._hub = _Hub.current()
@@ -118,11 +118,12 @@ class Watch:
 
     def close(self) -> None:
         """Stop watching; a wait in another thread returns."""
-        if not self._closed:
+        if not self._gone:
             self._closed = True
             if self._end_observing is not None:
                 self._end_observing()
             self._hub.remove(self._ear)
+            self._gone = True  # last: what an interrupt cut short, a second call finishes
 
     def __del__(self) -> None:
         """Stop watching what was forgotten."""

@@ -427,7 +427,11 @@ class WorkQueue(ABC):
 
     def __exit__(self, *_: object) -> None:
         """Close."""
-        self.close()
+        try:
+            self.close()
+        except BaseException:
+            self.close()  # what a signal's handler interrupted: nobody else comes to finish it
+            raise
 
     def __repr__(self) -> str:
         """Path and name."""

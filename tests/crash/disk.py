@@ -20,6 +20,7 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 from typing import Any, Literal, NamedTuple
 
 from sej.disk import Disk, File, Mode, Status
@@ -473,7 +474,13 @@ class _OpenFile:
         return True
 
     def unlock(self) -> None:
-        self._node.holders.pop(self, None)
+        self._disk.nodes[self._number].holders.pop(self, None)
+
+    def unlocker(self) -> Callable[[], object]:
+        return self.unlock
+
+    def closing(self) -> AbstractContextManager[object]:
+        return closing(self)
 
     def fileno(self) -> int:
         raise OSError(errno.EBADF, "no descriptor", self._path)
@@ -611,6 +618,12 @@ class _FaultyFile:
 
     def unlock(self) -> None:
         self._inner.unlock()
+
+    def unlocker(self) -> Callable[[], object]:
+        return self._inner.unlocker()
+
+    def closing(self) -> AbstractContextManager[object]:
+        return self._inner.closing()
 
     def fileno(self) -> int:
         return self._inner.fileno()

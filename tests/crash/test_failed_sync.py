@@ -6,6 +6,7 @@ succeeds without writing them. The disk of these tests does the same, and the ju
 
 import contextlib
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -258,3 +259,50 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
             fired += 1
             run(case.work, inner, 3, said)
             case.judge(inner.crash(), said)
+
+
+def killed(disk: CrashDisk, size: int = 100) -> None:
+    """A writer with durability "interval" appends and is killed before its sync comes."""
+    w = sej.Writer(ROOT, durability="interval", sync_interval_s=3600.0, disk=disk)
+    w.append_many([b"%3d" % n * (size // 3) for n in range(100)])
+    w._syncer.close()
+    w._abandon()
+
+
+def opens_a_writer(disk: CrashDisk) -> None:
+    sej.Writer(ROOT, disk=disk)._abandon()
+
+
+def opens_a_shared_writer(disk: CrashDisk) -> None:
+    w = sej.SharedWriter(ROOT, disk=disk)
+    w.append(b"first")
+    w._end.close()
+    w._closed = True
+
+
+def commits(disk: CrashDisk) -> None:
+    with sej.Offset(ROOT, "r", disk=disk) as o:
+        o.commit(1)
+
+
+@pytest.mark.parametrize("opens", [opens_a_writer, opens_a_shared_writer, commits])
+def test_what_a_killed_process_left_is_synced_by_the_next_one(opens: Callable[[CrashDisk], None]) -> None:
+    disk = CrashDisk()
+    killed(disk)
+    assert not values(disk.crash())
+    opens(disk)
+    assert len(values(disk.crash())) >= 100
+
+
+def test_more_than_a_little_is_synced_in_the_background() -> None:
+    disk = CrashDisk()
+    killed(disk, 30_000)
+    w = sej.Writer(ROOT, disk=disk)
+    assert w.durable_offset == 0 and w.offset == 100
+    thread = w._syncer._thread
+    assert thread is not None
+    deadline = time.monotonic() + 60
+    while w.durable_offset < 100 and time.monotonic() < deadline:
+        thread.join(0.005)
+    assert len(values(disk.crash())) == 100
+    w.close()

@@ -4,10 +4,10 @@ Whatever it does, the locks are let go of, the operation has happened or not, an
 files say: it goes on with the queue as another one would.
 """
 
-import fcntl
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +25,7 @@ from sej.queue import JournalQueue
 from sej.shared_writer import SharedWriter
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import until
+from tests.sej.interrupts import Interrupt, free, interrupt, locked_below, open_below, places
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
 MODULES = ("queue", "shared_", "work.py")
@@ -32,19 +33,8 @@ CALLS = ("lock", "read", "status", "unlock", "write", "write_at")
 """Where the handler comes: in the modules of the queue, and in what locks and writes its files."""
 
 
-class Interrupt(BaseException):
-    """What a handler raises."""
-
-
-def raise_it() -> None:
-    raise Interrupt
-
-
 def handled(step: Callable[[], object], place: int, handler: Callable[[], object]) -> bool:
-    """Run a step, with a handler at its place-th place; whether it got so far.
-
-    The interpreter runs the handlers of signals where a function begins and when a call into C comes back.
-    """
+    """Run a step, with a handler at its place-th place; whether it got so far."""
     left = [place]
 
     def at(frame: FrameType, event: str, _: object) -> None:
@@ -59,7 +49,7 @@ def handled(step: Callable[[], object], place: int, handler: Callable[[], object
     sys.setprofile(at)
     try:
         step()
-    except (Interrupt, sej.SejError):
+    except sej.SejError:
         pass
     finally:
         sys.setprofile(None)
@@ -79,22 +69,12 @@ class QuickDisk(OsDisk):
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
         """Open a file."""
         file = super().open(path, mode)
-        quick = QuickFile(file.fileno(), file.path)
-        file._fd = -1
+        quick = QuickFile(os.dup(file.fileno()), file.path)
+        file.close()
         return quick
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Nothing."""
-
-
-def free(path: str) -> bool:
-    """Whether nobody holds the lock."""
-    with open(path, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 class Stage:
@@ -128,8 +108,9 @@ class Stage:
                 who.done_many(items)
             who.redrive()
         expected = {b"held", b"dead", b"fresh", b"fresher", b"first", b"last"}
-        assert all(many == 1 for what, many in found.items() if what != b"by the handler"), found
-        assert expected - {gone} <= set(found) <= expected | {new, b"by the handler"}, found
+        others = {b"by the handler", b"of a thread"}
+        assert all(many == 1 for what, many in found.items() if what not in others), found
+        assert expected - {gone} <= set(found) <= expected | {new} | others, found
         who.put(b"on")
         (item,) = who.get_many(2, timeout=0)
         item.done()
@@ -151,17 +132,101 @@ STEPS: dict[str, tuple[Callable[[Stage], object], bytes | None, bytes | None]] =
 }
 
 
+EVERY = {"put": 2, "put many": 3, "put first": 11, "get": 19, "done": 2, "done many": 3, "retry": 3, "fail": 197}
+EVERY |= {"extend": 3, "stats": 17, "redrive": 197}
+"""How many places lie between two that the tests come to; in torture none do."""
+
+
+def step_interrupted(path: Path, name: str, place: int, kind: type[BaseException]) -> bool:
+    """Interrupt a step at one place, and see that nothing is left; whether it got so far."""
+    step, new, gone = STEPS[name]
+    stage = Stage(path / str(place))
+    reached, error = interrupt(partial(step, stage), place, kind)
+    if reached:
+        assert error is not None, f"{name} swallowed what was raised at its place {place}"
+        assert type(error) is kind, f"{name} at its place {place}: {error!r}"
+        held = {"ofs/worker.lck", "ofs/worker.slots/0.lck", "ofs/worker.slots/1.lck"}
+        assert set(locked_below(stage.path)) == held, f"{name} at its place {place}"
+    in_time(lambda: stage.q.put(b"of a thread"))
+    stage.judge(new, gone)
+    stage.leave()
+    return reached
+
+
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in ("fail", "redrive")])
 def test_an_exception_leaves_no_lock_and_no_doubt(tmp_path: Path, name: str) -> None:
-    step, new, gone = STEPS[name]
-    for place in count(1):
-        stage = Stage(tmp_path / str(place))
-        reached = handled(partial(step, stage), place, raise_it)
-        stage.judge(new, gone)
-        stage.leave()
+    step_interrupted(tmp_path, name, -1, Interrupt)  # what is imported at its first call
+    for place, kind in places(1, EVERY[name]):
+        if not step_interrupted(tmp_path, name, place, kind):
+            break
+    assert place > 30
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("fail", "redrive")])
+def test_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
+    step_interrupted(tmp_path, name, -1, Interrupt)
+    until_s = time.monotonic() + torture_s
+    for place, kind in places():
+        if not step_interrupted(tmp_path, name, place, kind) or time.monotonic() > until_s:
+            break
+
+
+def test_a_close_that_is_interrupted_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    for place, kind in places(1, 5):
+        path = tmp_path / str(place % 7)
+        q = opened(path, FakeClock(), QuickDisk(), durability="disk" if place % 2 else "os")
+        q.put_many([b"a", b"b"])
+        assert q.get(timeout=0) is not None
+        before = set(open_below(path))
+        reached, error = interrupt(q.close, place, kind)
+        assert reached == (error is not None) and (error is None or type(error) is kind), (place, error)
+        q.close()
+        assert locked_below(path) == [], place
+        assert set(open_below(path)) <= before & {"jnl/0000000000000000.jnl"} or error is not None, place
+        with pytest.raises(sej.ClosedError):
+            q.put(b"c")
+        with opened(path, FakeClock(), QuickDisk()) as again:
+            assert again.stats().leased == 0
+            again.purge()
         if not reached:
             break
-    assert place > 10
+    assert place > 100
+
+
+def test_at_the_end_of_a_with_block_a_close_that_is_interrupted_is_finished(tmp_path: Path) -> None:
+    def use() -> None:
+        with q:
+            pass
+
+    for place, kind in places(1, 31):
+        path = tmp_path / str(place % 7)
+        q = opened(path, FakeClock(), QuickDisk())
+        reached, error = interrupt(use, place, kind)
+        if not reached:
+            break
+        if place > 1:  # else it was raised before the block
+            assert type(error) is kind
+            assert locked_below(path) == [], place
+        q.close()
+    assert place > 100
+
+
+def test_an_opening_that_is_interrupted_leaves_no_lock(tmp_path: Path) -> None:
+    opened(tmp_path / "warm", FakeClock(), QuickDisk()).close()
+    for place, kind in places(1, 41):
+        path = tmp_path / str(place % 5)  # new ones, and ones that were there
+        reached, error = interrupt(lambda: opened(path, FakeClock(), QuickDisk()), place, kind)  # noqa: B023
+        assert reached == (error is not None), place
+        if error is not None:
+            assert type(error) is kind, (place, error)
+            assert not path.exists() or locked_below(path) == [], place
+        with opened(path, FakeClock(), QuickDisk()) as q:
+            q.put(b"a")
+            assert q.stats().leased == 0
+        if not reached:
+            break
+    assert place > 500
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -207,13 +272,12 @@ def test_a_handler_closes_a_writer_whose_background_thread_waits_for_it(tmp_path
     w._syncer._sync = begin
 
     def append() -> None:
-        with w.turn():
-            w.append(b"a")
-            w._syncer.request()
-            assert begun.wait(60)
-            w.close()
+        w.append(b"a")
+        w._syncer.request()
+        assert begun.wait(60)
+        w.close()
 
-    in_time(append)
+    in_time(lambda: w.turn(append))
     assert w._closed
     assert sej.Journal(tmp_path).end_offset == 1
 
@@ -228,7 +292,7 @@ def test_a_handler_closes_a_queue_whose_background_thread_waits_for_its_sync(tmp
     def close() -> int:
         syncer._sync = sync
         syncer.request()
-        until(lambda: syncer._waiting > 0)
+        until(lambda: len(syncer._waiting) > 0)
         q.close()
         return sync()
 

@@ -245,12 +245,16 @@ def test_an_append_that_meets_close_is_synced_or_refused(
 
 
 def test_a_turn_goes_on_after_an_append_that_was_refused_or_of_nothing(tmp_path: Path) -> None:
-    with sej.SharedWriter(tmp_path) as w, w.turn():
-        assert w.append_many([]) == range(0)
-        for key in (b"k" * 200, "no bytes"):
-            with pytest.raises((sej.InvalidMessageError, TypeError)):
-                w.append(b"refused", key)  # type: ignore[arg-type]
-            with pytest.raises((sej.InvalidMessageError, TypeError)):
-                w.append_many([b"refused"], [key])  # type: ignore[list-item]
-            w.append(b"good")
+    with sej.SharedWriter(tmp_path) as w:
+
+        def append() -> None:
+            assert w.append_many([]) == range(0)
+            for key in (b"k" * 200, "no bytes"):
+                with pytest.raises((sej.InvalidMessageError, TypeError)):
+                    w.append(b"refused", key)  # type: ignore[arg-type]
+                with pytest.raises((sej.InvalidMessageError, TypeError)):
+                    w.append_many([b"refused"], [key])  # type: ignore[list-item]
+                w.append(b"good")
+
+        w.turn(append)
     assert everything(tmp_path) == [b"good"] * 2

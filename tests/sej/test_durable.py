@@ -1,0 +1,131 @@
+"""The kept position of a file: what is believed of it, and what is renewed."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.directory import Directory
+from sej.disk import OS, File
+from sej.durable import Kept, KeptPosition, renew
+from sej.durable_format import RECORD_SIZE
+from sej.medium import durable_position, kept_position
+from tests.crash.disk import CrashDisk
+from tests.sej.hooks import HookedDisk
+
+
+def make(path: Path, data: bytes) -> File:
+    path.write_bytes(data)
+    return OS.open(path, "append")
+
+
+def test_what_was_stored_is_loaded(tmp_path: Path) -> None:
+    file = make(tmp_path / "f", b"x" * 100)
+    kept = KeptPosition(OS, os.fspath(tmp_path / "d" / "kept"))
+    assert kept.load(file, 7) is None
+    for position in (1, 63, 64, 100):
+        kept.store(file, 7, position, 3)
+        assert KeptPosition(OS, kept.path).load(file, 7) == Kept(position, 3)
+    assert os.path.getsize(kept.path) == RECORD_SIZE
+
+
+def test_a_record_of_another_file_says_that_nothing_is_known(tmp_path: Path) -> None:
+    file = make(tmp_path / "f", b"x" * 100)
+    kept = KeptPosition(OS, os.fspath(tmp_path / "kept"))
+    kept.store(file, 7, 100, 3)
+    assert kept.load(file, 8) == Kept(0, 8)
+    assert kept.load(make(tmp_path / "g", b"x" * 100), 7) == Kept(0, 7)  # another inode
+    with open(tmp_path / "f", "r+b") as again:  # the inode was used again
+        again.write(b"y")
+    assert kept.load(file, 7) == Kept(0, 7)
+    (tmp_path / "f").write_bytes(b"x" * 99)
+    assert kept.load(file, 7) == Kept(0, 7)
+
+
+def test_every_flipped_bit_and_every_length_says_that_nothing_is_known(tmp_path: Path) -> None:
+    file = make(tmp_path / "f", b"x" * 100)
+    kept = KeptPosition(OS, os.fspath(tmp_path / "kept"))
+    kept.store(file, 0, 100, 3)
+    sound = (tmp_path / "kept").read_bytes()
+    for bit in range(8 * RECORD_SIZE):
+        changed = bytearray(sound)
+        changed[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "kept").write_bytes(changed)
+        assert kept.load(file, 0) == Kept(0, 0), bit
+    for size in range(RECORD_SIZE):
+        (tmp_path / "kept").write_bytes(sound[:size])
+        assert kept.load(file, 0) == Kept(0, 0), size
+
+
+def test_a_record_of_a_later_segment_stays(tmp_path: Path) -> None:
+    old, new = make(tmp_path / "old", b"x" * 100), make(tmp_path / "new", b"y" * 100)
+    KeptPosition(OS, os.fspath(tmp_path / "kept")).store(new, 5, 100, 9)
+    KeptPosition(OS, os.fspath(tmp_path / "kept")).store(old, 0, 100, 5)
+    assert KeptPosition(OS, os.fspath(tmp_path / "kept")).load(new, 5) == Kept(100, 9)
+
+
+def test_a_copy_of_a_journal_is_not_trusted(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "a") as w:
+        w.append_many([b"v"] * 10)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    def durable_offset(path: Path) -> int:
+        directory = Directory(path, OS)
+        (segment,) = directory.segments()
+        return durable_position(directory, kept_position(directory), segment, OS.open(segment.path, "read")).offset
+
+    assert durable_offset(tmp_path / "a") == 10
+    assert durable_offset(tmp_path / "b") == 0
+    (tmp_path / "b" / "idx" / "durable").unlink()  # as a version without kept positions left it: the index tells
+    assert durable_offset(tmp_path / "b") == 10
+
+
+def test_a_journal_that_is_durable_is_not_synced_again(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j", durability="disk") as w:
+        w.append_many([b"v"] * 10)
+        syncs: list[str] = []
+        disk = HookedDisk(lambda verb, file, data: syncs.append(file.path) if verb == "sync" and file else None)
+        with sej.Offset(tmp_path / "j", "r", disk=disk) as o:
+            o.commit(10)
+    assert not [path for path in syncs if path.endswith(".jnl")]
+
+
+def test_renewing_writes_the_same_bytes_and_only_those() -> None:
+    disk = CrashDisk()
+    file = disk.open("/f", "append")
+    file.write(bytes(range(256)) * 20)
+    file.sync()
+    renew(disk, file, 100, 5000, piece_bytes=1000)
+    writes = [arguments for what, arguments in disk.trace if what == "write"][1:]
+    assert [(at, len(data)) for _, at, data in writes] == [
+        (100 + n * 1000, min(1000, 4900 - n * 1000)) for n in range(5)
+    ]
+    assert disk.files()["/f"] == bytes(range(256)) * 20
+
+
+def test_a_file_that_lost_its_name_is_not_renewed() -> None:
+    disk = CrashDisk()
+    file = disk.open("/f", "append")
+    file.write(b"old")
+    other = disk.open("/g", "append")
+    other.write(b"new")
+    disk.rename("/g", "/f")
+    renew(disk, file, 0, 3)
+    disk.unlink("/f")
+    renew(disk, file, 0, 3)
+    assert len([what for what, _ in disk.trace if what == "write"]) == 2
+
+
+def test_what_is_not_what_was_written_is_not_renewed() -> None:
+    disk = CrashDisk()
+    file = disk.open("/f", "append")
+    file.write(b"bytes")
+
+    def check(data: bytes, position: int) -> None:
+        raise ValueError(data, position)
+
+    with pytest.raises(ValueError, match="bytes"):
+        renew(disk, file, 0, 5, check=check)
+    assert len([what for what, _ in disk.trace if what == "write"]) == 1
