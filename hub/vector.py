@@ -95,6 +95,7 @@ class Vector:
         self._lock = Lock(os.path.join(self._folder, f"{reader}.lck"), what=f"merge {reader!r}", disk=disk).acquire()
         try:
             self._offsets, self._journals = read_vector(root, reader, disk)
+            disk.sync_dir(self._folder)  # an earlier merge may have failed to, after it gave the file its name
         except BaseException:
             self._lock.release()
             raise

@@ -159,7 +159,10 @@ def _locked(target: Target) -> Lock:
 
 def _finish_dead_jobs(target: Target) -> None:
     """Whoever holds the lock and finds a decision knows that its driver died."""
-    for name in decided(target.staging):
+    names = decided(target.staging)
+    if names:
+        OS.sync_dir(target.staging)  # the driver may have failed to, after it gave the decision its name
+    for name in names:
         path = _decision(target, name)
         found = _read(path)
         # A root may hold several trees: the job's own is meant, not that of the job that finishes it.

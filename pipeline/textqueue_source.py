@@ -158,12 +158,14 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
         with suppress(FileNotFoundError):
             known = _read_ledger(ledger)
         intent = known["intent"]
-        if intent is not None:  # a job died in here
+        if intent is not None:  # a job died in here, perhaps because something could not be synced
+            OS.sync_dir(os.path.dirname(os.path.abspath(ledger)))
             _cut_torn(path, intent)
         with TextQueue(path, settle_s=0.0) as queue:
             if intent is not None:
                 if _occurrences(queue, intent["rows"]) == intent["before"]:
                     _append(queue, intent["rows"])
+                queue.sync()
                 _note(known, intent["name"], intent["number"], keep=intent["keep"])
             if not (keep and number <= known["done"].get(name, -1)):
                 if rows:

@@ -6,9 +6,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from sej.directory import Directory
 from sej.disk import Disk
 from sej.errors import CorruptionError
 from sej.journal import Journal
+from sej.medium import sync_up_to
 from sej.message import Message
 from sej.scanner import Scanner
 from shard.names import Path
@@ -61,6 +63,8 @@ class _Copy:
         done = plan.copied + sum(step.end - step.first for step in plan.steps[: plan.step])
         total = plan.copied + plan.total
         since = 0
+        for index, end in self._there.items():  # a shard that is whole is not opened again by the writer
+            sync_up_to(Directory(self._tree.dir(index), self._disk), end)
         with Writer(self._tree, disk=self._disk, **options) as writer:
             for number in range(plan.step, len(plan.steps)):
                 step = plan.steps[number]

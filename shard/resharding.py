@@ -102,6 +102,8 @@ def reshard(
                 " this directory",
                 path=workshop,
             )
+        else:
+            disk.sync_dir(workshop)  # an earlier run may have failed to, after it gave the plan its name
         if plan.state != "done":
             with Hold(source, disk) as hold:
                 refuse_queues(source, disk)
@@ -196,6 +198,7 @@ def _publish(plan: Plan, target: Path, disk: Disk) -> None:
         if not look(disk, built):
             if not look(disk, place):
                 raise SejError("a shard of the new tree is gone: remove the plan and start again", path=built)
+            disk.sync_dir(os.path.dirname(place))  # an earlier run may have failed to, after it moved the shard
             continue
         for name in sorted(plan.readers):
             with Offset(built, name, disk=disk) as kept:

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from sej.disk import Disk, File, Mode, Status
 
-__all__ = ["Crash", "CrashDisk", "Fault", "FaultyDisk"]
+__all__ = ["Crash", "CrashDisk", "Fault", "FaultyDisk", "LostName"]
 
 _STATES_MAX = 4000
 _ALONE_MAX = 4
@@ -630,6 +630,21 @@ class _FaultyFile:
 
     def close(self) -> None:
         self._inner.close()
+
+
+class LostName(FaultyDisk):
+    """Gives a path its name once, and fails to sync the directory."""
+
+    def __init__(self, inner: CrashDisk, path: str) -> None:
+        super().__init__(inner, 0)
+        self._crash, self._path = inner, path
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        if os.fspath(target) != self._path:
+            return super().rename(source, target)
+        self._path = ""
+        self._crash._do("rename", os.fspath(source), os.fspath(target))
+        raise OSError(errno.EIO, "the directory could not be synced", os.fspath(target))
 
 
 def _clean(path: str | os.PathLike[str]) -> str:

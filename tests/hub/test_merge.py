@@ -20,7 +20,7 @@ import sej
 from hub import Source, _merge_py
 from hub.naming import find_sources
 from sej.sealed import unseal
-from tests.crash.disk import CrashDisk
+from tests.crash.disk import CrashDisk, LostName
 from tests.hub.support import at, fill
 from tests.sej.support import GOLDEN, segment
 
@@ -545,6 +545,21 @@ def test_the_originals_hub(tmp_path: Path) -> None:
         end = store.end_offset(*source)
         assert store.put(*source, store.get(*source, 0)) == end
         assert store.put(*source, [at(end, 1)]) == end + 1
+
+
+def test_a_place_whose_name_may_be_lost_is_durable_when_it_is_reported_again() -> None:
+    disk = CrashDisk()
+    with hub.Store("/hub", disk=disk, min_free_bytes=0) as store:
+        store.put("a", "j", [at(offset, offset) for offset in range(4)])
+    with hub.Merge("/hub", "r", disk=LostName(disk, "/hub/.merge/r.json")) as merge:
+        merge.read(2)
+        with pytest.raises(OSError, match="could not be synced"):
+            merge.commit()
+    with hub.Merge("/hub", "r", disk=disk) as merge:
+        assert [message.offset for _, message in merge.read(1)] == [2]
+        left = disk.crash()
+    with hub.Merge("/hub", "r", disk=left) as merge:
+        assert [message.offset for _, message in merge.read(1)] == [2]
 
 
 def test_every_power_loss_during_commits_repeats_and_never_skips() -> None:

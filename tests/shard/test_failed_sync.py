@@ -1,0 +1,77 @@
+"""A sync fails, the reshard is called again, and later the power goes: what was copied is on the medium."""
+
+import contextlib
+import itertools
+import os
+from pathlib import Path as FilePath
+
+import pytest
+
+import sej
+import shard
+from sej.disk import OsDisk
+from shard.copying import copy
+from shard.plans import Plan, load_plan, make_plan, save_plan, staging
+from tests.crash.disk import CrashDisk
+from tests.crash.test_failed_sync import FaultySyncs
+
+
+def plan_of(target: shard.Path, disk: CrashDisk) -> Plan:
+    plan = load_plan(target, disk)
+    assert plan is not None
+    return plan
+
+
+def test_a_copy_that_is_finished_by_a_second_run_is_on_the_medium() -> None:
+    source, target = shard.Path("/s", "a", 1), shard.Path("/t", "b", 2)
+    for k in itertools.count(1):
+        inner = CrashDisk()
+        with shard.Writer(source, disk=inner) as writer:
+            writer.append_many([b"%d" % n for n in range(40)], [b"key %d" % n for n in range(40)])
+        save_plan(make_plan(source, inner), target, inner)
+        first = FaultySyncs(inner, k)
+        with contextlib.suppress(OSError, sej.SejError):
+            copy(plan_of(target, inner), source, target, None, lambda *_: None, first)
+        for node in inner.nodes.values():
+            node.holders.clear()  # that process ends
+        copy(plan_of(target, inner), source, target, None, lambda *_: None, inner)
+        left = inner.crash()
+        with shard.Scanner(staging(target), disk=left) as scanner:
+            found = {bytes(message.value) for _, message in scanner}
+        assert found == {b"%d" % n for n in range(40)}, k
+        if first.failed is None:
+            break
+    assert k > 3
+
+
+class Directories(OsDisk):
+    """Fails to sync a directory once a shard was moved into it, and notes what is synced after that."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.moved = False
+        self.synced: list[str] = []
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        if not self.moved and os.path.dirname(os.fspath(target)) == self.root:
+            self.moved = True
+            os.replace(source, target)
+            raise OSError(5, "the directory could not be synced", self.root)
+        super().rename(source, target)
+
+    def sync_dir(self, path: str | os.PathLike[str]) -> None:
+        self.synced.append(os.fspath(path))
+        super().sync_dir(path)
+
+
+def test_a_shard_whose_new_name_may_be_lost_is_named_durably_by_the_second_run(tmp_path: FilePath) -> None:
+    source, target = shard.Path(tmp_path, "a", 0), shard.Path(tmp_path / "new", "b", 0)
+    with shard.Writer(source) as writer:
+        writer.append_many([b"1", b"2"], [b"k", b"k"])
+    disk = Directories(os.fspath(target.root))
+    with pytest.raises(OSError, match="could not be synced"):
+        shard.reshard(source, target, disk=disk)
+    assert disk.moved
+    disk.synced.clear()
+    assert shard.reshard(source, target, disk=disk).messages == 2
+    assert os.fspath(target.root) in disk.synced
