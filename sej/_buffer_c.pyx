@@ -23,7 +23,7 @@ import os
 from functools import partial
 
 from sej import _codec_py as _reference
-from sej._buffer_py import _full, _interrupted, _nested
+from sej._buffer_py import _full, _nested
 
 cdef extern from *:
     """
@@ -61,6 +61,7 @@ cdef class Buffer:
     cdef public int64_t batch_limit
     cdef public int64_t position
     cdef public int64_t steady_until
+    cdef readonly bint interrupted
     cdef readonly int64_t first_timestamp
     cdef readonly int64_t last_timestamp
     cdef readonly int64_t newest_timestamp
@@ -73,6 +74,7 @@ cdef class Buffer:
     cdef int64_t _look_at
     cdef object _drain
     cdef object _lock
+    cdef object _owned
     cdef object _acquire
     cdef object _release
     cdef object _refuse
@@ -86,6 +88,7 @@ cdef class Buffer:
         self._descriptor = -1
         self._drain = drain
         self._lock = lock
+        self._owned = getattr(lock, "_is_owned", None)
         self._acquire = lock.acquire
         self._release = lock.release
         self._reset()
@@ -145,11 +148,10 @@ cdef class Buffer:
         cdef bint was_busy = self._busy
         cdef int64_t size = self._used - self._drained, taken
         cdef int failure = EINTR
-        if self._writing:
-            raise _interrupted()
+        self.interrupted = self._writing
         self._busy = self._writing = True
         try:
-            if self.position + size < self.steady_until and coarse_ns() < self._look_at:
+            if not self.interrupted and self.position + size < self.steady_until and coarse_ns() < self._look_at:
                 taken = -1
                 if self._descriptor >= 0:
                     with nogil:
@@ -172,7 +174,16 @@ cdef class Buffer:
                 self._drain()
             self._writing = False
         finally:
-            self._busy = was_busy or self._refuse is not None
+            self._busy = was_busy or self._refuse is not None or self._writing
+        return 0
+
+    cdef int _settle(self) except -1:
+        """With the lock held: let the writer find out what the file holds, before another message gets an offset."""
+        self._busy = self.interrupted = True
+        try:
+            self._drain()
+        finally:
+            self._busy = self._refuse is not None or self._writing
         return 0
 
     def append(self, value, key=b"", type=0, timestamp=None):
@@ -196,11 +207,14 @@ cdef class Buffer:
         if self._busy:
             if self._refuse is not None:
                 self._refuse()  # without the lock: in a forked child nobody may be there to let it go
+            inside = self._owned is not None and self._owned()
             with self._lock:
                 if self._refuse is not None:
                     self._refuse()
-                if self._busy:  # with the lock held: it is this thread's own, and this is a signal's handler
+                if self._busy and inside:  # this is a signal's handler
                     raise _nested()
+                if self._writing:
+                    self._settle()
                 if self.offset == INT64_MAX:
                     raise _full()
                 offset = self.offset
@@ -278,11 +292,14 @@ cdef class Buffer:
             key_list = list(key_list)
         if self._refuse is not None:
             self._refuse()
+        inside = self._owned is not None and self._owned()
         with self._lock:
             if self._refuse is not None:
                 self._refuse()
-            if self._busy:
+            if self._busy and inside:
                 raise _nested()
+            if self._writing:
+                self._settle()
             first = self.offset
             if first > INT64_MAX - count:
                 raise _full()
@@ -301,7 +318,7 @@ cdef class Buffer:
                 if self._used - self._drained >= self.limit:
                     self._run_drain()
             finally:
-                self._busy = self._refuse is not None
+                self._busy = self._refuse is not None or self._writing
         return range(first, first + count)
 
     def extend(self, data, run, int64_t start):
@@ -332,7 +349,7 @@ cdef class Buffer:
 
     def thaw(self):
         """Let appends in again."""
-        self._busy = self._refuse is not None
+        self._busy = self._refuse is not None or self._writing
 
     def pending(self):
         """What was encoded and not drained; valid until the next call."""
@@ -356,6 +373,19 @@ cdef class Buffer:
         self._trouble = trouble
         self.steady_until = until
         self._look_at = coarse_ns() + look_in_ns if until else 0
+
+    @property
+    def in_doubt(self):
+        """Whether something is being written, or an exception came out of the middle of that."""
+        return self._writing
+
+    def doubt(self):
+        """Ask drain before anything more is taken."""
+        self._writing = self._busy = True
+
+    def mended(self):
+        """Take note that the writer knows what the file holds."""
+        self._writing = self.interrupted = False
 
     def clear(self):
         """Forget what is in it."""

@@ -11,7 +11,7 @@ from threading import Lock, RLock
 from typing import NoReturn
 
 from sej._codec_py import Run, _as_bytes, _check
-from sej.errors import InvalidMessageError, LockedError, WriterFailedError
+from sej.errors import InvalidMessageError, LockedError
 from sej.format import HEAD, INT32, MAX_OFFSET, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.message import BytesLike
 
@@ -30,6 +30,7 @@ class Buffer:
         limit: undrained bytes at which one append drains.
         batch_limit: undrained bytes at which a batch drains on its way.
         position: where the file ends that was written to.
+        interrupted: what drain is to know: the last write, or another change of the file, did not come to its end.
         steady_until: below this position the buffer writes by itself, see :meth:`steady`.
         first_timestamp: of the messages since the last clear; ns.
         last_timestamp: as above.
@@ -49,6 +50,7 @@ class Buffer:
         "_writing",
         "batch_limit",
         "first_timestamp",
+        "interrupted",
         "last_timestamp",
         "limit",
         "newest_timestamp",
@@ -74,8 +76,8 @@ class Buffer:
         self._write: Callable[[bytes], int] | None = None
         self._trouble: Callable[[BaseException | None, int], None] | None = None
         self.position = self.steady_until = self._look_at = 0
-        self._writing = False
-        """And still set after a write that did not end well."""
+        self._writing = self.interrupted = False
+        """The former is still set after a write that did not end well."""
         self._busy = False
         self._data = bytearray()
         self._drained = 0
@@ -87,10 +89,13 @@ class Buffer:
         label = _as_bytes(key, "key")
         _check(label, payload, type, 0 if timestamp is None else timestamp)
         self._require_open()  # without the lock: in a forked child nobody may be there to let it go
+        inside = self._is_inside()
         with self._lock:
             self._require_open()
-            if self._busy:
+            if self._busy and inside:  # else an exception left it so
                 raise _nested()
+            if self._writing:
+                self._settle()
             if self.offset >= MAX_OFFSET:
                 raise _full()
             self._busy = True
@@ -123,10 +128,13 @@ class Buffer:
         for index in range(count):
             _check(labels[index], payloads[index], types[index], timestamps[index])
         self._require_open()
+        inside = self._is_inside()
         with self._lock:
             self._require_open()
-            if self._busy:
+            if self._busy and inside:
                 raise _nested()
+            if self._writing:
+                self._settle()
             first = self.offset
             if first > MAX_OFFSET - count:
                 raise _full()
@@ -201,6 +209,19 @@ class Buffer:
         self.steady_until = until
         self._look_at = time.monotonic_ns() + look_in_ns if until else 0
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something is being written, or an exception came out of the middle of that."""
+        return self._writing
+
+    def doubt(self) -> None:
+        """Ask drain before anything more is taken: an exception came out of the middle of a change of the file."""
+        self._writing = True
+
+    def mended(self) -> None:
+        """Take note that the writer knows what the file holds."""
+        self._writing = self.interrupted = False
+
     def clear(self) -> None:
         """Forget what is in it."""
         self._data = bytearray()
@@ -214,11 +235,10 @@ class Buffer:
 
     def _run_drain(self) -> None:
         """Write what is pending, or let the writer do it where it has more to do than that."""
-        if self._writing:
-            raise _interrupted()
         end = len(self._data)
         size = end - self._drained
-        if self.position + size >= self.steady_until or time.monotonic_ns() >= self._look_at:
+        self.interrupted = self._writing
+        if self._writing or self.position + size >= self.steady_until or time.monotonic_ns() >= self._look_at:
             self._writing = True
             self._drain()
             self._writing = False
@@ -245,6 +265,18 @@ class Buffer:
     def _require_open(self) -> None:
         if self._refuse is not None:
             self._refuse()
+
+    def _settle(self) -> None:
+        """With the lock held: let the writer find out what the file holds, before another message gets an offset."""
+        self._busy = self.interrupted = True
+        try:
+            self._drain()
+        finally:
+            self._busy = False
+
+    def _is_inside(self) -> bool:
+        """Whether this thread has the lock already."""
+        return hasattr(self._lock, "_is_owned") and self._lock._is_owned()  # as in sej.syncing.is_mine
 
     def __len__(self) -> int:
         """Bytes since the last clear."""
@@ -281,10 +313,3 @@ def _nested() -> LockedError:
 def _full() -> InvalidMessageError:
     """For what would get an offset that no journal reaches: the one behind it must be a number, too."""
     return InvalidMessageError(f"a journal ends with offset {MAX_OFFSET - 1}: go on in another one")
-
-
-def _interrupted() -> WriterFailedError:
-    """For whoever is to write after a write that ended before anybody could take note of its end."""
-    return WriterFailedError(
-        "a write was interrupted, and how much of it is in the file is not known: open the writer anew, which finds it"
-    )

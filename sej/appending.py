@@ -4,6 +4,9 @@
 held, by the thread whose append or sync needs it. What it relies on: the lock is held, the buffer calls ``_drain``.
 What it promises: a segment is synced before its successor exists; an index entry is written after its bytes are synced;
 after the first failed write or sync nothing is written or synced any more.
+
+An exception of a signal's handler is no failure: it leaves the buffer in doubt, which it is from before a change of the
+file until after it. The next call then finds the end again (:meth:`Appender._mend`), before a message gets its offset.
 """
 
 from __future__ import annotations
@@ -12,10 +15,9 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from traceback import clear_frames
-from typing import Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from sej._buffer_py import _full
 from sej.checksum import crc32c
@@ -38,11 +40,12 @@ from sej.index_format import BLOCK_BYTES
 from sej.locks import Lock
 from sej.maintenance import Retention, clean
 from sej.message import BytesLike
-from sej.opening import End, start_segment
-from sej.syncing import Syncer, is_mine
+from sej.opening import End, open_end, start_segment
+from sej.syncing import Syncer, is_failure, is_mine
 
 __all__ = ["Appender", "Durability"]
 
+_T = TypeVar("_T")
 Durability = Literal["buffer", "os", "interval", "disk"]
 
 _BUFFER_BYTES: Final = 1 << 16
@@ -81,28 +84,27 @@ class Appender:
     _kept: KeptPosition
     _synced_position: int
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """With the mutex, everything handed to the kernel, and no append coming in; what the disk refuses poisons."""
-        with self._frozen():
-            try:
-                self._buffer.flush()
-                yield
-            except OSError as error:
-                self._fail(error)
-                raise self._failed("a write or sync failed", error) from error
+    def _alone(self, act: Callable[..., _T], *arguments: object) -> _T:
+        """Call something with the mutex, everything handed to the kernel, and no append coming in.
 
-    @contextmanager
-    def _frozen(self) -> Iterator[None]:
-        """With the mutex, and no append coming in."""
+        What the disk refuses poisons. Only calls into C are in the ``with`` and the ``finally``: whatever a signal's
+        handler raises, the mutex is released and appends come in again.
+        """
         self._require_apart()
         with self._mutex:
             self._require_open()
-            self._buffer.freeze()
+            thaw = self._buffer.thaw
             try:
-                yield
+                self._buffer.freeze()
+                self._buffer.flush()
+                return act(*arguments)
+            except OSError as error:
+                if not is_failure(error):
+                    raise
+                self._fail(error)
+                raise self._failed("a write or sync failed", error) from error
             finally:
-                self._buffer.thaw()
+                thaw()
 
     def _append_encoded(self, data: BytesLike) -> None:
         """Check whole messages, then take them."""
@@ -141,12 +143,27 @@ class Appender:
             self._synced_position = position
             self._kept.store(self._file, self._segment.first_offset, position, offset)
 
-    def _take(self, end: End) -> None:
-        """Go on at the end of a segment."""
+    def _take(self, find: Callable[..., End], *arguments: Any, **options: Any) -> End:
+        """Go on at the end of a segment that find returns."""
+        end: End | None = None
+        try:
+            end = find(*arguments, **options)
+            self._go_on(end)
+        except BaseException:
+            if end is not None and end.file is not getattr(self, "_file", None):
+                end.file.close()  # its lock must not live as long as the traceback
+            raise
+        return end
+
+    def _go_on(self, end: End) -> None:
         self._buffer.steady(None, None, 0, 0)  # the old file's descriptor may go with its last owner
+        old = getattr(self, "_file", end.file)
+        # No call between these: a signal's handler finds them as they were, or as they will be.
         self._file: File = end.file
         self._segment = end.segment
         self._buffer.position = end.position
+        if old is not end.file:
+            old.unlock()  # it may stay open for a sync, or in a traceback
         self._index_file = end.index_file
         self._need(self._lock, end.file, end.index_file)
         self._indexed = end.known
@@ -184,6 +201,9 @@ class Appender:
     def _drain(self) -> None:
         """Write what the buffer holds; what the buffer calls."""
         buffer = self._buffer
+        if buffer.interrupted:
+            self._mend()
+            return
         try:
             with buffer.pending() as view:
                 try:
@@ -204,12 +224,58 @@ class Appender:
             if time.monotonic() >= self._lock_check_at:
                 self._lock.check()
                 self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
-        except OSError as error:
-            self._fail(error)
-            raise self._failed("a sync or a new segment failed", error) from error
-        except BaseException as error:
-            self._fail(error)
+        except BaseException as error:  # the buffer stays in doubt
+            if is_failure(error):
+                self._fail(error)
+                if isinstance(error, OSError):
+                    raise self._failed("a sync or a new segment failed", error) from error
             raise
+
+    def _mend(self) -> None:
+        """With the mutex: find the end again, after an exception came out of the middle of something that changes it.
+
+        Nobody else appends, so the size of the file says how much of what is pending was written. The rest is written
+        now: nobody was told whether it would be. Then everything is found as an opening finds it.
+        """
+        buffer, file = self._buffer, self._file
+        buffer.freeze()
+        try:
+            buffer.doubt()
+            self._lock.check()
+            with buffer.pending() as view:
+                there = file.status().size - buffer.position
+                if 0 <= there < len(view):
+                    with view[there:] as rest:
+                        if self._lock.original is None:
+                            file.write(rest)
+                        else:
+                            write_guarded(file, rest, buffer.position + there, self._lock.check)
+            buffer.drained()
+            buffer.clear()
+            self._index_file.close()
+            end = self._take(open_end, self._directory, self._kept, alone=True, known=file)
+            if end.offset < buffer.offset:
+                raise LockLostError(
+                    f"the journal ends at {end.offset}, but this writer has appended up to {buffer.offset}: something"
+                    " else wrote to it while it was locked",
+                    path=self._segment.path,
+                    offset=end.offset,
+                )
+            buffer.offset = end.offset
+            self._syncer.advance(end.synced_offset)
+            buffer.mended()
+            self._roll_forward()
+        except BaseException as error:
+            buffer.doubt()
+            if is_failure(error):
+                self._fail(error)
+                if isinstance(error, OSError):
+                    raise self._failed("a write or sync failed", error) from error
+            raise
+
+    def _roll_forward(self) -> None:
+        """Finish the batch that was begun; see the writer."""
+        raise NotImplementedError
 
     def _cut_partial_write(self, view: memoryview) -> None:
         """After a failed write: cut what is no whole message, so that the tail is clean. Whole ones may be seen."""
@@ -228,13 +294,14 @@ class Appender:
         with self._buffer.pending() as view:
             if error is None:
                 try:
-                    self._file.write(view[taken:])
+                    with view[taken:] as rest:
+                        self._file.write(rest)
                     return
                 except OSError as late:
                     error = late
+            if not is_failure(error):
+                raise error  # the buffer stays in doubt, and the next write finds out how far this one came
             self._fail(error)  # first: an interrupt that comes from here on finds the writer closed
-            if not isinstance(error, OSError):
-                return
             self._cut_partial_write(view)
         raise self._failed("a write failed", error) from error
 
@@ -280,14 +347,19 @@ class Appender:
         ready = [block for block in self._blocks if block.end <= synced_position]
         if not ready:
             return
+        count = len(ready)
         try:
             self._index_file.write(ready, self._indexed)
-            self._indexed += len(ready)
         except OSError as error:
+            if not is_failure(error):
+                raise
             warnings.warn(
                 f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
             )
-        self._blocks = self._blocks[len(ready) :]
+            self._blocks = self._blocks[count:]
+            return
+        # No call between these, see _go_on.
+        self._indexed, self._blocks = self._indexed + count, self._blocks[count:]
 
     def _finish_index(self) -> None:
         """At the end of writing: give the last messages their checksum, too."""
@@ -305,13 +377,13 @@ class Appender:
         """Seal the last segment and start the next. The old file closes when nobody syncs it any more."""
         self._lock.check()
         self._seal()
-        sealed = self._file
-        self._take(start_segment(self._directory, self._buffer.offset, alone=True))
-        sealed.unlock()  # a thread that syncs it may still have it open
+        self._take(start_segment, self._directory, self._buffer.offset, alone=True)
         if self._retention is not None:
             try:
                 clean(self._directory, self._retention, wait=False)
             except OSError as error:
+                if not is_failure(error):
+                    raise
                 warnings.warn(f"retention failed in {self.path}: {error}", RuntimeWarning, stacklevel=2)
 
     def _sync_some(self) -> int:
@@ -320,21 +392,24 @@ class Appender:
             if self._failure is not None or self._closed:
                 self._refuse()
             self._lock.check()
-            self._buffer.freeze()  # an append between the write and a look at the offset would count as synced
+            thaw = self._buffer.thaw
             try:
+                self._buffer.freeze()  # an append between the write and a look at the offset would count as synced
+                if self._buffer.in_doubt:
+                    self._mend()
                 self._buffer.flush()
                 file, offset, position = self._file, self._buffer.offset, self._buffer.position
             finally:
-                self._buffer.thaw()
+                thaw()
         file.sync()
         with self._mutex:
-            self._buffer.freeze()
             try:
-                if file is self._file and not self._closed:
+                self._buffer.freeze()
+                if file is self._file and not self._buffer.in_doubt and not self._closed:
                     self._keep_position(position, offset)
                     self._write_index(self._synced_position)
             finally:
-                self._buffer.thaw()
+                thaw()
         return offset
 
     def _stage(
@@ -374,8 +449,15 @@ class Appender:
 
     # --- failing
 
-    def _poisoning(self) -> _Poisoning:
-        return _Poisoning(self._fail)
+    def _changing(self, act: Callable[..., _T], *arguments: object) -> _T:
+        """Call something that changes the journal's end: a failure poisons, anything else leaves the end in doubt."""
+        try:
+            return act(*arguments)
+        except BaseException as error:
+            self._buffer.doubt()
+            if is_failure(error):
+                self._fail(error)
+            raise
 
     def _failed(self, what: str, error: BaseException) -> WriterFailedError:
         with self._buffer.pending() as view:
@@ -394,7 +476,6 @@ class Appender:
         if hasattr(self, "_syncer"):
             self._syncer.close()
         if hasattr(self, "_file"):
-            self._index_file.close()
             self._file.close()
             self._need()
         self._lock.release()
@@ -411,6 +492,12 @@ class Appender:
     def _require_open(self) -> None:
         if self._closed or self._close_later or self._failure is not None or os.getpid() != self._pid:
             self._refuse()
+        if self._buffer.in_doubt:
+            thaw = self._buffer.thaw
+            try:
+                self._mend()
+            finally:
+                thaw()
 
     def _is_inside(self) -> bool:
         """Whether this thread has the mutex: then this is a signal's handler, in the middle of a call."""
@@ -440,17 +527,3 @@ class Appender:
                 raise LockLostError(self._failure.reason, path=self._failure.path) from self._failure
             raise self._failed("an earlier write or sync failed", self._failure) from self._failure
         raise ClosedError("the writer is closed", path=self.path)
-
-
-class _Poisoning:
-    """Whatever goes wrong inside poisons the writer."""
-
-    def __init__(self, fail: Callable[[BaseException], None]) -> None:
-        self._fail = fail
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._fail(error)

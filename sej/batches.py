@@ -103,9 +103,7 @@ class Batches:
             return span
         intent = {"name": name, "number": number, "first_offset": first, "count": len(span), "digest": digest}
         intent["crc32c"] = self._crc(staged)
-        self._replace(f"{name}.intent", intent)
-        with writer._poisoning():
-            return self._finish(writer, intent).range
+        return writer._changing(self._carry_out, writer, intent, False).range
 
     def append_encoded(self, writer: Writer, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append batch number of name as it is encoded, unless it is there: then chunks are not looked at."""
@@ -124,9 +122,11 @@ class Batches:
             return range(first, first)
         intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": _UNKNOWN}
         intent["crc32c"] = crc
-        self._replace(f"{name}.intent", intent)
-        with writer._poisoning():
-            return self._finish(writer, intent, fresh=True).range
+        return writer._changing(self._carry_out, writer, intent, True).range
+
+    def _carry_out(self, writer: Writer, intent: dict[str, Any], fresh: bool) -> _Done:
+        self._replace(f"{intent['name']}.intent", intent)
+        return self._finish(writer, intent, fresh=fresh)
 
     def find(self, name: str, number: int) -> range | None:
         """Where batch number of name is, or None where it is not in the journal.
@@ -359,6 +359,7 @@ class Batches:
     def _close(self, name: str, done: _Done) -> None:
         known = [batch for batch in self._load(name) if batch.number != done.number]
         known = [*known, done][-KEPT_BATCHES:]
+        self._done.pop(name, None)  # whatever comes between the two, the file is read again
         self._replace(f"{name}.done", {"batches": known})
         self._done[name] = known
 

@@ -98,11 +98,12 @@ class Offset:
             )
         self._file_path = self._directory.at("ofs", f"{name}.ofs")
         self._guard = threading.RLock()  # a signal's handler may close in the middle of a commit
-        self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk).acquire()
+        self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk)
         self._closed = False
         self._beyond_end = beyond_end
         self._tail = Tail(self._directory)
         try:
+            self._lock.acquire()
             with readers_lock(self._directory):
                 self._value = self._open(default)
         except BaseException:

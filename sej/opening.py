@@ -281,7 +281,11 @@ def start_segment(directory: Directory, offset: int, *, alone: bool = False) -> 
     """Make the next segment; its predecessor was synced by the caller."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
-    if alone:
-        lock_segment(file)
-    index_file = IndexFile(directory, segment)
-    return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)
+    try:
+        if alone:
+            lock_segment(file)
+        index_file = IndexFile(directory, segment)
+        return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)
+    except BaseException:
+        file.close()  # its lock must not live as long as the traceback
+        raise

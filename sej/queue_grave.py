@@ -9,6 +9,7 @@ from typing import Final
 
 from sej.dead import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.directory import Directory
+from sej.disk import of_system
 from sej.errors import JournalNotFoundError, SejError
 from sej.journal import Journal
 from sej.message import Message
@@ -73,8 +74,9 @@ class Grave:
             )
             try:
                 log.reserve.with_room(append, partial(append, perhaps_there=True))
-            except (OSError, SejError):
-                if there is not None:  # whoever holds it may try again
+            except (OSError, SejError) as error:
+                refused = isinstance(error, SejError) or of_system(error)  # else the letter may be there
+                if refused and there is not None:  # whoever holds it may try again
                     log.append(record(PICK, offset, 0, there.deadline, band=band, attempt=attempts, slot=there.slot))
                 raise
         else:

@@ -51,7 +51,7 @@ from sej.opening import End, journal_id, open_end, prepare, sweep, writer_lock
 from sej.overlap import open_mended_end
 from sej.recovery import Recovery
 from sej.repair import finish_repair
-from sej.syncing import Syncer
+from sej.syncing import Syncer, is_mine
 
 __all__ = ["Durability", "Writer", "check_options"]
 
@@ -83,7 +83,8 @@ class Writer(Appender):
     Any call may raise :class:`~sej.WriterFailedError` (a write or sync failed, now or before) or, of its kind,
     :class:`~sej.LockLostError` (the lock file was removed or replaced). After :meth:`close`, and in a forked child,
     every call raises :class:`~sej.ClosedError`. In a signal's handler that came in the middle of a call of this writer,
-    every call but :meth:`close` raises :class:`~sej.LockedError` and does nothing.
+    every call but :meth:`close` raises :class:`~sej.LockedError` and does nothing. An exception out of a handler leaves
+    the writer usable: what the interrupted call was to append is there or is not.
 
     Attributes:
         path: the SEJ directory.
@@ -153,7 +154,7 @@ class Writer(Appender):
         self._durability = durability
         self._pid = os.getpid()
         self._closed = self._close_later = False
-        self._closing, self._begun_to_close = threading.RLock(), False
+        self._closing, self._released = threading.RLock(), False
         self._failure: BaseException | None = None
         self._mutex = threading.RLock()
         prepare(self._directory, allow_network_fs=allow_network_fs)
@@ -161,9 +162,9 @@ class Writer(Appender):
         self.recovery: Recovery | None = None
         try:
             self._kept = kept_position(self._directory)
-            end = self._find_end(first_offset, lock_timeout)
-            self._buffer = Buffer(end.offset, self._drain, self._mutex)
-            self._take(end)
+            self._buffer = Buffer(first_offset, self._drain, self._mutex)
+            end = self._take(self._find_end, first_offset, lock_timeout)
+            self._buffer.offset = end.offset
             self._syncer = Syncer(
                 self._sync_some,
                 self._fail,
@@ -172,17 +173,15 @@ class Writer(Appender):
                 interval_s=sync_interval_s if durability == "interval" else None,
             )
             self._lock_check_at = time.monotonic()
-            self._batches = Batches(self._directory)
-            with self._alone():
-                self._batches.roll_forward(self)
+            self._alone(self._roll_forward)
+            if durability != "disk" and not TYPE_CHECKING:
+                self.append = self._buffer.append  # nothing to wait for: the codec's own method, without a call between
+            if end.synced_offset < end.offset:
+                self._syncer.request()
+            _alive.add(self)
         except BaseException:
             self._abandon()
             raise
-        if durability != "disk" and not TYPE_CHECKING:
-            self.append = self._buffer.append  # nothing to wait for: the codec's own method, without a call between
-        if end.synced_offset < end.offset:
-            self._syncer.request()
-        _alive.add(self)
 
     def _find_end(self, first_offset: int, lock_timeout: float | None) -> End:
         """Take the lock and find the end; both again where an original unlinked the lock file meanwhile."""
@@ -194,10 +193,14 @@ class Writer(Appender):
             sweep(self._directory)
             with contextlib.suppress(LockLostError):
                 end = open_mended_end(self._directory, self._kept, self._lock, first_offset=first_offset, ours=ours)
-                self.recovery = end.recovery or self.recovery
-                journal_id(self._directory, create=True)
-                if self._lock.original is None or self._lock.is_current():
-                    return end
+                try:
+                    self.recovery = end.recovery or self.recovery
+                    journal_id(self._directory, create=True)
+                    if self._lock.original is None or self._lock.is_current():
+                        return end
+                except BaseException:
+                    end.file.close()  # its lock must not live as long as the traceback
+                    raise
                 end.index_file.close()
                 end.file.close()
             self._lock.release()
@@ -329,8 +332,14 @@ class Writer(Appender):
         """
         require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)
-        with self._alone():
-            return self._batches.append(self, name, number, values, keys, type, timestamp)
+        return self._alone(self._append_once, name, number, values, keys, type, timestamp)
+
+    def _append_once(self, *batch: Any) -> range:
+        return self._batches.append(self, *batch)
+
+    def _roll_forward(self) -> None:
+        self._batches = Batches(self._directory)
+        self._batches.roll_forward(self)
 
     def append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """As :meth:`append_once`, for messages that are encoded already and carry the offsets that are due.
@@ -350,8 +359,10 @@ class Writer(Appender):
             InvalidMessageError: their offsets are beyond the last one that a journal can have.
             BatchConflictError: the number is new and below the last one, or so old that its record is gone.
         """
-        with self._alone():
-            return self._batches.append_encoded(self, name, number, chunks)
+        return self._alone(self._append_once_encoded, name, number, chunks)
+
+    def _append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
+        return self._batches.append_encoded(self, name, number, chunks)
 
     def last_batch(self, name: str) -> int | None:
         """The highest number that :meth:`append_once` got from a name; None where there is none."""
@@ -362,10 +373,11 @@ class Writer(Appender):
 
     def rotate(self) -> None:
         """End the segment, if there is a message in it: what comes next stands in a new one."""
-        with self._alone():
-            if self._buffer.position:
-                with self._poisoning():
-                    self._rotate()
+        self._alone(self._rotate_if_begun)
+
+    def _rotate_if_begun(self) -> None:
+        if self._buffer.position:
+            self._changing(self._rotate)
 
     def publish(
         self,
@@ -390,23 +402,33 @@ class Writer(Appender):
         """
         require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)
-        with self._alone():
-            first = self._buffer.offset
-            staged = self._directory.at("tmp", f"{first:016x}.publish")
-            span = self._stage(staged, first, values, keys, type, timestamp)
-            if not span:
-                return span
-            with self._poisoning():
-                self._lock.check()
-                self._seal()
-                published = self._directory.segment(first)
-                self._directory.disk.rename(staged, published.path)
-                self._take(open_end(self._directory, self._kept, alone=True, published=published))
-                self._buffer.offset = span.stop
-                self._syncer.advance(span.stop)
-                if self._buffer.position >= self._segment_bytes:
-                    self._rotate()
-            return span
+        return self._alone(self._publish, values, keys, type, timestamp)
+
+    def _publish(
+        self,
+        values: Iterable[BytesLike],
+        keys: Iterable[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        first = self._buffer.offset
+        staged = self._directory.at("tmp", f"{first:016x}.publish")
+        span = self._stage(staged, first, values, keys, type, timestamp)
+        if span:
+            self._changing(self._put_in_place, staged, span)
+        return span
+
+    def _put_in_place(self, staged: str, span: range) -> None:
+        """Let what was staged be the last segment."""
+        self._lock.check()
+        self._seal()
+        published = self._directory.segment(span.start)
+        self._directory.disk.rename(staged, published.path)
+        self._take(open_end, self._directory, self._kept, alone=True, published=published)
+        self._buffer.offset = span.stop
+        self._syncer.advance(span.stop)
+        if self._buffer.position >= self._segment_bytes:
+            self._rotate()
 
     def append_encoded(self, data: BytesLike) -> range:
         """Append messages that are encoded already and carry the offsets that are due: for copying at full speed.
@@ -423,34 +445,35 @@ class Writer(Appender):
             DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
             InvalidMessageError: their offsets are beyond the last one that a journal can have.
         """
-        with self._alone():
-            first = self._buffer.offset
-            self._append_encoded(data)
-            self._flush_batch()
-            stop = self._buffer.offset
+        span = self._alone(self._append_whole, data)
         if self._durability == "disk":
-            self._syncer.commit(stop)
-        return range(first, stop)
+            self._syncer.commit(span.stop)
+        return span
+
+    def _append_whole(self, data: BytesLike) -> range:
+        first = self._buffer.offset
+        self._append_encoded(data)
+        self._flush_batch()
+        return range(first, self._buffer.offset)
 
     # --- durability
 
     def flush(self) -> None:
         """Hand everything to the kernel: it survives the death of this process, and readers see it."""
         self._require_apart()
-        with self._mutex:  # as _frozen does it: this is called after each message, maybe
+        with self._mutex:  # as _alone does it: this is called after each message, maybe
             self._require_open()
-            self._buffer.freeze()
+            thaw = self._buffer.thaw
             try:
+                self._buffer.freeze()
                 self._buffer.flush()
             finally:
-                self._buffer.thaw()
+                thaw()
 
     def sync(self) -> None:
         """Force everything appended so far to the disk: it survives power loss."""
-        with self._frozen():
-            self._buffer.flush()
-            offset = self._buffer.offset
-        self._syncer.commit(offset)
+        self.flush()
+        self._syncer.commit(self._buffer.offset)
 
     @property
     def offset(self) -> int:
@@ -473,9 +496,10 @@ class Writer(Appender):
         return self._closed
 
     def close(self) -> None:
-        """Write and sync what is left, and let go of the lock; a second time does nothing.
+        """Write and sync what is left, and let go of the lock.
 
-        In a signal's handler that came in the middle of a call of this writer: at the next call, which raises
+        A second time does nothing, or finishes what an exception interrupted: until then the writer is open. In a
+        signal's handler that came in the middle of a call of this writer: at the next call, which raises
         :class:`~sej.ClosedError`, or at the end of the ``with`` block.
 
         Raises:
@@ -488,36 +512,45 @@ class Writer(Appender):
                 self._close_later = True
                 self._buffer.stop(self._refuse)
             return
+        if is_mine(self._closing):
+            return
         with self._closing:  # of many who close at once one does, and the others return when it is done
-            if self._closed or self._begun_to_close:
+            if self._released:
                 return
-            self._begun_to_close, self._close_later = True, False
-            self._close()
-
-    def _close(self) -> None:
-        _alive.discard(self)
-        try:
-            if self._failure is None:
-                with self._alone():
-                    if self._syncer.durable_offset < self._buffer.offset:
-                        with self._poisoning():
-                            self._lock.check()
-                        self._sync_alone()
-                    self._finish_index()
-                    self._closed = True  # nothing comes in between the last sync and this
-                    self._buffer.stop(self._refuse)
-        finally:
-            with self._mutex:
+            self._close_later = False
+            try:
+                if not self._closed and self._failure is None:
+                    self._alone(self._changing, self._finish)
+            except SejError:
                 self._closed = True
-                self._buffer.stop(self._refuse)
-            self._syncer.close()
-            self._index_file.close()
-            self._file.unlock()  # aloud: a child that was just forked may still have the descriptor
-            self._file.close()
-            self._lock.release()
-            self._need()
+                raise
+            finally:
+                if self._closed or self._failure is not None:
+                    self._release()
         if self._failure is not None and self._syncer.untold:
             raise self._failed("a sync in the background failed", self._failure) from self._failure
+
+    def _finish(self) -> None:
+        if self._syncer.durable_offset < self._buffer.offset:
+            self._lock.check()
+            self._sync_alone()
+        self._finish_index()
+        self._closed = True  # nothing comes in between the last sync and this
+        self._buffer.stop(self._refuse)
+
+    def _release(self) -> None:
+        """Let go of everything; what an interrupt cut short, the next close() finishes."""
+        with self._mutex:
+            self._closed = True
+            self._buffer.stop(self._refuse)
+        self._syncer.close()
+        self._index_file.close()
+        self._file.unlock()  # aloud: a child that was just forked may still have the descriptor
+        self._file.close()
+        self._lock.release()
+        self._need()
+        _alive.discard(self)
+        self._released = True
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -526,7 +559,11 @@ class Writer(Appender):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close; the error of the block is not replaced by that of a sync in the background."""
         self._syncer.untold = self._syncer.untold and kind is None
-        self.close()
+        try:
+            self.close()
+        except BaseException:
+            self.close()  # what a signal's handler interrupted: nobody else comes to finish it
+            raise
 
     def __del__(self) -> None:
         """Close what was forgotten, and say so."""

@@ -5,6 +5,8 @@ files say: it goes on with the queue as another one would.
 """
 
 import os
+import random
+import signal
 import sys
 import threading
 import time
@@ -24,8 +26,8 @@ from sej.disk import Mode, OsDisk, OsFile
 from sej.queue import JournalQueue
 from sej.shared_writer import SharedWriter
 from tests.queue.support import FakeClock, opened
-from tests.sej.hooks import until
-from tests.sej.interrupts import Interrupt, free, interrupt, locked_below, open_below, places
+from tests.sej.hooks import Worker, until
+from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below, open_below, places
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
 MODULES = ("queue", "shared_", "work.py")
@@ -153,7 +155,7 @@ def step_interrupted(path: Path, name: str, place: int, kind: type[BaseException
     return reached
 
 
-@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("fail", "redrive")])
+@pytest.mark.parametrize("name", STEPS)
 def test_an_exception_leaves_no_lock_and_no_doubt(tmp_path: Path, name: str) -> None:
     step_interrupted(tmp_path, name, -1, Interrupt)  # what is imported at its first call
     for place, kind in places(1, EVERY[name]):
@@ -163,13 +165,85 @@ def test_an_exception_leaves_no_lock_and_no_doubt(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("fail", "redrive")])
+@pytest.mark.parametrize("name", STEPS)
 def test_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
     step_interrupted(tmp_path, name, -1, Interrupt)
     until_s = time.monotonic() + torture_s
     for place, kind in places():
         if not step_interrupted(tmp_path, name, place, kind) or time.monotonic() > until_s:
             break
+
+
+@pytest.mark.torture
+def test_real_signals(tmp_path: Path, torture_s: float) -> None:
+    """A handler that raises at random moments, while another thread puts, takes and ends items."""
+    armed, over = [False], threading.Event()
+    put: set[bytes] = set()
+    ended: set[bytes] = set()
+    perhaps: set[bytes] = set()
+    chance = random.Random(1)
+
+    def handler(*_: object) -> None:
+        if armed[0]:
+            armed[0] = False
+            raise KINDS[chance.randrange(len(KINDS))]
+
+    def interrupted(act: Callable[[], object]) -> object:
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.choice([2e-5, 1e-4, 3e-4, 1e-3]))
+                armed[0] = True
+                return act()
+            finally:
+                armed[0] = False
+        except tuple(KINDS):
+            return None
+
+    def work(q: JournalQueue, name: str) -> None:
+        for n in count():
+            if over.is_set():
+                return
+            value = b"%s %d" % (name.encode(), n)
+            q.put(value)
+            put.add(value)
+            item = q.get(timeout=0)
+            if item is not None:
+                perhaps.add(item.value)
+                with suppress(sej.LeaseLostError):
+                    item.done()
+                    ended.add(item.value)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with opened(tmp_path, FakeClock(), QuickDisk(), compact_bytes=3000, segment_bytes=10000) as q:
+            other = Worker(lambda: work(q, "thread"))
+            until_s = time.monotonic() + torture_s
+            for n in count():
+                if time.monotonic() > until_s:
+                    break
+                value = b"main %d" % n
+                if interrupted(partial(q.put, value, priority=n % 2)) is not None:
+                    put.add(value)
+                items: Any = interrupted(partial(q.get_many, 2, timeout=0)) or []
+                for item in items:
+                    perhaps.add(item.value)
+                    interrupted(item.done)
+            over.set()
+            other.result()
+    finally:
+        over.set()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert locked_below(tmp_path) == []
+    found: Counter[bytes] = Counter()
+    with opened(tmp_path, FakeClock(), QuickDisk()) as q:
+        while items := q.get_many(100, timeout=0):
+            found.update(item.value for item in items)
+            q.done_many(items)
+    assert set(found) & ended == set(), "what was done came back"
+    assert put - set(found) <= perhaps, "items were lost"
+    assert max(found.values(), default=1) == 1
+    assert sej.Journal(tmp_path).verify() == []
 
 
 def test_a_close_that_is_interrupted_is_finished_by_the_next_one(tmp_path: Path) -> None:

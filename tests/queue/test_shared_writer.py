@@ -91,7 +91,7 @@ def test_a_torn_tail_of_a_dead_one_is_cut_and_kept(tmp_path: Path) -> None:
 def test_what_a_dead_writer_promised_is_rolled_forward_first(tmp_path: Path) -> None:
     code = """
 import os, sys, sej, sej.batches
-def die(self, writer, intent):
+def die(self, writer, intent, **options):
     os._exit(9)
 sej.batches.Batches._finish = die
 sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"])

@@ -29,7 +29,7 @@ class AlarmError(Exception):
     """What another handler raises."""
 
 
-KINDS: list[type[BaseException]] = [Interrupt, AlarmError, TimeoutError, KeyboardInterrupt]
+KINDS: list[type[BaseException]] = [Interrupt, AlarmError, TimeoutError]
 """A handler raises what it likes. TimeoutError is an OSError, and no failure of a disk."""
 
 

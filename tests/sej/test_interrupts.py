@@ -1,0 +1,198 @@
+"""An exception out of a signal's handler, at each place of a call where the interpreter runs handlers.
+
+Afterwards the object goes on: what it was to append is there or is not, in its order and once, and no lock is held that
+nobody owns.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej import _buffer_py
+from sej.codec import Buffer
+from tests.queue.test_interrupts import QuickDisk
+from tests.sej.hooks import Worker
+from tests.sej.interrupts import Interrupt, interrupt, locked_below, open_below, places
+from tests.sej.support import read_all, values
+
+SEGMENT = "jnl/0000000000000000.jnl"
+
+
+@pytest.fixture(params=["chosen", "python"], autouse=True)
+def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sej.writer.Buffer", Buffer if request.param == "chosen" else _buffer_py.Buffer)
+
+
+def then(_: object, act: Callable[[], object]) -> None:
+    act()
+
+
+Step = Callable[[sej.Writer, int], object]
+STEPS: dict[str, tuple[Step, int, dict[str, Any]]] = {
+    "append": (lambda w, n: w.append(b"%d" % n), 1, {}),
+    "append to a buffer": (lambda w, n: w.append(b"%d" % n * 30000), 1, {"durability": "buffer"}),
+    "append to a disk": (lambda w, n: w.append(b"%d" % n), 1, {"durability": "disk"}),
+    "append and rotate": (lambda w, n: w.append(b"%d" % n), 11, {"segment_bytes": 20}),
+    "append a block": (lambda w, n: w.append(b"%d" % n + b"x" * 300000), 2, {}),
+    "append many": (lambda w, n: w.append_many([b"%d" % n, b"%d'" % n]), 1, {}),
+    "append encoded": (lambda w, n: w.append_encoded(sej.codec.encode(w.offset, 1, 0, b"", b"%d" % n)), 1, {}),
+    "publish": (lambda w, n: w.publish([b"%d" % n]), 11, {}),
+    "append once": (lambda w, n: w.append_once("n", n, [b"%d" % n]), 29, {}),
+    "rotate": (lambda w, n: then(w.append(b"%d" % n), w.rotate), 11, {}),
+    "sync": (lambda w, n: then(w.append(b"%d" % n), w.sync), 1, {}),
+    "flush": (lambda w, n: then(w.append(b"%d" % n), w.flush), 1, {"durability": "buffer"}),
+}
+
+
+def interrupt_all(path: Path, name: str, every: int, until_s: float = float("inf")) -> int:
+    """Interrupt one call after the other of a writer, each one place later; how many places there are."""
+    step, _, options = STEPS[name]
+    step_once = sej.Writer(path / "warm", disk=QuickDisk(), **options)
+    step(step_once, 0)
+    step_once.close()
+    path = path / "journal"
+    w = sej.Writer(path, disk=QuickDisk(), **options)
+    known: dict[int, bytes] = {}
+    error: BaseException | None = None
+    for place, kind in places(1, every):
+        reached, error = interrupt(lambda: step(w, place), place, kind)  # noqa: B023
+        if reached:
+            assert type(error) is kind, f"place {place}: {error!r}"
+        else:
+            assert error is None
+        told = b"after %d" % place
+        known[Worker(lambda: w.append(told)).result()] = told  # type: ignore[index]  # noqa: B023
+        if not reached or time.monotonic() > until_s:
+            break
+    w.close()
+    error = None  # a sealed segment may be open, and locked, in its traceback
+    assert locked_below(path) == []
+    assert not [name for name in open_below(path) if name.startswith("jnl.lck")]
+    read = read_all(path)
+    assert [message.offset for message in read] == list(range(len(read)))
+    assert {offset: read[offset].value for offset in known} == known
+    steps = [value[:9] for value in values(read) if not value.startswith(b"after")]
+    once = [value for value in steps if len(value) < 9]
+    assert len(once) == len(set(once))
+    assert sej.Journal(path).verify() == []
+    return place
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_writer_goes_on_after_an_exception(tmp_path: Path, name: str) -> None:
+    assert interrupt_all(tmp_path, name, STEPS[name][1]) >= 1
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", STEPS)
+def test_a_writer_goes_on_after_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
+    interrupt_all(tmp_path, name, 1, time.monotonic() + torture_s)
+
+
+@pytest.mark.parametrize("durability", ["os", "buffer"])
+def test_a_close_that_is_interrupted_is_finished_by_the_next_one(tmp_path: Path, durability: Any) -> None:
+    for place, kind in places(1, 13):
+        path = tmp_path / str(place)
+        w = sej.Writer(path, durability=durability, disk=QuickDisk())
+        w.append(b"a")
+        reached, error = interrupt(w.close, place, kind)
+        assert reached == (error is not None) and (error is None or type(error) is kind), (place, error)
+        w.close()
+        assert locked_below(path) == [], place
+        assert values(read_all(path)) == [b"a"]
+        with pytest.raises(sej.ClosedError):
+            w.append(b"b")
+        if not reached:
+            break
+    assert place > 50
+
+
+def test_an_opening_that_is_interrupted_leaves_no_lock(tmp_path: Path) -> None:
+    sej.Writer(tmp_path / "warm", disk=QuickDisk()).close()
+    opened: list[sej.Writer] = []
+    for place, kind in places(1, 31):
+        path = tmp_path / str(place % 5)
+        reached, error = interrupt(lambda: opened.append(sej.Writer(path, disk=QuickDisk())), place, kind)  # noqa: B023
+        for w in opened:
+            w.close()
+        opened.clear()
+        if reached:
+            assert type(error) is kind, (place, error)
+            assert not path.exists() or locked_below(path) == [], place
+        elif error is None:
+            break
+        with sej.Writer(path, disk=QuickDisk()) as w:
+            w.append(b"a")
+    assert place > 100
+
+
+def close(o: sej.Offset, _: int) -> None:
+    o.close()
+
+
+@pytest.mark.parametrize("name", ["commit", "reset", "open", "close"])
+def test_a_kept_offset_is_old_or_new_and_its_lock_is_free(tmp_path: Path, name: str) -> None:
+    with sej.Writer(tmp_path, disk=QuickDisk()) as w:
+        w.append_many([b"a"] * 1000)
+    sej.Offset(tmp_path, "reader", disk=QuickDisk()).close()
+    opened: list[sej.Offset] = []
+    for place, kind in places(1, 9 if name in ("open", "reset") else 3):
+        if name == "open":
+            reached, error = interrupt(lambda: opened.append(sej.Offset(tmp_path, "reader")), place, kind)
+            for o in opened:
+                o.close()
+            opened.clear()
+        else:
+            o = sej.Offset(tmp_path, "reader", disk=QuickDisk())
+            before = o.value
+            acts: dict[str, Callable[[int], object]] = {
+                "commit": o.commit,
+                "reset": o.reset,
+                "close": partial(close, o),
+            }
+            act = acts[name]
+            reached, error = interrupt(partial(act, place), place, kind)
+            assert locked_below(tmp_path) in (["ofs/reader.lck"], [] if name == "close" else None), place
+            if name != "close":
+                o.commit(place + 1)
+                assert before <= o.value == place + 1 == sej.read_offset(tmp_path, "reader")
+            o.close()
+        if reached:
+            assert type(error) is kind, (place, error)
+        assert locked_below(tmp_path) == [], place
+        if not reached:
+            break
+    assert place >= 10
+
+
+def test_a_consumer_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, disk=QuickDisk()) as w:
+        w.append_many([b"%d" % n for n in range(2000)])
+    seen: list[int] = []
+
+    def consume() -> None:
+        sej.Consumer(tmp_path, "c", timeout=0.0, commit_messages=1, disk=QuickDisk()).run(
+            lambda message: seen.append(message.offset) if len(seen) < limit else consumer_stops()
+        )
+
+    def consumer_stops() -> None:
+        raise Interrupt
+
+    limit = 1
+    with pytest.raises(Interrupt):
+        consume()
+    for place, kind in places(1, 197):
+        limit = len(seen) + 2
+        reached, error = interrupt(consume, place, kind)
+        assert error is not None
+        assert locked_below(tmp_path) == [], place
+        kept = sej.read_offset(tmp_path, "c")
+        assert kept is not None and set(range(kept)) <= set(seen), place
+        if not reached:
+            break
+    assert place > 100
