@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from sej.disk import File
-from sej.locks import lease
+from sej.locks import leasable, lease
 
 __all__ = ["Exclusive"]
 
@@ -36,7 +36,7 @@ class Exclusive:
             self._futile_s = _FUTILE_FIRST_S
             return True
         now = time.monotonic()
-        if now < self._futile_until:
+        if now < self._futile_until or not leasable(file):
             return False
         while time.monotonic() - now < _LEASE_WAIT_S:
             time.sleep(_PAUSE_S)
