@@ -26,6 +26,8 @@ from hub.naming import Source, find_sources, require_root
 from hub.ordering import Merger
 from hub.slot import SAMPLES, Slot, weigh
 from hub.vector import Vector
+from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, refuse_pickling, require
+from sej.directory import check_name
 from sej.disk import OS, Disk
 from sej.errors import ClosedError, SejError
 from sej.message import Message
@@ -62,6 +64,8 @@ class Merge:
         [('a', b'first'), ('b', b'second'), ('a', b'third')]
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -93,14 +97,17 @@ class Merge:
             NotAJournalError: it is a file or a SEJ directory.
             LockedError: another merge is this reader.
         """
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"timeout {timeout}: seconds from 0 on, or None, are due")
-        if lateness_s < 0:
-            raise ValueError(f"lateness_s {lateness_s}: seconds from 0 on are due")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error {on_error!r}: expected 'raise' or 'skip'")
-        if max_open < 1:
-            raise ValueError(f"max_open {max_open}: at least 1 is due")
+        check_name(reader, "a reader's name")
+        require(
+            root=(root, PATH),
+            timeout=(timeout, WAIT),
+            lateness_s=(lateness_s, SECONDS),
+            on_error=(on_error, one_of(("raise", "skip"))),
+            max_open=(max_open, POSITIVE),
+            memory_bytes=(memory_bytes, POSITIVE),
+            clock=(clock, CALLABLE),
+            disk=(disk, DISK),
+        )
         self.root = os.fspath(root)
         self.reader = reader
         self.timeout = timeout

@@ -95,7 +95,7 @@ def check_client(client_id: str) -> str:
         InvalidNameError: it is not ``[0-9a-zA-Z_-]+``.
     """
     if not isinstance(client_id, str):
-        raise TypeError(f"a client id must be str, not {type(client_id).__name__}")
+        raise TypeError(f"client_id must be a str, got {client_id!r} ({type(client_id).__name__})")
     if not _CLIENT.fullmatch(client_id) or len(client_id) > _NAME_BYTES:
         raise InvalidNameError(f"client id {client_id[:80]!r}: letters, digits, '_' and '-' are allowed, at least one")
     return client_id
@@ -109,7 +109,7 @@ def check_journal(client_id: str, journal_dir: str) -> Source:
     """
     check_client(client_id)
     if not isinstance(journal_dir, str):
-        raise TypeError(f"a journal's name must be str, not {type(journal_dir).__name__}")
+        raise TypeError(f"journal_dir must be a str, got {journal_dir!r} ({type(journal_dir).__name__})")
     source = Source(client_id, journal_dir)
     if not _JOURNAL.fullmatch(journal_dir) or ".." in source.name:
         raise InvalidNameError(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hub.naming import Source, find_sources, require_root, source_path
+from sej.checks import DISK, PATH, require
 from sej.disk import OS, Disk
 from sej.errors import SejError
 from sej.journal import Journal
@@ -53,6 +54,7 @@ def stats(root: str | os.PathLike[str], *, disk: Disk = OS) -> list[JournalStats
         JournalNotFoundError: there is nothing at root.
         NotAJournalError: it is a file or a SEJ directory.
     """
+    require(root=(root, PATH), disk=(disk, DISK))
     path = os.fspath(root)
     require_root(path, disk=disk)
     return [_look(path, source, disk) for source in find_sources(path, disk=disk)]

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from hub.naming import Source, find_sources, require_root, source_path
+from sej.checks import DISK, PATH, require
 from sej.disk import OS, Disk
 from sej.errors import SejError
 from sej.journal import Journal
@@ -32,6 +33,7 @@ def clean(root: str | os.PathLike[str], *, disk: Disk = OS, **limits: Any) -> di
     Raises:
         JournalNotFoundError: there is nothing at root.
     """
+    require(root=(root, PATH), disk=(disk, DISK))
     path = os.fspath(root)
     require_root(path, disk=disk)
     done: dict[Source, Any] = {}

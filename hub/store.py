@@ -25,6 +25,7 @@ from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, source_path
 from hub.pool import WriterPool
+from sej.checks import COUNT, DISK, FLAG, OFFSET, PATH, POSITIVE, a, optional, refuse_pickling, require
 from sej.cursor import Cursor
 from sej.directory import Directory
 from sej.disk import OS, Disk
@@ -58,6 +59,8 @@ class Store:
         [Message(offset=0, timestamp=1, type=0, key=b'key', value=b'value')]
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -84,6 +87,18 @@ class Store:
         Raises:
             NotAJournalError: the path is a file, or a SEJ directory itself.
         """
+        require(
+            root=(root, PATH),
+            max_open=(max_open, POSITIVE),
+            max_client_bytes=(max_client_bytes, optional(a(int, Mapping))),
+            min_free_bytes=(min_free_bytes, COUNT),
+            segment_bytes=(segment_bytes, POSITIVE),
+            allow_network_fs=(allow_network_fs, FLAG),
+            disk=(disk, DISK),
+        )
+        quotas = max_client_bytes.values() if isinstance(max_client_bytes, Mapping) else (max_client_bytes,)
+        for quota in quotas:
+            optional(COUNT)("max_client_bytes", quota)
         self.root = os.fspath(root)
         self.counters = Counters()
         self._disk = disk
@@ -181,10 +196,11 @@ class Store:
             OffsetTooSmallError: the message was deleted.
             CorruptionError: the hub's copy is damaged there.
         """
-        if max_messages < 1:
-            raise ValueError(f"max_messages {max_messages}: at least 1 is due")
-        if not 0 <= offset <= MAX_OFFSET:
-            raise ValueError(f"offset {offset!r}: 0 to {MAX_OFFSET} is due")
+        require(
+            offset=(offset, OFFSET),
+            max_messages=(max_messages, POSITIVE),
+            max_bytes=(max_bytes, optional(COUNT)),
+        )
         directory = self._directory(check_journal(client_id, journal_dir))
         directory.require()
         cursor = Cursor(directory, offset)

@@ -21,6 +21,7 @@ import os
 from typing import Final, NamedTuple
 
 from kestrel.errors import BadNameError, MissingError
+from sej.checks import COUNT, DISK, PATH, SECONDS, TEXT, optional
 from sej.disk import OS, Disk
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Part",
     "check_name",
     "check_numbers",
+    "check_place",
     "durable_path",
     "join",
     "list_parts",
@@ -82,9 +84,22 @@ def check_name(name: str) -> str:
     Raises:
         BadNameError: it is empty or holds one of ``. / ~`` or a NUL.
     """
+    TEXT("name", name)
     if not name or any(mark in name for mark in _FORBIDDEN):
         raise BadNameError(f"a queue cannot be named {name!r}: at least one character, and none of . / ~ \\ and NUL")
     return name
+
+
+def check_place(directory: str | os.PathLike[str], name: str, disk: Disk) -> None:
+    """Check where a queue is, when a function is given that.
+
+    Raises:
+        TypeError: an argument has another type.
+        BadNameError: no queue can have this name.
+    """
+    PATH("directory", directory)
+    DISK("disk", disk)
+    check_name(name)
 
 
 def check_numbers(**options: float | None) -> None:
@@ -94,8 +109,7 @@ def check_numbers(**options: float | None) -> None:
         ValueError: one is.
     """
     for name, value in options.items():
-        if value is not None and not value >= 0:
-            raise ValueError(f"{name} must be 0 or more, not {value!r}")
+        optional(SECONDS if name.endswith("_s") else COUNT)(name, value)
 
 
 def lock_path(directory: str | os.PathLike[str], name: str) -> str:

@@ -14,9 +14,11 @@ from typing import Final, Literal, get_args
 from kestrel.codec import Operation, decode, decode_many, whole_size
 from kestrel.errors import DamageError, MissingError
 from kestrel.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
+from sej.checks import COUNT, DISK, PATH, one_of, optional
+from sej.checks import require as given
 from sej.disk import OS, Disk, File
 
-__all__ = ["Dialect", "open_file", "read_journal", "read_operations"]
+__all__ = ["DIALECT", "Dialect", "open_file", "read_journal", "read_operations"]
 
 Dialect = Literal["auto", "classic", "2.4"]
 """What opcode 8 means: look; the document's STATE_DUMP; the CONTINUE of Kestrel 1.3 and 2.1 to 2.4.8."""
@@ -25,6 +27,9 @@ _BLOCK: Final = 1 << 18
 _DUMP_HEAD: Final = 1 + STATE_DUMP.head.size
 _HEAD: Final = 1 + max(layout.head.size for layout in LAYOUTS.values())
 """All of an operation but its data."""
+
+DIALECT: Final = one_of(get_args(Dialect))
+"""What an argument ``dialect`` may be."""
 
 
 def read_journal(
@@ -52,8 +57,19 @@ def read_journal(
             yielded.
         MissingError: there is no such file.
     """
-    if dialect not in get_args(Dialect):
-        raise ValueError(f"dialect must be one of {', '.join(get_args(Dialect))}, not {dialect!r}")
+    given(
+        path=(path, PATH),
+        dialect=(dialect, DIALECT),
+        start=(start, COUNT),
+        end=(end, optional(COUNT)),
+        disk=(disk, DISK),
+    )
+    return _operations(path, dialect, start, end, disk)
+
+
+def _operations(
+    path: str | os.PathLike[str], dialect: Dialect, start: int, end: int | None, disk: Disk
+) -> Iterator[Operation]:
     file = open_file(path, disk)
     try:
         yield from read_operations(file, dialect=dialect, start=start, end=end)

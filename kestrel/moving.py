@@ -18,13 +18,15 @@ from typing import Final, Literal
 from kestrel.backlog import Backlog
 from kestrel.codec import Operation, addx
 from kestrel.errors import DamageError, MoveError
-from kestrel.files import KEPT, join, require
+from kestrel.files import KEPT, check_place, join, require
 from kestrel.fuse import opening
-from kestrel.journal import Dialect, read_operations
+from kestrel.journal import DIALECT, Dialect, read_operations
 from kestrel.packing import load, wall_clock_ms
 from kestrel.replay import Item
 from kestrel.storage import Storage
 from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, compare, export_rows, fields_of, row_of
+from sej.checks import CALLABLE, ITERABLE, one_of, optional, with_methods
+from sej.checks import require as given
 from sej.disk import OS, Disk, read_small, replace_file
 from sej.durable import renew
 from sej.sealed import seal, unseal
@@ -72,6 +74,14 @@ def export(
         BusyError: somebody has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
+    check_place(directory, name, disk)
+    given(
+        writer=(writer, with_methods("a writer", "append_many", "sync")),
+        open_transactions=(open_transactions, one_of(("first", "leave"))),
+        read_back=(read_back, optional(CALLABLE)),
+        dialect=(dialect, DIALECT),
+        now_ms=(now_ms, CALLABLE),
+    )
     with opening(join(directory, name)):
         require(directory, name, disk)
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
@@ -122,6 +132,8 @@ def import_(
         BusyError: somebody has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
+    check_place(directory, name, disk)
+    given(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))), now_ms=(now_ms, CALLABLE))
     with opening(join(directory, name)):
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
         backlog = Backlog(storage, _MEMORY_BYTES, disk=disk)

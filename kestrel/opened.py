@@ -18,15 +18,16 @@ from typing import NamedTuple, Protocol, Self
 from kestrel.backlog import MEMORY_PER_BYTE, Backlog
 from kestrel.codec import removes, xid_operation
 from kestrel.errors import Damage, FullError, ShutError, TooLargeError
-from kestrel.files import check_numbers, join
+from kestrel.files import check_name, check_numbers, join
 from kestrel.format import MAX_ITEM_SIZE, UNREMOVE
 from kestrel.fuse import opening
 from kestrel.growth import Growth
-from kestrel.journal import Dialect
+from kestrel.journal import DIALECT, Dialect
 from kestrel.packing import load, wall_clock_ms
 from kestrel.replay import Entry, Item
 from kestrel.storage import Storage
-from kestrel.syncing import Sync
+from kestrel.syncing import Sync, check_sync
+from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods
 from sej.disk import OS, Disk
 
 __all__ = ["Counters", "Opened", "Sink"]
@@ -88,6 +89,8 @@ class Opened:
         damage: what was unreadable when it was opened; those bytes are in ``kept/``.
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -139,11 +142,22 @@ class Opened:
             FailedError: the lock or a write failed.
             ValueError: a size, count or time is below 0.
         """
-        check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
-        check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s, compact_delay_s=compact_delay_s)
-        check_numbers(
-            max_memory_bytes=max_memory_bytes, journal_bytes=journal_bytes, max_journal_bytes=max_journal_bytes
+        require(
+            directory=(directory, PATH),
+            discard_oldest=(discard_oldest, FLAG),
+            expire_to=(expire_to, optional(with_methods("a queue", "put"))),
+            max_memory_bytes=(max_memory_bytes, COUNT),
+            journal_bytes=(journal_bytes, COUNT),
+            max_journal_bytes=(max_journal_bytes, COUNT),
+            compact_delay_s=(compact_delay_s, SECONDS),
+            dialect=(dialect, DIALECT),
+            now_ms=(now_ms, CALLABLE),
+            disk=(disk, DISK),
         )
+        check_name(name)
+        check_sync(sync)
+        check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
+        check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s)
         self.name = name
         self.directory = os.fspath(directory)
         self._max_items = max_items

@@ -20,12 +20,13 @@ from typing import Final, NamedTuple
 from kestrel.backlog import Backlog, Row
 from kestrel.codec import addx, xid_operation
 from kestrel.errors import Damage, DamageError
-from kestrel.files import join, require
+from kestrel.files import check_place, join, require
 from kestrel.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
 from kestrel.fuse import opening
-from kestrel.journal import Dialect, read_journal
+from kestrel.journal import DIALECT, Dialect, read_journal
 from kestrel.replay import Entry, Item, Machine
 from kestrel.storage import Piece, Storage
+from sej.checks import CALLABLE
 from sej.disk import OS, Disk
 
 __all__ = ["Checkpoint", "dump", "load", "pack", "packed", "wall_clock_ms"]
@@ -215,6 +216,9 @@ def pack(
         DamageError: the files are those of a Kestrel 3 queue, which packs nothing.
         FailedError: a write failed; the journal holds the same as before.
     """
+    check_place(directory, name, disk)
+    DIALECT("dialect", dialect)
+    CALLABLE("now_ms", now_ms)
     with opening(join(directory, name)):
         require(directory, name, disk)
         return _pack(directory, name, dialect, disk, now_ms)

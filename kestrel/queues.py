@@ -17,6 +17,7 @@ from typing import Any, Self
 from kestrel.errors import FullError, ShutError, TooLargeError
 from kestrel.files import check_name, queue_names
 from kestrel.queue import Queue
+from sej.checks import DISK, PATH, a, optional, options_of, refuse_unknown, require
 from sej.disk import OS, Disk
 
 __all__ = ["Queues"]
@@ -49,6 +50,14 @@ class Queues:
             disk: the seam.
             defaults: options of every ``Queue``.
         """
+        require(
+            directory=(directory, PATH),
+            options=(options, optional(a(Mapping))),
+            disk=(disk, DISK),
+        )
+        known = [*options_of(Queue.__init__), "fanout_only"]
+        for given in (defaults, *(options or {}).values()):
+            refuse_unknown("a Kestrel queue", given, known)
         self.directory = os.fspath(directory)
         self._options = {name: dict(one) for name, one in (options or {}).items()}
         self._defaults = defaults

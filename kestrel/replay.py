@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kestrel.codec import Operation
 from kestrel.errors import BusyError, Damage, DamageError, MissingError
-from kestrel.files import Part, join, list_parts
+from kestrel.files import Part, check_place, join, list_parts
 from kestrel.format import (
     ADD_XID,
     CONFIRM_REMOVE,
@@ -30,7 +30,7 @@ from kestrel.format import (
     SAVE_XID,
     UNREMOVE,
 )
-from kestrel.journal import Dialect, read_journal
+from kestrel.journal import DIALECT, Dialect, read_journal
 from sej.disk import OS, Disk
 
 __all__ = ["Entry", "Item", "Machine", "State", "Store", "next_xid", "read_part", "replay"]
@@ -184,6 +184,8 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be read.
     """
+    check_place(directory, name, disk)
+    DIALECT("dialect", dialect)
     for _ in range(_TRIES):
         parts = list_parts(directory, name, disk).parts
         before = _identities(parts, disk)

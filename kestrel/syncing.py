@@ -11,11 +11,24 @@ from collections.abc import Callable
 from typing import Literal
 
 from kestrel.errors import KestrelError
+from sej.checks import a
 
-__all__ = ["Sync", "Syncer"]
+__all__ = ["Sync", "Syncer", "check_sync"]
 
 Sync = Literal["never", "always"] | float
 """``"never"``, ``"always"``: before the call returns, or a number of seconds."""
+
+
+def check_sync(sync: Sync) -> None:
+    """Make sure that a policy is one.
+
+    Raises:
+        TypeError: it is neither a ``str`` nor a number.
+        ValueError: it is another word, or not above 0.
+    """
+    a(str, int, float)("sync", sync)
+    if not (sync in ("never", "always") if isinstance(sync, str) else sync > 0):
+        raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}")
 
 
 class Syncer:
@@ -25,8 +38,7 @@ class Syncer:
     """
 
     def __init__(self, policy: Sync, sync: Callable[[], None]) -> None:
-        if not (policy in ("never", "always") or (isinstance(policy, int | float) and policy > 0)):
-            raise ValueError(f"sync must be 'never', 'always' or seconds above 0, not {policy!r}")
+        check_sync(policy)
         self._sync = sync
         self.always = policy == "always"
         self.active = policy != "never"

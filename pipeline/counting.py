@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import get_args
 
 from pipeline.discovery import Layout, discover
 from pipeline.extents import Extent
+from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 
 __all__ = ["count"]
 
@@ -41,6 +43,11 @@ def count(
         >>> count(path)
         3
     """
+    require(layout=(layout, optional(one_of(get_args(Layout)))), pattern=(pattern, optional(TEXT)))
+    if not isinstance(root, str | os.PathLike):
+        ITERABLE("root", root)
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
+    for each in roots:
+        PATH("root", each)
     origins = discover([os.fspath(path) for path in roots], layout=layout, pattern=pattern)
     return sum(Extent(origin).messages for origin in origins)

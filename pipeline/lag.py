@@ -20,6 +20,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from sej.checks import CALLABLE, PATH, optional, require
+
 __all__ = ["Behind", "Lag"]
 
 _log = logging.getLogger("pipeline.lag")
@@ -65,6 +67,7 @@ class Lag(StreamingQueryListener):
             report: called after each micro-batch; None: a line in the log ``pipeline.lag``.
             metrics: a file that is replaced each time, in Prometheus' text format (for its textfile collector).
         """
+        require(report=(report, optional(CALLABLE)), metrics=(metrics, optional(PATH)))
         self._report = report or (lambda behind: _log.info("%s", behind))
         self._metrics = metrics
         self.latest: dict[str, Behind] = {}

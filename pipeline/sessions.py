@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.needs import spark_needed
+from sej.checks import TEXT, a, optional, require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +53,7 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
         RuntimeError: no Java was found.
         ModuleNotFoundError: Spark is not installed.
     """
+    require(app=(app, TEXT), master=(master, optional(TEXT)), conf=(conf, optional(a(Mapping))))
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

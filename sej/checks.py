@@ -211,12 +211,12 @@ def one_of(choices: Iterable[Any], why: str = "") -> Rule:
 
 
 def _iterable(name: str, value: Any) -> None:
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         _refuse_type(name, "an iterable of bytes" if name in ("values", "keys") else "an iterable", value)
 
 
 ITERABLE: Final[Rule] = _iterable
-"""Anything to iterate over, but a ``str``."""
+"""Anything to iterate over, but a ``str`` or ``bytes``."""
 
 
 def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+from sej.checks import DISK, PATH, one_of, optional, require
 from sej.directory import Directory
 from sej.disk import OS, Disk
 from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError
@@ -59,6 +60,7 @@ def check(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: D
         JournalNotFoundError: there is nothing.
         NotAJournalError: it is a file.
     """
+    require(root=(root, PATH), layout=(layout, optional(one_of(get_args(Layout)))), disk=(disk, DISK))
     path = os.fspath(root)
     there = disk.status(path)
     if there is None:

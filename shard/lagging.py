@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sej.checks import CALLABLE, DISK, a, require
 from sej.directory import Directory, check_name, containing
 from sej.disk import OS, Disk
 from sej.errors import OffsetBeyondEndError
@@ -57,6 +58,7 @@ def lag(path: Path, name: str, *, now_ns: Callable[[], int] = time.time_ns, disk
         OffsetBeyondEndError: a kept offset lies behind the end of its shard.
         InvalidNameError: the name is no reader's.
     """
+    require(path=(path, a(Path)), disk=(disk, DISK), now_ns=(now_ns, CALLABLE))
     check_name(name, "a reader's name")
     now = now_ns()
     return [_lag(path, index, name, now, disk) for index in range(path.count)]

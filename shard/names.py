@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from sej.checks import PATH, TEXT, a, between, require
 from sej.errors import InvalidNameError
 from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD
 from shard.routing import BytesLike, index_of
@@ -51,17 +52,10 @@ class Path:
             InvalidNameError: the prefix does not fully match, or is empty with 0 bits.
             ValueError: bits out of range.
         """
+        require(root=(root, PATH), prefix=(prefix, TEXT), bits=(bits, between(0, MAX_BITS)))
         path = os.fspath(root)
-        if not isinstance(path, str):
-            raise TypeError(f"a root must be str or a path object, not {type(path).__name__}")
-        if not isinstance(prefix, str):
-            raise TypeError(f"a prefix must be str, not {type(prefix).__name__}")
-        if type(bits) is not int:
-            raise TypeError(f"bits must be an int, not {type(bits).__name__}")
         if not PREFIX.fullmatch(prefix):
             raise InvalidNameError(f"prefix {prefix!r}: only letters, digits, '_' and '-' are allowed")
-        if not 0 <= bits <= MAX_BITS:
-            raise ValueError(f"bits {bits}: 0 to {MAX_BITS} is due, for 1 to {1 << MAX_BITS} shards")
         if not bits and not prefix:
             raise InvalidNameError("bits 0 needs a prefix: it is the whole name of the one shard")
         for name, value in (("root", path), ("prefix", prefix), ("bits", bits), ("count", 1 << bits)):
@@ -80,8 +74,9 @@ class Path:
 
     def dir(self, index: int) -> str:
         """The SEJ directory of a shard, there or not."""
+        a(int)("index", index)
         if not 0 <= index < self.count:
-            raise ValueError(f"shard {index}: {self.name} has 0 to {self.count - 1}")
+            raise ValueError(f"index must be 0 to {self.count - 1}, the shards of {self.name}, got {index}")
         return os.path.join(self.root, f"{self.name}.{index:0{INDEX_DIGITS}x}" if self.bits else self.prefix)
 
     def index(self, key: BytesLike) -> int:
@@ -99,6 +94,7 @@ class Path:
         Raises:
             InvalidNameError: the last part of the path is no shard's name.
         """
+        a(str, os.PathLike)("path", path)
         root, name = os.path.split(os.fspath(path).rstrip(os.sep))
         found = split_name(name)
         if found is None:
@@ -108,7 +104,7 @@ class Path:
                 path=path,
             )
         prefix, bits, index = found
-        return Path(root, prefix, bits), index
+        return Path(root or os.curdir, prefix, bits), index
 
     def __eq__(self, other: object) -> bool:
         """The same names; roots are compared as they are written."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+from sej.checks import CALLABLE, DISK, PROGRESS, a, optional, require
 from sej.directory import check_name
 from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError
@@ -88,6 +89,8 @@ def reshard(
         SejError: the target is there already; a work queue of the source has items that are not done; or the source
             grew behind the last round, and these messages are not in the new tree.
     """
+    require(source=(source, a(Path)), target=(target, a(Path)), route=(route, optional(CALLABLE)))
+    require(progress=(progress, PROGRESS), disk=(disk, DISK))
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
         raise ValueError(f"source and target are the same tree: {source!r}")
     workshop = os.path.join(target.root, RESHARD_DIR, target.name)

@@ -7,11 +7,12 @@ the codec: pure Python and compiled; ``SEJ_CODEC`` chooses both.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from xxhash import xxh64_intdigest
 
 from sej import codec
+from sej.checks import a, between
 from sej.message import Message
 from shard.name_format import HASH_SEED, MAX_BITS
 
@@ -38,6 +39,10 @@ if not TYPE_CHECKING:
         IMPLEMENTATION = "python"
 
 
+_BITS: Final = between(0, MAX_BITS)
+_KEY: Final = a(bytes, bytearray, memoryview)
+
+
 def index_of(key: BytesLike, bits: int) -> int:
     """The shard, of ``2**bits``, that a key belongs to.
 
@@ -45,14 +50,16 @@ def index_of(key: BytesLike, bits: int) -> int:
         >>> index_of(b"alice", 3), index_of(b"", 10)
         (3, 772)
     """
-    if not 0 <= bits <= MAX_BITS:
-        raise ValueError(f"bits {bits}: 0 to {MAX_BITS} is due")
+    if type(bits) is not int or not 0 <= bits <= MAX_BITS:
+        _BITS("bits", bits)
     return xxh64_intdigest(_no_text(key), HASH_SEED) & ((1 << bits) - 1)
 
 
 def _no_text(key: object) -> Any:
     if isinstance(key, str):  # which xxhash would take, in UTF-8
         raise TypeError("key must be bytes, not str: encode it first, for example key.encode()")
+    if not isinstance(key, bytes):
+        _KEY("key", key)
     return key
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final, Literal, Self
 
+from sej.checks import DISK, FLAG, ITERABLE, POSITIVE, START, WAIT, one_of, optional, refuse_pickling, require
 from sej.disk import OS, Disk
 from sej.errors import ClosedError, JournalNotFoundError
 from sej.gaps import Gap
@@ -62,6 +63,8 @@ class Scanner:
         [(0, b'a'), (1, b'b'), (1, b'c')]
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(
         self,
         path: Path,
@@ -92,12 +95,19 @@ class Scanner:
             JournalNotFoundError: the root is not there.
             OffsetTooSmallError: an offset was deleted.
         """
-        if by not in ("turn", "time"):
-            raise ValueError(f"by {by!r}: expected 'turn' or 'time'")
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"timeout {timeout}: seconds from 0 on, or None, are due")
-        if max_open < 1:
-            raise ValueError(f"max_open {max_open}: at least 1 is due")
+        if not isinstance(path, Path):
+            raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
+        require(
+            indexes=(indexes, optional(ITERABLE)),
+            timeout=(timeout, WAIT),
+            by=(by, one_of(("turn", "time"))),
+            max_open=(max_open, POSITIVE),
+            on_corruption=(on_corruption, one_of(("raise", "skip"))),
+            verify=(verify, FLAG),
+            disk=(disk, DISK),
+        )
+        for each in offset.values() if isinstance(offset, Mapping) else (offset,):
+            START("offset", each)
         if disk.status(path.root) is None:
             raise JournalNotFoundError("there is nothing here; a shard.Writer makes its root", path=path.root)
         self.path = path
@@ -147,7 +157,7 @@ class Scanner:
             ClosedError: the scanner was closed before.
         """
         if max_messages < 1:
-            raise ValueError(f"max_messages {max_messages}: at least 1 is due")
+            raise ValueError(f"max_messages must be at least 1, got {max_messages}")
         self._require_open()
         with self._use():
             batch = list(islice(self._ready, max_messages))

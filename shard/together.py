@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-from sej.appending import Durability
+from sej.checks import refuse_unknown
+from sej.writer import check_options as check_writer_options
 from shard.part_writer import PartWriter
 
 __all__ = ["BackgroundSync", "check_options", "each"]
@@ -34,17 +35,12 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | Non
         TypeError: a writer has no such option.
         ValueError: durability or sync_interval_s is none.
     """
-    for name in given:
-        if name not in _KNOWN:
-            raise TypeError(f"a writer has no option {name!r}; it has {', '.join(_KNOWN)}")
+    refuse_unknown("a writer", given, _KNOWN)
+    check_writer_options(**given)
     options = dict(given)
-    if options.get("durability", "os") not in get_args(Durability):
-        raise ValueError(f"durability {options['durability']!r}: expected one of {', '.join(get_args(Durability))}")
     if options.get("durability") != "interval":
         return options, None
     interval_s = float(options.pop("sync_interval_s", _KNOWN["sync_interval_s"].default))
-    if not interval_s > 0:
-        raise ValueError(f"sync_interval_s {interval_s}: more than 0 is due")
     return {**options, "durability": "os"}, interval_s
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from sej.checks import DISK, PATH, one_of, optional, require
 from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, NotAJournalError
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
@@ -100,9 +101,8 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
         JournalNotFoundError: there is nothing.
         NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
     """
+    require(root=(root, PATH), layout=(layout, optional(one_of(get_args(Layout)))), disk=(disk, DISK))
     path = os.fspath(root)
-    if layout is not None and layout not in get_args(Layout):
-        raise ValueError(f"layout {layout!r}: expected one of {', '.join(get_args(Layout))}")
     there = disk.status(path)
     if there is None:
         raise JournalNotFoundError(

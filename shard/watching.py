@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Self
 
+from sej.checks import DISK, PATH, WAIT, require
 from sej.disk import OS, Disk
 from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError
 from sej.watch import Watch, wait_any
@@ -46,6 +47,7 @@ class TreeWatch:
             JournalNotFoundError: there is nothing.
             NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
         """
+        require(root=(root, PATH), timeout=(timeout, WAIT), disk=(disk, DISK))
         path = os.fspath(root)
         if disk.status(path) is None:
             raise JournalNotFoundError("there is nothing here to watch: make the directory first", path=path)

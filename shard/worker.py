@@ -22,6 +22,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
+from sej.checks import DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
 from sej.directory import check_name
 from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
@@ -94,8 +95,16 @@ class Worker:
         """
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts {max_attempts}: at least 1 is due")
+        require(
+            max_attempts=(max_attempts, POSITIVE),
+            dead_letter=(dead_letter, optional(PATH)),
+            default=(default, START),
+            timeout=(timeout, WAIT),
+            backoff_s=(backoff_s, SECONDS),
+            backoff_max_s=(backoff_max_s, SECONDS),
+            max_open=(max_open, POSITIVE),
+            disk=(disk, DISK),
+        )
         self.path = path
         self.name = check_name(name, "a worker's name")
         self._timeout = timeout

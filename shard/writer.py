@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
+from sej.checks import CALLABLE, POSITIVE, optional, refuse_pickling, require
 from sej.codec import encode
 from sej.errors import ClosedError
 from sej.format import NO_TIMESTAMP
@@ -53,6 +54,8 @@ class Writer:
         {3: range(1, 3)}
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(self, path: Path, route: Route | None = None, max_open: int = 256, **writer_options: Any) -> None:
         """Make the root if it is missing; shards are opened when they are first written to.
 
@@ -71,10 +74,7 @@ class Writer:
         """
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
-        if max_open < 1:
-            raise ValueError(f"max_open {max_open}: at least 1 is due")
-        if route is not None and not callable(route):
-            raise TypeError(f"route must be a function of a message, not {type(route).__name__}")
+        require(route=(route, optional(CALLABLE)), max_open=(max_open, POSITIVE))
         self.path = path
         self._route = route
         room = make_room(_FILES_A_SHARD * min(max_open, path.count))

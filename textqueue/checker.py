@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sej.checks import DISK, PATH, require
 from sej.disk import OS, Disk
 from textqueue.files import is_special
 from textqueue.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
@@ -62,6 +63,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
     Raises:
         FileNotFoundError: there is none.
     """
+    require(path=(path, PATH), disk=(disk, DISK))
     name = os.fspath(path)
     if is_special(name):
         what = "this is a pipe, a socket or a device, which a queue of a directory passes over"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
+from sej.checks import DISK, ITERABLE, PATH, TEXT, a, optional, refuse_pickling, require
 from sej.disk import OS, Disk
 from sej.errors import ClosedError
 from textqueue.appending import New, append
@@ -56,6 +57,8 @@ class TextQueue:
         None
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -81,6 +84,14 @@ class TextQueue:
         Raises:
             InvalidTextError: an option is not one of those above.
         """
+        require(
+            path=(path, optional(PATH)),
+            writer=(writer, optional(TEXT)),
+            on_revert=(on_revert, TEXT),
+            settle_s=(settle_s, a(int, float)),
+            dead_hosts=(dead_hosts, ITERABLE),
+            disk=(disk, DISK),
+        )
         if on_revert not in ("reapply", "deliver"):
             raise InvalidTextError(f"on_revert must be 'reapply' or 'deliver', not {on_revert!r}")
         if not settle_s >= 0:
@@ -111,6 +122,7 @@ class TextQueue:
         Raises:
             FileNotFoundError: there is none.
         """
+        PATH("filename", filename)
         name = os.fspath(filename)
         self._check_open()
         if self._disk.status(name) is None:

@@ -31,6 +31,7 @@ import grpc
 
 from hub.errors import AccessError, UnavailableError
 from hub.naming import check_client
+from sej.checks import ITERABLE, PATH
 from sej.errors import SejError
 
 __all__ = ["Grant", "Guard", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
@@ -86,6 +87,10 @@ class Tokens:
             AccessError: the file has a bad line.
             OSError: it cannot be read.
         """
+        if isinstance(source, (str, os.PathLike)):
+            PATH("source", source)
+        else:
+            ITERABLE("source", source)
         self._path: Path | None = None
         self._stamp: tuple[int, int, int] | None = None
         self._grants: list[Grant] = []

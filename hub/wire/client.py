@@ -20,6 +20,7 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, to_wire
 from hub.wire.status import from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
+from sej.checks import FLAG, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
 from sej.errors import ClosedError
 from sej.format import OVERHEAD_SIZE
 from sej.message import Message
@@ -74,6 +75,8 @@ class Client:
         client_id: who this is.
     """
 
+    __reduce__ = refuse_pickling
+
     def __init__(
         self,
         address: str,
@@ -103,6 +106,16 @@ class Client:
             OSError: a file of tls cannot be read.
             InvalidNameError: the client id cannot stand in a directory's name.
         """
+        require(
+            address=(address, TEXT),
+            client_id=(client_id, TEXT),
+            token=(token, optional(TEXT)),
+            tls=(tls, optional(a(ClientTLS))),
+            allow_plaintext=(allow_plaintext, FLAG),
+            timeout_s=(timeout_s, POSITIVE_SECONDS),
+            keepalive_s=(keepalive_s, POSITIVE_SECONDS),
+            max_message_bytes=(max_message_bytes, POSITIVE),
+        )
         if token and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII, in one line")
         if tls is not None:

@@ -21,6 +21,7 @@ from hub.errors import AccessError, UnavailableError
 from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
 from hub.wire.status import DirectoryUnavailableError
+from sej.checks import DISK, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
 from sej.directory import check_name
 from sej.disk import OS, Disk
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
@@ -95,6 +96,16 @@ class Copier:
             rng: where the jitter comes from.
             disk: the seam.
         """
+        require(
+            path=(path, PATH),
+            client=(client, with_methods("a hub's client", "where")),
+            journal_dir=(journal_dir, optional(TEXT)),
+            on_progress=(on_progress, PROGRESS),
+            backoff_s=(backoff_s, SECONDS),
+            max_backoff_s=(max_backoff_s, SECONDS),
+            rng=(rng, optional(a(random.Random))),
+            disk=(disk, DISK),
+        )
         self.path = os.fspath(path)
         self.progress = Progress(0, 0, 0, {})
         self._client = client

@@ -20,6 +20,7 @@ from hub.wire.access import Guard, Tokens
 from hub.wire.frames import MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
+from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
 
 __all__ = ["ANSWER_BYTES", "Server"]
 
@@ -45,6 +46,8 @@ class Server:
         ...     server.address.startswith("127.0.0.1:")
         True
     """
+
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -97,6 +100,17 @@ class Server:
             OSError: the address cannot be had, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
         """
+        require(
+            store=(store, a(Store)),
+            address=(address, TEXT),
+            tls=(tls, optional(a(ServerTLS))),
+            tokens=(tokens, optional(a(Tokens, str, os.PathLike))),
+            allow_plaintext=(allow_plaintext, FLAG),
+            keepalive_s=(keepalive_s, POSITIVE_SECONDS),
+            grace_s=(grace_s, SECONDS),
+        )
+        if isinstance(tokens, str):
+            PATH("tokens", tokens)
         if tls is None and not allow_plaintext and not is_loopback(address):
             raise ValueError(
                 f"{address} can be reached from other machines: give tls=ServerTLS(...), or allow_plaintext=True and"
@@ -111,10 +125,10 @@ class Server:
             ("max_copiers", max_copiers, 1),
             ("threads", threads, 1),
         ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+            between(least)(name, value)
         for name, seconds in (("wait_s", wait_s), ("stall_s", stall_s), ("idle_s", idle_s)):
-            if not 0 < seconds < float("inf"):
+            POSITIVE_SECONDS(name, seconds)
+            if seconds == float("inf"):
                 raise ValueError(f"{name} must be a number of seconds above 0, got {seconds}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import grpc
 
+from sej.checks import PATH, TEXT, optional, require
+
 __all__ = ["ClientTLS", "ServerTLS", "is_loopback"]
 
 _PathLike = str | os.PathLike[str]
@@ -39,6 +41,7 @@ class ServerTLS(NamedTuple):
             OSError: a file cannot be read.
             ValueError: it holds something else, or the key is not the certificate's.
         """
+        require(certificate=(self.certificate, PATH), key=(self.key, PATH), client_ca=(self.client_ca, optional(PATH)))
         _check(self.client_ca, self.certificate, self.key)
         pair = (Path(self.key).read_bytes(), Path(self.certificate).read_bytes())
         if self.client_ca is None:
@@ -70,6 +73,7 @@ class ClientTLS(NamedTuple):
             OSError: a file cannot be read.
             ValueError: it holds something else, or the key is not the certificate's.
         """
+        optional(TEXT)("server_name", self.server_name)
         _check(self.ca, self.certificate, self.key)
         ca, key, certificate = (
             None if path is None else Path(path).read_bytes() for path in (self.ca, self.key, self.certificate)
@@ -79,6 +83,7 @@ class ClientTLS(NamedTuple):
 
 def _check(ca: _PathLike | None, certificate: _PathLike | None, key: _PathLike | None) -> None:
     """Make sure of files that gRPC would stumble over later, in its own words, or fall over at once."""
+    require(ca=(ca, optional(PATH)), certificate=(certificate, optional(PATH)), key=(key, optional(PATH)))
     if (certificate is None) != (key is None):
         raise ValueError("a certificate and its private key go together")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -21,6 +21,8 @@ from kestrel.files import check_name, join, stamp_of
 from kestrel.journal import open_file
 from kestrel.segmented.codec import Item, Record, decode, decode_items, done_of, head_of, item_of, whole_size
 from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
+from sej.checks import DISK, FLAG, PATH
+from sej.checks import require as given
 from sej.disk import OS, Disk, File
 
 __all__ = [
@@ -162,6 +164,11 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
         DamageError: what stands at its position is no record; everything before it was yielded.
         MissingError: there is no such file.
     """
+    given(path=(path, PATH), beyond_zeros=(beyond_zeros, FLAG), disk=(disk, DISK))
+    return _items(path, beyond_zeros, disk)
+
+
+def _items(path: str | os.PathLike[str], beyond_zeros: bool, disk: Disk) -> Iterator[Item]:
     file = open_file(path, disk)
     try:
         check_magic(file, WRITER_MAGIC)
@@ -214,6 +221,7 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
         DamageError: it is no reader file, or damaged; :func:`load` takes what is good of it.
         MissingError: there is no such file.
     """
+    given(path=(path, PATH), disk=(disk, DISK))
     file = open_file(path, disk)
     try:
         bookmark, damage = read_bookmark(file)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from kestrel.errors import MissingError, MoveError
-from kestrel.files import KEPT, join
+from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
 from kestrel.packing import wall_clock_ms
 from kestrel.segmented.codec import Item
@@ -29,6 +29,8 @@ from kestrel.transfer import (
     fields_of,
     row_of,
 )
+from sej.checks import CALLABLE, ITERABLE, TEXT, one_of, optional, with_methods
+from sej.checks import require as given
 from sej.disk import OS, Disk
 
 __all__ = ["export", "import_"]
@@ -62,6 +64,13 @@ def export(
         DamageError: the files are those of a Kestrel 2 queue.
         MissingError: there is no such reader.
     """
+    check_place(directory, name, disk)
+    given(
+        writer=(writer, with_methods("a writer", "append_many", "sync")),
+        reader=(reader, TEXT),
+        read_back=(read_back, optional(CALLABLE)),
+        now_ms=(now_ms, CALLABLE),
+    )
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         if reader not in queue.readers:
             raise MissingError(
@@ -108,6 +117,8 @@ def import_(
         BusyError: somebody has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
     """
+    check_place(directory, name, disk)
+    given(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))), now_ms=(now_ms, CALLABLE))
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         disk.mkdir(join(directory, KEPT))
         progress = Progress(join(directory, join(KEPT, f"{name}.import")), ["messages"], disk)

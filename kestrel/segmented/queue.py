@@ -30,7 +30,8 @@ from kestrel.segmented.reader import Reader
 from kestrel.segmented.state import fit
 from kestrel.segmented.writing import WriterFiles
 from kestrel.storage import keep_tail
-from kestrel.syncing import Sync
+from kestrel.syncing import Sync, check_sync
+from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
 from sej.disk import OS, Disk
 
 __all__ = ["Queue"]
@@ -51,6 +52,8 @@ class Queue:
         ...     item = reader.get()
         ...     reader.commit(item.id)
     """
+
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -99,8 +102,22 @@ class Queue:
             FailedError: the lock or a write failed.
             ValueError: a size, count or time is below 0, or journal_bytes leaves no room for an item.
         """
+        require(
+            directory=(directory, PATH),
+            journal_bytes=(journal_bytes, COUNT),
+            archive_to=(archive_to, optional(PATH)),
+            max_item_bytes=(max_item_bytes, COUNT),
+            checkpoint_s=(checkpoint_s, SECONDS),
+            drop_oldest=(drop_oldest, FLAG),
+            on_expired=(on_expired, optional(CALLABLE)),
+            on_given_up=(on_given_up, optional(CALLABLE)),
+            now_ms=(now_ms, CALLABLE),
+            disk=(disk, DISK),
+        )
+        check_name(name)
+        check_sync(sync)
         check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
-        check_numbers(max_errors=max_errors, checkpoint_s=checkpoint_s)
+        check_numbers(max_errors=max_errors)
         if journal_bytes < (least := MAGIC_SIZE + PUT_EXPIRING_HEAD.size):
             raise ValueError(f"journal_bytes must be {least} or more, not {journal_bytes!r}")
         self.name = check_name(name)

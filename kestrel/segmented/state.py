@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from kestrel.errors import Damage, DamageError
+from kestrel.files import check_place
 from kestrel.journal import open_file
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading, behind_zeros, check_magic, list_files, read_bookmark
@@ -58,6 +59,7 @@ def load(directory: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> St
         MissingError: there is no such directory.
         BadNameError: no queue can have this name.
     """
+    check_place(directory, name, disk)
     listing = list_files(directory, name, disk)
     items: list[Item] = []
     damage: list[Damage] = []

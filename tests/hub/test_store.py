@@ -167,7 +167,7 @@ def test_what_the_format_has_no_room_for_leaves_nothing(tmp_path: Path, message:
 
 def test_wrong_types_are_named(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
-        with pytest.raises(TypeError, match="client id"):
+        with pytest.raises(TypeError, match="client_id must be a str"):
             store.put(b"a", "j", sample(1))  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="value"):
             store.put("a", "j", [sej.Message(0, 0, 0, b"", "text")])  # type: ignore[arg-type]

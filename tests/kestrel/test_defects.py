@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import kestrel
+import sej
 from kestrel import segmented
 from kestrel.errors import FullError
 from kestrel.segmented.codec import encode_put
@@ -227,6 +228,11 @@ def test_a_duplicate_id_is_delivered(tmp_path: Path) -> None:
     assert got[-1] == b"2.4"
 
 
+def exported(path: Path) -> object:
+    with sej.Writer(path.with_name("journal")) as writer:
+        return kestrel.export(path, "jobs", writer)
+
+
 def journals(path: Path) -> dict[str, bytes]:
     """What stands in a folder without the lock, into which its holder writes his name."""
     return {name: data for name, data in tree(path).items() if not name.endswith("~~lock")}
@@ -238,7 +244,7 @@ def journals(path: Path) -> dict[str, bytes]:
         lambda path: kestrel.Queue(path, "jobs"),
         lambda path: kestrel.pack(path, "jobs"),
         lambda path: kestrel.import_(path, "jobs", []),
-        lambda path: kestrel.export(path, "jobs", None),  # type: ignore[arg-type]
+        lambda path: exported(path),
     ],
 )
 def test_files_of_kestrel_3_are_no_damaged_kestrel_2(use: Callable[[Path], object], tmp_path: Path) -> None:

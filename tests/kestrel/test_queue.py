@@ -532,6 +532,6 @@ def test_a_replay_that_never_sees_files_at_rest_says_so() -> None:
 def test_sizes_counts_and_times_are_not_below_0(
     opened: Callable[..., kestrel.Queue], tmp_path: Path, option: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"{option} must be .* or more, not -1"):
+    with pytest.raises(ValueError, match=f"{option} must be .*, got -1"):
         opened(**{option: -1})
     assert not list(tmp_path.iterdir())

@@ -100,7 +100,7 @@ def test_a_continue_that_begins_like_a_dump_is_a_continue(tmp_path: Path) -> Non
 
 
 def test_unknown_dialects_files_and_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="auto, classic"):
+    with pytest.raises(ValueError, match="dialect must be one of 'auto', 'classic'"):
         list(kestrel.read_journal(tmp_path / "j", dialect="3"))  # type: ignore[arg-type]
     with pytest.raises(MissingError):
         list(kestrel.read_journal(tmp_path / "j"))

@@ -361,6 +361,6 @@ def test_an_expired_item_is_told_until_it_is_heard(opened: Callable[..., segment
 def test_sizes_counts_and_times_are_not_below_0(
     opened: Callable[..., segmented.Queue], tmp_path: Path, option: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"{option} must be .* or more, not -1"):
+    with pytest.raises(ValueError, match=f"{option} must be .*, got -1"):
         opened(**{option: -1})
     assert not list(tmp_path.iterdir())

@@ -48,7 +48,7 @@ def test_every_kind_of_bytes_is_a_key() -> None:
     assert path.index(b"alice") == path.index(bytearray(b"alice")) == path.index(memoryview(b"alice")) == 147
     with pytest.raises(TypeError, match="must be bytes, not str"):
         shard.index_of("alice", 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="bits 11"):
+    with pytest.raises(ValueError, match="bits must be 0 to 10, got 11"):
         shard.index_of(b"", 11)
 
 

@@ -194,7 +194,7 @@ def test_bad_arguments_are_named(path: shard.Path) -> None:
         shard.Worker(path, "../w")
     with pytest.raises(TypeError, match=r"shard\.Path"):
         shard.Worker("root", "w")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_attempts 0"):
+    with pytest.raises(ValueError, match="max_attempts must be at least 1, got 0"):
         shard.Worker(path, "w", max_attempts=0)
     with pytest.raises(sej.JournalNotFoundError):
         shard.Worker(path, "w").run(lambda index, message: None)
