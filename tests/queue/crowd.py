@@ -51,6 +51,7 @@ class Crowd:
         self.queues[name] = JournalQueue(
             self.path,
             name,
+            create=True,
             lease_s=10_000.0,
             max_attempts=MAX_ATTEMPTS,
             segment_bytes=self.dice.choice([300, 3000, 1 << 20]),

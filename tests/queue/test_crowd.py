@@ -44,7 +44,7 @@ def drained(world: World) -> dict[str, Counter[int]]:
     while back:
         back = 0
         for name in NAMES:
-            with JournalQueue(world.path, name, max_attempts=10**4, dead_letter=f"{world.path}-dead") as q:
+            with JournalQueue(world.path, name, create=True, max_attempts=10**4, dead_letter=f"{world.path}-dead") as q:
                 assert q.recovered is None
                 while sum(q.stats()[:3]):
                     items = q.get_many(1000, timeout=1.0)
@@ -53,7 +53,7 @@ def drained(world: World) -> dict[str, Counter[int]]:
                 back += q.redrive()
                 assert (q.stats().dead, q.stats().lost) == (0, 0)
     for name in NAMES:
-        with JournalQueue(world.path, name, dead_letter=f"{world.path}-dead") as q:
+        with JournalQueue(world.path, name, create=True, dead_letter=f"{world.path}-dead") as q:
             assert sum(q.stats()[:3]) == 0
     return left
 
