@@ -24,7 +24,7 @@ from sej.checksum import crc32c
 from sej.codec import Buffer, measure
 from sej.directory import Directory
 from sej.disk import File, full_disk_advice
-from sej.durable import KeptPosition
+from sej.durable import KeptPosition, renew
 from sej.errors import (
     ClosedError,
     DecodeError,
@@ -83,6 +83,8 @@ class Appender:
     _syncer: Syncer
     _kept: KeptPosition
     _synced_position: int
+    _in_doubt: int
+    """Bytes before this position that are not synced were written before the descriptor was opened (sej.durable)."""
 
     def _alone(self, act: Callable[..., _T], *arguments: object) -> _T:
         """Call something with the mutex, everything handed to the kernel, and no append coming in.
@@ -132,10 +134,17 @@ class Appender:
     def _sync_alone(self) -> None:
         """Sync with the mutex held."""
         self._buffer.flush()
+        self._settle(self._file)
         self._file.sync()
         self._keep_position(self._buffer.position, self._buffer.offset)
         self._syncer.advance(self._buffer.offset)
         self._write_index(self._buffer.position)
+
+    def _settle(self, file: File) -> None:
+        """Renew what is in doubt, so that a sync means what it says."""
+        if self._in_doubt > self._synced_position and file is self._file:
+            renew(self._directory.disk, file, self._synced_position, self._in_doubt)
+            self._in_doubt = 0
 
     def _keep_position(self, position: int, offset: int) -> None:
         """Take note of what was synced, here and for whoever opens the journal next."""
@@ -173,7 +182,7 @@ class Appender:
         self._partial_known = end.partial_known
         self._block_position = end.position
         self._block_offset = end.offset
-        self._synced_position = end.synced_position
+        self._synced_position, self._in_doubt = end.synced_position, end.position
         self._set_limits()
         if self._blocks:
             self._write_index(end.synced_position)
@@ -401,6 +410,7 @@ class Appender:
                 file, offset, position = self._file, self._buffer.offset, self._buffer.position
             finally:
                 thaw()
+        self._settle(file)
         file.sync()
         with self._mutex:
             try:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import re
 import stat
@@ -70,6 +71,8 @@ _FLAGS: Final[dict[str, int]] = {
     "new": os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | _CLOEXEC,
     "temp": os.O_RDWR | os.O_CREAT | os.O_TRUNC | _CLOEXEC,
 }
+_BLOCK: Final = 4096
+"""What reads and writes past the cache are aligned to."""
 _WRITE_LIMIT: Final = 1 << 30
 """One system call takes at most a little under 2 GiB on Linux."""
 
@@ -111,6 +114,15 @@ class File(Protocol):
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write everything over what stands at position."""
+
+    def stored(self, size: int, position: int) -> bytes | None:
+        """What the medium has, past the cache: up to size bytes from position; None if the system cannot tell.
+
+        No other thread may use the file meanwhile; the same holds for :meth:`rewrite`.
+        """
+
+    def rewrite(self, data: bytes, position: int) -> None:
+        """Write bytes again that an earlier write lost on the way to the medium (``edit``); :meth:`sync` it after."""
 
     def sync(self) -> None:
         """Force the data and the size to the medium."""
@@ -259,6 +271,72 @@ class OsFile:
             while done < len(view):
                 count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
                 done += _progress(count, self._path)
+
+    def stored(self, size: int, position: int) -> bytes | None:
+        """What the medium has, read by ``O_DIRECT``."""
+        low, high = position & -_BLOCK, -(-(position + size) // _BLOCK) * _BLOCK
+        with mmap.mmap(-1, high - low) as memory:
+            done = 0
+            try:
+                if not self._set_direct(True):
+                    return None
+                while done < high - low and not done % _BLOCK:
+                    with memoryview(memory) as view, view[done:] as rest:
+                        count = os.preadv(self._fd, [rest], low + done)
+                    if not count:
+                        break
+                    done += count
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # another alignment
+                    return None
+                _locate(error, self._path, position)
+            finally:
+                self._set_direct(False)
+            return memory[position - low : max(min(done, position + size - low), position - low)]
+
+    def rewrite(self, data: bytes, position: int) -> None:
+        """Whole blocks go past the cache. The edges share theirs with other bytes: the pages are dropped first.
+
+        On ext4 a block that could not be written once stays unwritten for its page, however often the page is written.
+        """
+        end = position + len(data)
+        low, high = -(-position // _BLOCK) * _BLOCK, end & -_BLOCK
+        edges = [(position, end)]
+        if low < high:
+            try:
+                if self._set_direct(True):
+                    self._write_blocks(data[low - position : high - position], low)
+                    edges = [(position, low), (high, end)]
+            finally:
+                self._set_direct(False)
+        for start, stop in edges:
+            if start < stop:
+                if hasattr(os, "posix_fadvise"):
+                    first = start & -_BLOCK
+                    os.posix_fadvise(self._fd, first, -(-stop // _BLOCK) * _BLOCK - first, os.POSIX_FADV_DONTNEED)
+                self.write_at(data[start - position : stop - position], start)
+
+    def _write_blocks(self, data: bytes, position: int) -> None:
+        with mmap.mmap(-1, len(data)) as memory:
+            memory[:] = data
+            done = 0
+            while done < len(data):
+                with memoryview(memory) as view, view[done:] as rest:
+                    done += _progress(os.pwrite(self._fd, rest, position + done), self._path)
+
+    def _set_direct(self, on: bool) -> bool:
+        """Let reads and writes of this descriptor go past the cache, or no more; False: the system cannot.
+
+        Opening the file once more would do the same, but end a lease.
+        """
+        if sys.platform != "linux":
+            return False
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
+        except OSError:
+            return False
+        return True
 
     def sync(self) -> None:
         """``fdatasync``, or the strongest there is."""

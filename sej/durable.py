@@ -8,8 +8,8 @@ a sync that succeeds, what a loss of power leaves.
 The invariant, by induction over all processes that append to a file:
 
 1. A **kept position** is stored next to the file (:class:`KeptPosition`): every byte before it was synced.
-2. A process that opens the file doubts the bytes between the kept position and the end that it finds, and writes them
-   over with themselves (:func:`renew`). Their pages are dirty again, whatever happened to them before.
+2. A process that opens the file doubts the bytes between the kept position and the end that it finds. It compares them
+   with the medium, read past the cache, and writes again what differs (:func:`renew`).
 3. What is written after the file was opened is not in doubt: if it cannot be written back, the sync through this
    descriptor fails.
 4. So a sync through this descriptor that succeeds means what it says, and the kept position may move up.
@@ -25,15 +25,16 @@ more bytes are in doubt, never fewer.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.checksum import crc32c
 from sej.disk import Disk, File, Tolerated
 from sej.durable_format import BODY, CHECK, HEAD_BYTES, MAGIC, RECORD, RECORD_SIZE
 
-__all__ = ["Kept", "KeptPosition", "renew"]
+__all__ = ["Kept", "KeptPosition", "mend", "renew", "require_stored"]
 
 _RENEW_BYTES: Final = 1 << 20
 
@@ -165,18 +166,21 @@ def renew(
     check: Callable[[bytes, int], None] | None = None,
     piece_bytes: int = _RENEW_BYTES,
 ) -> None:
-    """Write the bytes from start to end over with themselves, so that the next sync of the file writes them.
+    """Make the bytes from start to end durable, which may not be on the medium though they are in the cache.
 
-    The sync is left to the caller, through a descriptor that was opened before this call.
+    The file is synced, and what the medium has is read past the cache. Bytes that differ are written again, synced and
+    compared once more. Where the system cannot read past its cache, all of them are written over with themselves.
 
     Args:
         disk: the seam.
         file: the file, open; it may be open for appending only.
         start: the first byte in doubt.
         end: the byte after the last one.
-        check: called with each piece and its position before it is written; raises if these are not the bytes that were
-            written once.
-        piece_bytes: so much is read and written in one piece.
+        check: called with each piece and its position first; raises if these are not the bytes that were written once.
+        piece_bytes: so much is read and compared in one piece.
+
+    Raises:
+        OSError: the sync failed, or the medium still has other bytes.
     """
     if start >= end:
         return
@@ -187,13 +191,56 @@ def renew(
     try:
         if target.status().identity != file.status().identity:
             return  # another file took the name, and was synced before that
-        while start < end:
-            data = file.read(min(piece_bytes, end - start), start)
-            if not data:
-                return
+        target.sync()
+        written = False
+        for data, position in _pieces(file, start, end, piece_bytes):
             if check is not None:
-                check(data, start)
-            target.write_at(data, start)
-            start += len(data)
+                check(data, position)
+            written = mend(target, data, position) or written
+        if written:
+            target.sync()
+            for data, position in _pieces(file, start, end, piece_bytes):
+                require_stored(target, data, position)
     finally:
         target.close()
+
+
+def mend(file: File, data: bytes, position: int) -> bool:
+    """Write bytes again that the medium may not have, after a sync of the file.
+
+    Args:
+        file: the file, opened for editing, and used by no other thread.
+        data: what the cache has there.
+        position: where that is.
+
+    Returns:
+        Whether something was written, so that the file is to be synced again and :func:`require_stored` to be asked.
+    """
+    stored = file.stored(len(data), position)
+    if stored == data:
+        return False
+    if stored is None:
+        file.write_at(data, position)
+    else:
+        file.rewrite(data, position)
+    return True
+
+
+def require_stored(file: File, data: bytes, position: int) -> None:
+    """Make sure that the medium has bytes, as far as the system can tell.
+
+    Raises:
+        OSError: it has others.
+    """
+    if file.stored(len(data), position) not in (None, data):
+        raise OSError(
+            errno.EIO,
+            f"the medium does not have what was written, after a second try, at position {position}",
+            file.path,
+        )
+
+
+def _pieces(file: File, start: int, end: int, piece_bytes: int) -> Iterator[tuple[bytes, int]]:
+    while start < end and (data := file.read(min(piece_bytes, end - start), start)):
+        yield data, start
+        start += len(data)

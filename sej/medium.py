@@ -87,9 +87,9 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
             return  # sealed, or merged, between two looks: both were synced
         if writable:
             renew(directory.disk, file, known.position, place.position)
-        file.sync()
-        if writable:
             kept.store(file, segments[at].first_offset, place.position, end)
+        else:
+            file.sync()
     finally:
         file.close()
 
@@ -106,5 +106,4 @@ def sync_segment(directory: Directory, segment: Segment, file: File) -> None:
     known = durable_position(directory, kept, segment, file)
     position, due = good_end(file, *known)
     renew(directory.disk, file, known.position, position)
-    file.sync()
     kept.store(file, segment.first_offset, position, due)

@@ -176,7 +176,8 @@ def open_end(
 ) -> End:
     """Open the last segment for appending; a torn tail is kept aside and cut.
 
-    What is not known to be on the medium is renewed, see :mod:`sej.durable`: the next sync writes it.
+    What is not known to be on the medium is renewed, see :mod:`sej.durable`, unless it is much: then the caller does so
+    before its first sync.
 
     Args:
         directory: the journal, locked by the caller.
@@ -237,13 +238,16 @@ def _open_end(
         recovery = Recovery(segment.path, position, due, damage.size, copy, damage.reason)
     end = Kept(position, due)
     synced = end if durable else min(end, durable_position(directory, kept, segment, file))
-    if not renewed:
-        renew(directory.disk, file, synced.position, position)
     if position - synced.position <= _SYNC_BYTES:
-        if position > synced.position or recovery is not None:
-            file.sync()  # what an earlier writer left to the kernel is durable from here on, and so is the cut
+        if position > synced.position:  # what an earlier writer left to the kernel is durable from here on
+            if renewed:
+                file.sync()
+            else:
+                renew(directory.disk, file, synced.position, position)
             kept.store(file, segment.first_offset, position, due)
         synced = end
+    if recovery is not None:
+        file.sync()  # and so is the cut
     newest, there = index.newest_timestamp, partial_known
     return End(segment, file, position, due, *synced, newest, index_file, entries, fresh, partial, there, recovery)
 

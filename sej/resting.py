@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 
-from sej.checksum import crc32c
 from sej.directory import Segment
-from sej.disk import File, OsFile
-from sej.errors import CorruptionError
+from sej.disk import OsFile
+from sej.durable import renew
 from sej.opening import lock_segment
 from sej.writer import Writer
 
@@ -25,9 +24,6 @@ class RestingWriter(Writer):
     resting = False
     _left: tuple[Segment | None, tuple[int, int]] = (None, (0, 0))
     """The segment that was written to last, and which file that is; it ends where the buffer's position is."""
-    _in_doubt = 0
-    """The bytes that are not synced and before this position were written through a descriptor that was given back:
-    if they could not be written back, no sync of another one says so (:mod:`sej.durable`)."""
 
     def rest(self) -> None:
         """Hand everything to the kernel, then give back the descriptors and the lock.
@@ -41,7 +37,7 @@ class RestingWriter(Writer):
             if self._left[0] is not self._segment:
                 self._left = self._segment, self._file.status().identity
             self._index_file.close()
-            self._in_doubt = self._buffer.position
+            self._in_doubt = self._buffer.position  # the descriptor that would report a failed writeback goes
             self._buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
             self._file.unlock()
             # A sync in the background may hold the file still: it closes with the last who does.
@@ -119,54 +115,20 @@ class RestingWriter(Writer):
         self._syncer.close()
         self._need()
 
-    def _sync_alone(self) -> None:
-        self._renew(self._file)
-        super()._sync_alone()
-
-    def _renew(self, file: File) -> None:
-        """Write what is in doubt over with itself, from memory or checked against the sums of what was written."""
-        stop = self._in_doubt
-        if stop <= self._synced_position or file.status().identity != self._left[1]:
-            return
-        target = self._directory.disk.open(self._segment.path, "edit")
-        try:
-            parts = [*self._blocks, *([self._partial] if self._partial is not None else [])]
-            for block in parts:
-                if not self._synced_position < block.end:
-                    continue
-                data = file.read(block.end - block.position, block.position)
-                if crc32c(data) != block.crc32c:
-                    raise CorruptionError(
-                        f"messages {block.first_offset} to {block.next_offset - 1} are not what was written: the disk"
-                        " lost them; see `sej verify` and `sej repair`",
-                        path=self._segment.path,
-                        position=block.position,
-                        offset=block.first_offset,
-                    )
-                target.write_at(data, block.position)
-            with self._buffer.block() as view:
-                if stop > self._block_position:
-                    target.write_at(view[: stop - self._block_position], self._block_position)
-        finally:
-            target.close()
-        self._in_doubt = 0
-
     def _sync_some(self) -> int:
         with self._mutex:
             resting, offset = self.resting, self._buffer.offset
             if resting and self._failure is not None:
                 self._refuse()
         if not resting:
-            with self._mutex:
-                self._renew(self._file)
             return super()._sync_some()
         try:
             file = self._directory.disk.open(self._segment.path, "edit")
         except FileNotFoundError:
             return offset  # another writer sealed it, which syncs it, and retention took it since
         try:
-            with self._mutex:
-                self._renew(file)
+            if self._in_doubt > self._synced_position and file.status().identity == self._left[1]:
+                renew(self._directory.disk, file, self._synced_position, self._in_doubt)
             file.sync()  # of a file that a merge put in its place this is not needed, and does no harm
         finally:
             file.close()

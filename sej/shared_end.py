@@ -24,6 +24,7 @@ from typing import Final
 from sej.codec import measure
 from sej.directory import Directory
 from sej.disk import File, Tolerated, of_system
+from sej.durable import renew
 from sej.errors import CorruptionError, DecodeError, LockedError, LockLostError
 from sej.guarded import write_guarded
 from sej.maintenance import Retention, clean
@@ -80,6 +81,8 @@ class SharedEnd:
         self._lock_timeout = lock_timeout
         self._sealed = sealed
         self._kept = kept_position(directory)
+        self._in_doubt: tuple[File | None, int, int] = None, 0, 0
+        """A segment and the stretch of it that was not synced when it was opened, see :mod:`sej.durable`."""
         self._mark = b""
         self._lock_path = directory.at("jnl.lck")
         self._was_missing = directory.disk.status(self._lock_path) is None
@@ -124,6 +127,10 @@ class SharedEnd:
 
     def sync(self, file: File, first_offset: int, position: int, offset: int) -> None:
         """Force a segment to the medium and keep its position; another thread may be within a turn."""
+        of, start, end = self._in_doubt
+        if of is file:
+            renew(self._directory.disk, file, start, end)
+            self._in_doubt = None, 0, 0
         file.sync()
         self._kept.store(file, first_offset, position, offset)
 
@@ -216,6 +223,8 @@ class SharedEnd:
 
     def _take(self, end: End, *, sealing: bool = False) -> None:
         """Go on at an end, and write the index entries it lacks once their bytes are synced."""
+        if end.file is not self.file and end.synced_position < end.position:
+            self._in_doubt = end.file, end.synced_position, end.position
         self.file = end.file
         self.position, self.offset, self.first_offset = end.position, end.offset, end.segment.first_offset
         blocks = [*end.blocks, end.partial] if sealing and end.partial is not None else end.blocks

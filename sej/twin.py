@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 from sej.checksum import crc32c
 from sej.directory import Directory
 from sej.disk import File, Status, replace_file
+from sej.durable import renew
 from sej.errors import BadOffsetFileError
 from sej.format import OFFSET, OFFSET_SIZE
 from sej.twin_format import CHECK, MAGIC, NOTHING, SLOT, SLOT_BODY, SLOT_SIZE, STRIDE, TWIN_BYTES
@@ -120,6 +121,8 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -
             twin.close()
             twin = disk.open(twin_path(directory, name), "edit")
         try:
+            if strict:  # the slot that describes what is there must be durable before the other one is written
+                renew(disk, twin, 0, twin.size())
             if here is None and kept is not None:  # the twin begins with what is there now
                 sequence += 1
                 here = _Slot(0, sequence, kept.offset, kept.status.inode, kept.status.mtime_ns, strict)

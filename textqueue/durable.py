@@ -15,9 +15,9 @@ a queue file is opened for each operation. So a sync goes like this, under the l
    anything else; or there is no such record   the whole file
    ==========================================  =================================================
 
-3. Write what is in doubt over with itself, so that its pages are dirty again.
+3. Sync the file, compare what is in doubt with the medium, and write again what differs.
 4. Note in the ledger how the file looks now, as after any edit.
-5. Sync the file, and the ledger, whose lines never change; then store the record.
+5. Sync the file, and the ledger, whose lines never change; compare again; then store the record.
 
 **A save by a person is never written over.** Under the kernel's lease nobody else can open the file between reading and
 writing a piece. If another program keeps the file open there is no lease: then only messages of ours are written, each
@@ -40,13 +40,14 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from sej.disk import Disk, File
+from sej.durable import mend, require_stored
 from sej.locks import end_lease, leasable, lease, leased
 from textqueue.beside import as_open_as
 from textqueue.ledger import Ledger, Mark
 from textqueue.proof import entry_at
 from textqueue.reader import Token, token_of
 
-__all__ = ["Doubt", "DurableRecord", "rewrite", "sync_names"]
+__all__ = ["Doubt", "DurableRecord", "require_spans", "rewrite", "sync_names"]
 
 _RECORD_BYTES: Final = 160
 _LINE: Final = re.compile(rb"((?:[0-9]{1,20} ){7})([0-9a-f]{8})\n")
@@ -168,7 +169,7 @@ def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_S
 
 
 def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[Token, bool] | None:
-    """Write spans of a queue file over with themselves; the lock is held.
+    """Write spans of a queue file again that the medium does not have; the lock is held.
 
     Args:
         file: the queue file, open for editing.
@@ -180,6 +181,7 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
         The state after it, and whether nobody else can have changed the file. None if not all was written: another
         program has the file open, or waits for it, or changed it.
     """
+    file.sync()
     refused = not leased(file) and leasable(file) and not leased(file)
     if leased(file):
         for start, end in _joined(doubt.spans):
@@ -190,7 +192,7 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
                         break
                     if not _regain(file, token):
                         return None
-                file.write_at(data, at)
+                mend(file, data, at)
                 token = token_of(file.status())
         return token, leased(file)
     if refused and not doubt.ours:
@@ -202,10 +204,21 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
             data = file.read(min(_SMALL_BYTES, end - at), at)
             if token_of(file.status()) != token:
                 return None
-            file.write_at(data, at)
+            mend(file, data, at)
             token = token_of(file.status())
             ours = ours and time.monotonic() - began < quick_s
     return token, ours
+
+
+def require_spans(file: File, doubt: Doubt) -> None:
+    """Make sure that the medium has what was in doubt.
+
+    Raises:
+        OSError: it has other bytes.
+    """
+    for start, end in doubt.spans:
+        for at in range(start, end, _PIECE_BYTES):
+            require_stored(file, file.read(min(_PIECE_BYTES, end - at), at), at)
 
 
 def _regain(file: File, token: Token) -> bool:

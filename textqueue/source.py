@@ -28,7 +28,7 @@ from sej.errors import ClosedError
 from sej.locks import ask_for_file, end_lease, leased
 from textqueue.beside import home
 from textqueue.chain import Chain
-from textqueue.durable import DurableRecord, rewrite, sync_names
+from textqueue.durable import DurableRecord, require_spans, rewrite, sync_names
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.exclusive import Exclusive
 from textqueue.given import Given
@@ -360,6 +360,7 @@ class Source:
         if doubt.names:
             sync_names(self.disk, self.home)
         file.sync()
+        require_spans(file, doubt)
         ledger.sync(doubt.log)
         if doubt.spans or doubt.names:
             self.durable.store(token, ledger)

@@ -51,6 +51,7 @@ class _Node:
         self.holders: dict[object, bool] = {}
         self.mtime = 0
         self.errors = 0
+        self.lost: set[int] = set()
 
     def apply(self, data: bytearray, write: tuple[int, bytes] | int) -> None:
         if isinstance(write, int):
@@ -69,21 +70,37 @@ class _Node:
     def truncate(self, size: int) -> None:
         self.writes.append(size)
         self.apply(self.seen, size)
+        self.lost = {block for block in self.lost if block * SECTOR < size}
 
     def sync(self) -> None:
         self.durable = self.written()
         self.writes = []
 
     def lose(self) -> None:
-        """What a failed sync does: the pages are clean, their bytes are seen, and no later sync writes them."""
+        """What a failed sync does: the pages are clean, their bytes are seen, and no later sync writes them.
+
+        As on ext4 a block that was never written stays unwritten, however often its page is written after that.
+        """
+        for write in self.writes:
+            if not isinstance(write, int):
+                first = max(write[0] // SECTOR, -(-len(self.durable) // SECTOR))
+                self.lost.update(range(first, -(-(write[0] + len(write[1])) // SECTOR)))
         self.writes = []
         self.errors += 1
+
+    def rewrite(self, at: int, what: bytes) -> None:
+        self.lost -= set(range(at // SECTOR, -(-(at + len(what)) // SECTOR)))
+        self.write(at, what)
 
     def written(self) -> bytes:
         """What is durable, and every write since; not what a failed sync lost."""
         data = bytearray(self.durable)
         for write in self.writes:
             self.apply(data, write)
+        for block in self.lost:
+            at, old = block * SECTOR, self.durable[block * SECTOR : (block + 1) * SECTOR]
+            size = len(data[at : at + SECTOR])
+            data[at : at + SECTOR] = old[:size] + bytes(max(size - len(old), 0))
         return bytes(data)
 
     def contents(self) -> list[bytes]:
@@ -377,6 +394,7 @@ _OPERATIONS: dict[str, Callable[..., None]] = {
     "write": lambda disk, number, at, data: disk.nodes[number].write(at, data),
     "truncate": lambda disk, number, size: disk.nodes[number].truncate(size),
     "sync": lambda disk, number: disk.nodes[number].sync(),
+    "rewrite": lambda disk, number, at, data: disk.nodes[number].rewrite(at, data),
     "lose": lambda disk, number: disk.nodes[number].lose(),
 }
 
@@ -436,6 +454,12 @@ class _OpenFile:
         if len(data):
             self._node.mtime += 1
             self._disk._do("write", self._number, position, bytes(data))
+
+    def stored(self, size: int, position: int) -> bytes | None:
+        return self._node.durable[position : position + size]
+
+    def rewrite(self, data: bytes, position: int) -> None:
+        self._disk._do("rewrite", self._number, position, bytes(data))
 
     def sync(self) -> None:
         if self._errors != self._node.errors:  # each descriptor that was open then is told once
@@ -502,7 +526,10 @@ class FaultyDisk:
     Attributes:
         calls: how many there were.
         failed: the verb that failed, or None so far.
+        blind: as a file system that cannot be read past its cache.
     """
+
+    blind = False
 
     def __init__(self, inner: Disk, fail_at: int, fault: Fault = "eio", *, sticky: bool = False) -> None:
         self.inner = inner
@@ -594,6 +621,13 @@ class _FaultyFile:
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         self._disk.before("write_at", self._inner, bytes(data))
         self._inner.write_at(data, position)
+
+    def stored(self, size: int, position: int) -> bytes | None:
+        return None if self._disk.blind else self._inner.stored(size, position)
+
+    def rewrite(self, data: bytes, position: int) -> None:
+        self._disk.before("write_at", self._inner, data)
+        self._inner.rewrite(data, position)
 
     def sync(self) -> None:
         self._disk.before("sync", self._inner)

@@ -12,7 +12,7 @@ from sej.disk import OS, File
 from sej.durable import Kept, KeptPosition, renew
 from sej.durable_format import RECORD_SIZE
 from sej.medium import durable_position, kept_position
-from tests.crash.disk import CrashDisk
+from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
 
 
@@ -92,17 +92,63 @@ def test_a_journal_that_is_durable_is_not_synced_again(tmp_path: Path) -> None:
     assert not [path for path in syncs if path.endswith(".jnl")]
 
 
-def test_renewing_writes_the_same_bytes_and_only_those() -> None:
+def lossy(data: bytes, lost: bytes) -> tuple[CrashDisk, File]:
+    """A file whose second part is in the cache alone."""
     disk = CrashDisk()
     file = disk.open("/f", "append")
-    file.write(bytes(range(256)) * 20)
+    file.write(data)
     file.sync()
+    file.write(lost)
+    file.lose()
+    return disk, file
+
+
+def test_only_what_the_medium_lacks_is_written_again() -> None:
+    data = bytes(range(256)) * 20
+    disk, file = lossy(data[:3000], data[3000:])
     renew(disk, file, 100, 5000, piece_bytes=1000)
-    writes = [arguments for what, arguments in disk.trace if what == "write"][1:]
-    assert [(at, len(data)) for _, at, data in writes] == [
+    written = [arguments[1:] for what, arguments in disk.trace if what == "rewrite"]
+    assert [(at, len(piece)) for at, piece in written] == [(2100, 1000), (3100, 1000), (4100, 900)]
+    assert disk.files()["/f"] == data
+    assert disk.crash().files()["/f"][:5000] == data[:5000]
+
+
+def test_without_a_look_past_the_cache_all_of_it_is_written_over() -> None:
+    inner = CrashDisk()
+    inner.open("/f", "append").write(bytes(5000))
+    disk = FaultyDisk(inner, 0)
+    disk.blind = True
+    renew(disk, disk.open("/f", "append"), 100, 5000, piece_bytes=1000)
+    written = [arguments[1:] for what, arguments in inner.trace if what == "write"][1:]
+    assert [(at, len(piece)) for at, piece in written] == [
         (100 + n * 1000, min(1000, 4900 - n * 1000)) for n in range(5)
     ]
-    assert disk.files()["/f"] == bytes(range(256)) * 20
+
+
+def test_a_medium_that_keeps_nothing_is_an_error() -> None:
+    disk, file = lossy(b"x" * 512, b"lost")
+
+    def forgets(verb: str, *_: object) -> None:
+        if verb == "sync":
+            disk.nodes[1].lost.add(1)
+
+    with pytest.raises(OSError, match="does not have what was written"):
+        renew(HookedDisk(forgets, disk), file, 512, 516)
+
+
+def test_the_real_disk_reads_and_writes_past_the_cache(tmp_path: Path) -> None:
+    data = os.urandom(10_000)
+    make(tmp_path / "f", data).close()
+    file = OS.open(tmp_path / "f", "edit")
+    file.sync()
+    stored = file.stored(5000, 3000)
+    assert stored in (None, data[3000:8000])  # None: this file system cannot
+    assert stored is None or file.stored(5000, 9000) == data[9000:]
+    file.rewrite(data[100:9100][::-1], 100)
+    file.sync()
+    assert file.read(20_000, 0) == data[:100] + data[100:9100][::-1] + data[9100:]
+    file.write_at(b"y", 9999)
+    assert file.read(1, 9999) == b"y"
 
 
 def test_a_file_that_lost_its_name_is_not_renewed() -> None:
