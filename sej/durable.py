@@ -119,6 +119,10 @@ class KeptPosition:
             finally:
                 record.close()
 
+    def forget(self) -> None:
+        """Let go of the file whose position was kept last: it is closed with its last owner."""
+        self._of = None
+
     def _open(self) -> File:
         try:
             return self._disk.open(self.path, "edit")

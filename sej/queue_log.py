@@ -296,6 +296,7 @@ class QueueLog:
         """Close the files; a second time does nothing."""
         if self._file is not None:
             self._file.close()
+        self._kept.forget()
         self.guard.close()
 
     # --- opening

@@ -138,6 +138,7 @@ class SharedEnd:
         """Close the files; a second time does nothing."""
         self.leave = _nothing
         self._lock.close()
+        self._kept.forget()
         self.file = None  # a sync in another thread may have it still: it closes with the last who does
 
     def look(self) -> None:
