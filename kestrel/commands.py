@@ -194,7 +194,7 @@ def _segmented(directory: Path, name: str, *, three: bool) -> bool:
     for path in _files(directory, name):
         if path.is_file():
             magic = _magic(path)
-            if magic and not path.name.endswith("~~lock"):
+            if magic and "~~" not in path.name:  # the lock and the kept position are nobody's format
                 kinds.add(magic in (READER_MAGIC, WRITER_MAGIC))
     if three:  # so it is, damaged or not; but Kestrel 3 has no file of just this name
         if kinds == {False} and (directory / name).is_file():

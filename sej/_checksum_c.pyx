@@ -2,7 +2,8 @@
 """CRC32C by AVX-512's carry-less multiplication and the CRC instruction side by side.
 
 Where a processor has both this is three times as fast as the library, which uses the second alone; that difference
-decides what checksums cost a writer. Elsewhere ``FAST`` is false and the library serves.
+decides what checksums cost a writer. Elsewhere ``FAST`` is false and the library serves, but for a few bytes: importing
+it takes longer than most short commands.
 Source of the folding: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009).
 """
 
@@ -123,9 +124,29 @@ cdef extern from *:
     static int sej_crc_fast(void) { return 0; }
     static uint32_t sej_crc(const unsigned char *p, size_t size, uint32_t before) { return 0; }
     #endif
+
+    /* Byte by byte, on any processor. */
+    static uint32_t sej_crc_small(const unsigned char *p, size_t size, uint32_t before) {
+        static uint32_t table[256];
+        uint32_t crc = before ^ 0xffffffffu;
+        if (!table[1])
+            for (uint32_t n = 256; n--;) {  /* table[1] last: it says that the table is made */
+                uint32_t row = n;
+                for (int bit = 0; bit < 8; bit++)
+                    row = row & 1 ? row >> 1 ^ 0x82f63b78u : row >> 1;
+                if (n != 1)
+                    table[n] = row;
+            }
+        if (!table[1])
+            table[1] = 0xf26b8303u;
+        for (; size; p++, size--)
+            crc = crc >> 8 ^ table[(crc ^ *p) & 0xff];
+        return crc ^ 0xffffffffu;
+    }
     """
     bint sej_crc_fast()
     uint32_t sej_crc(const unsigned char *p, size_t size, uint32_t before)
+    uint32_t sej_crc_small(const unsigned char *p, size_t size, uint32_t before)
 
 FAST = bool(sej_crc_fast())
 
@@ -136,5 +157,15 @@ def crc32c(data, uint32_t crc=0):
     PyObject_GetBuffer(data, &raw, PyBUF_CONTIG_RO)
     try:
         return sej_crc(<const unsigned char *> raw.buf, raw.len, crc)
+    finally:
+        PyBuffer_Release(&raw)
+
+
+def crc32c_small(data, uint32_t crc=0):
+    """The same on any processor, byte by byte."""
+    cdef Py_buffer raw
+    PyObject_GetBuffer(data, &raw, PyBUF_CONTIG_RO)
+    try:
+        return sej_crc_small(<const unsigned char *> raw.buf, raw.len, crc)
     finally:
         PyBuffer_Release(&raw)

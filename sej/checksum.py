@@ -6,9 +6,11 @@ Elsewhere the package ``crc32c``: by the processor's CRC instruction, or by tabl
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 __all__ = ["crc32c"]
+
+_SMALL_BYTES: Final = 256
 
 
 def _by_library(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
@@ -31,5 +33,11 @@ if not TYPE_CHECKING and os.environ.get("SEJ_CODEC") != "python":
     except ImportError:
         pass
     else:
-        if _checksum_c.FAST:
-            crc32c = _checksum_c.crc32c
+
+        def _small_or_by_library(data, crc=0):
+            """As the library; what fits an entry of an index does not need it."""
+            if len(data) <= _SMALL_BYTES:
+                return _checksum_c.crc32c_small(data, crc)
+            return _by_library(data, crc)
+
+        crc32c = _checksum_c.crc32c if _checksum_c.FAST else _small_or_by_library

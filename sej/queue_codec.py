@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from sej.checksum import crc32c
 from sej.codec import encode
 from sej.message import Message
 from sej.queue_format import (

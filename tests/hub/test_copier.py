@@ -286,7 +286,7 @@ def test_a_directory_that_the_disk_refuses_does_not_keep_the_others(tmp_path: Pa
     (tmp_path / "tree" / "bad" / "ofs").write_text("")
     with connected(tmp_path / "hub") as (_, client):
         failure = run_until_good(tmp_path / "tree", client)["bad"]
-        assert isinstance(failure.__cause__, OSError)
+        assert isinstance(failure, sej.errors.FileTypeError)
         with pytest.raises(sej.SejError, match="bad"):
             Copier(tmp_path / "tree", client).run_once()
 

@@ -47,7 +47,7 @@ def test_the_oldest_segments_go_until_the_size_fits(path: Path) -> None:
     assert sum(map(len, left.values())) <= 1000 < sum(map(len, left.values())) + 330
     first = sej.Journal(path).first_offset
     assert values(path) == list(range(first, COUNT))
-    assert {name[:16] for name in os.listdir(path / "idx")} <= {name[:16] for name in left}
+    assert {index.stem for index in (path / "idx").glob("*.idx")} <= {name[:16] for name in left}
 
 
 def test_age_is_that_of_the_last_append(path: Path) -> None:

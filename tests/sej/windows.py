@@ -26,7 +26,9 @@ WINDOWS: Final = {
     "sej.opening": ["_SYNC_BYTES", "BLOCK_BYTES"],
     "sej.queue_reader": ["_SKIP"],
     "sej.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES"],
-    "sej.repair": ["_COPY_BYTES", "_STEP_BYTES", "_NEAR_BYTES"],
+    "sej.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
+    "sej.overlap": ["_STEP_BYTES"],
+    "sej.salvage": ["_STEP_BYTES"],
     "sej.segment": ["_SMALL_BYTES"],
     "sej.shared_end": ["_INDEX_BYTES"],
 }
