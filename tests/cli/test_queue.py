@@ -108,7 +108,7 @@ def test_another_backend_is_named(backend: str, tmp_path: Path) -> None:
 
 def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = sej("queue", "put", "--backend", "rabbit", tmp_path / "cars", "one")
-    assert done.returncode == 2 and b"'rabbit': expected one of journal, kestrel" in done.stderr
+    assert done.returncode == 2 and b"backend must be one of journal, kestrel" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
