@@ -11,6 +11,11 @@ from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 from tests.sej.hooks import HookedDisk
 
+# The writer of a process that dies is not closed, and cannot be.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:the writer of .* was never closed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 JOURNAL, DEAD = "/j", "/dead"
 
 

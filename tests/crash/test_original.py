@@ -213,11 +213,14 @@ def test_a_mending_that_is_stopped_at_any_call_is_finished_by_the_next_opening(m
             if next(calls) >= at:
                 raise Killed
 
-        done = True
+        done, writer = True, None
         try:
-            sej.Writer(path, disk=HookedDisk(hook)).close()
+            writer = sej.Writer(path, disk=HookedDisk(hook))
+            writer.close()
         except Killed:
             done = False
+            if writer is not None:
+                writer._release()  # what the kernel does with the descriptors of a process that dies
         with sej.Writer(path):
             pass
         found = values(read_all(path))
