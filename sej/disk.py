@@ -73,6 +73,8 @@ _FLAGS: Final[dict[str, int]] = {
 }
 _BLOCK: Final = 4096
 """What reads and writes past the cache are aligned to."""
+_FOLIO: Final = 1 << 21
+"""The cache drops whole folios; none is larger on common systems, and each begins at a multiple of its size."""
 _WRITE_LIMIT: Final = 1 << 30
 """One system call takes at most a little under 2 GiB on Linux."""
 
@@ -273,7 +275,13 @@ class OsFile:
                 done += _progress(count, self._path)
 
     def stored(self, size: int, position: int) -> bytes | None:
-        """What the medium has, read by ``O_DIRECT``."""
+        """What the medium has, read by ``O_DIRECT``.
+
+        A file system that has no block device of its own may answer from the cache after all: btrfs does for a block
+        that could not be written. The system cannot tell there.
+        """
+        if not os.major(os.fstat(self._fd).st_dev):
+            return None
         low, high = position & -_BLOCK, -(-(position + size) // _BLOCK) * _BLOCK
         with mmap.mmap(-1, high - low) as memory:
             done = 0
@@ -295,28 +303,42 @@ class OsFile:
             return memory[position - low : max(min(done, position + size - low), position - low)]
 
     def rewrite(self, data: bytes, position: int) -> None:
-        """Whole blocks go past the cache. The edges share theirs with other bytes: the pages are dropped first.
+        """Whole blocks go past the cache. The last one of the file is shared with what comes later: its page is dropped.
 
         On ext4 a block that could not be written once stays unwritten for its page, however often the page is written.
+        Both ways take bytes from the cache that the medium may not have, of a whole folio; these are put back.
         """
         end = position + len(data)
-        low, high = -(-position // _BLOCK) * _BLOCK, end & -_BLOCK
-        edges = [(position, end)]
-        if low < high:
+        first, last = position & -_FOLIO, -(-end // _FOLIO) * _FOLIO
+        seen = bytearray(self.read(last - first, first))
+        seen[position - first : end - first] = data
+        low, high = position & -_BLOCK, min(-(-end // _BLOCK) * _BLOCK, (first + len(seen)) & -_BLOCK)
+        try:
             try:
-                if self._set_direct(True):
-                    self._write_blocks(data[low - position : high - position], low)
-                    edges = [(position, low), (high, end)]
+                if low < high and self._set_direct(True):
+                    self._write_blocks(seen[low - first : high - first], low)
+                else:
+                    high = low
             finally:
                 self._set_direct(False)
-        for start, stop in edges:
-            if start < stop:
-                if hasattr(os, "posix_fadvise"):
-                    first = start & -_BLOCK
-                    os.posix_fadvise(self._fd, first, -(-stop // _BLOCK) * _BLOCK - first, os.POSIX_FADV_DONTNEED)
-                self.write_at(data[start - position : stop - position], start)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self._fd, first, last - first, os.POSIX_FADV_DONTNEED)
+        finally:
+            self._put_back(seen, first)
+        rest = max(high, position)
+        if rest < end:
+            self.write_at(data[rest - position :], rest)
 
-    def _write_blocks(self, data: bytes, position: int) -> None:
+    def _put_back(self, seen: bytearray, first: int) -> None:
+        """Write each block that is no longer as it was seen."""
+        left = self.read(len(seen), first)
+        if left == seen:
+            return
+        for at in range(0, len(seen), _BLOCK):
+            if left[at : at + _BLOCK] != seen[at : at + _BLOCK]:
+                self.write_at(seen[at : at + _BLOCK], first + at)
+
+    def _write_blocks(self, data: bytearray, position: int) -> None:
         with mmap.mmap(-1, len(data)) as memory:
             memory[:] = data
             done = 0

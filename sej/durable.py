@@ -173,7 +173,7 @@ def renew(
     """Make the bytes from start to end durable, which may not be on the medium though they are in the cache.
 
     The file is synced, and what the medium has is read past the cache. Bytes that differ are written again, synced and
-    compared once more. Where the system cannot read past its cache, all of them are written over with themselves.
+    compared once more. Where the system cannot read past its cache, all of them are written again.
 
     Args:
         disk: the seam.
@@ -220,13 +220,9 @@ def mend(file: File, data: bytes, position: int) -> bool:
     Returns:
         Whether something was written, so that the file is to be synced again and :func:`require_stored` to be asked.
     """
-    stored = file.stored(len(data), position)
-    if stored == data:
+    if file.stored(len(data), position) == data:
         return False
-    if stored is None:
-        file.write_at(data, position)
-    else:
-        file.rewrite(data, position)
+    file.rewrite(data, position)
     return True
 
 
