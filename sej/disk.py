@@ -303,7 +303,7 @@ class OsFile:
             return memory[position - low : max(min(done, position + size - low), position - low)]
 
     def rewrite(self, data: bytes, position: int) -> None:
-        """Whole blocks go past the cache. The last one of the file is shared with what comes later: its page is dropped.
+        """Whole blocks go past the cache. The file's last one is shared with what comes later: its page is dropped.
 
         On ext4 a block that could not be written once stays unwritten for its page, however often the page is written.
         Both ways take bytes from the cache that the medium may not have, of a whole folio; these are put back.
