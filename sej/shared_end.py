@@ -73,7 +73,7 @@ class SharedEnd:
             segment_bytes: a segment is ended by the message that makes it this long.
             retention: applied whenever this writer ends a segment.
             lock_timeout: seconds to wait while an exclusive writer has the journal; None waits for ever.
-            sealed: told below which offset everything is durable, when a segment was ended.
+            sealed: told below which offset everything is durable, when that is known.
         """
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -227,10 +227,12 @@ class SharedEnd:
         if end.file is not self.file and end.synced_position < end.position:
             self._in_doubt = end.file, end.synced_position, end.position
         self.file = end.file
+        self._sealed(end.synced_offset)
         self.position, self.offset, self.first_offset = end.position, end.offset, end.segment.first_offset
         blocks = [*end.blocks, end.partial] if sealing and end.partial is not None else end.blocks
         if sealing or (blocks and end.synced_position < blocks[-1].end):
             self.sync(end.file, end.segment.first_offset, end.position, end.offset)
+            self._sealed(end.offset)
         if blocks:
             with Tolerated():  # an index can be rebuilt; its absence only costs time
                 end.index_file.write(blocks, end.known)

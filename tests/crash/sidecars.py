@@ -244,8 +244,10 @@ class Pending(World):
         with killed("unlink", r"txn/repair$"):
             sej.Journal(path / "repair").repair()
         self.values["repair"] = values(path / "repair")
-        with killed("unlink", r"txn/load\.intent$"), sej.Writer(path / "batch") as w:
+        w = sej.Writer(path / "batch")
+        with killed("unlink", r"txn/load\.intent$"):
             w.append_once("load", 7, [b"once", b"more"])
+        w._release()  # what the kernel does with the descriptors of a process that dies
         self.values["batch"] += [b"once", b"more"]
 
     def check(self, path: Path, changed: list[str]) -> None:

@@ -276,6 +276,7 @@ def opens_a_writer(disk: CrashDisk) -> None:
 def opens_a_shared_writer(disk: CrashDisk) -> None:
     w = sej.SharedWriter(ROOT, disk=disk)
     w.append(b"first")
+    assert w.durable_offset == 100
     w._end.close()
     w._closed = True
 
