@@ -381,7 +381,9 @@ def _combined(choices: list[list[bytes]]) -> Iterator[tuple[bytes, ...]]:
             continue
         for content in choices[at]:
             for new in (0, 1):
-                yield tuple(content if other == at else found[new] for other, found in enumerate(choices))
+                yield tuple(
+                    content if other == at else found[min(new, len(found) - 1)] for other, found in enumerate(choices)
+                )
 
 
 _OPERATIONS: dict[str, Callable[..., None]] = {
