@@ -488,8 +488,7 @@ class _OpenFile:
         return self.status().size
 
     def status(self) -> Status:
-        assert self._open
-        return self._disk._status(self._number)
+        return self._disk._status(self._node.number)
 
     def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
         others = [kind for owner, kind in self._node.holders.items() if owner is not self]
