@@ -175,6 +175,7 @@ def test_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) 
 
 
 @pytest.mark.torture
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a handler may run within a __del__
 def test_real_signals(tmp_path: Path, torture_s: float) -> None:
     """A handler that raises at random moments, while another thread puts, takes and ends items."""
     armed, over = [False], threading.Event()
