@@ -147,7 +147,7 @@ class Appender:
             self._in_doubt = 0
 
     def _keep_position(self, position: int, offset: int) -> None:
-        """Take note of what was synced, here and for whoever opens the journal next."""
+        """Take note of what was synced, here and for the process that opens the journal next."""
         if position > self._synced_position:
             self._synced_position = position
             self._kept.store(self._file, self._segment.first_offset, position, offset)

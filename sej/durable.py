@@ -84,7 +84,7 @@ class KeptPosition:
 
         Returns:
             The place; the beginning of the file if the record is damaged or of another file, as in a copy; None if
-            there is no record, as in a journal that an older version wrote.
+            the record is missing, as in a journal that an older version wrote.
         """
         data = self._read()
         if data is None:

@@ -126,7 +126,7 @@ class Lock:
         return self
 
     def _try(self, brief: bool) -> bool:
-        """Take the lock if nobody has it."""
+        """Take the lock if it is free."""
         while True:
             missing = self._written is not None and self._disk.status(self.path) is None
             file = self._file = self._disk.open(self.path, "append")

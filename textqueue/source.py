@@ -356,7 +356,7 @@ class Source:
             if ours and session.known:
                 self.chain.add(before, token, -1)
                 ledger.state(token)
-        end_lease(file)  # nobody is to wait for the medium
+        end_lease(file)  # other programs do not wait for the medium
         if doubt.names:
             sync_names(self.disk, self.home)
         file.sync()
