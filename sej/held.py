@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, require
-from sej.errors import InvalidMessageError, LeaseLostError
+from sej.errors import ClosedError, InvalidMessageError, LeaseLostError
 from sej.watch import Watch
 from sej.work import Item, WorkQueue
 
@@ -228,7 +228,7 @@ class HoldingQueue(WorkQueue):
         """Give everything back and stop watching."""
         try:
             for item in list(self._held):
-                with contextlib.suppress(LeaseLostError):
+                with contextlib.suppress(LeaseLostError, ClosedError):  # an interrupted done() may have ended it
                     item.give_back()
         finally:
             for watch in self._watched:

@@ -185,25 +185,29 @@ class Writer(Appender):
 
     def _find_end(self, first_offset: int, lock_timeout: float | None) -> End:
         """Take the lock and find the end; both again where an original unlinked the lock file meanwhile."""
-        while True:
-            self._lock.acquire(timeout=lock_timeout)
-            ours = journal_id(self._directory) is not None
-            finish_merge(self._directory)
-            finish_repair(self._directory)
-            sweep(self._directory)
-            with contextlib.suppress(LockLostError):
-                end = open_mended_end(self._directory, self._kept, self._lock, first_offset=first_offset, ours=ours)
-                try:
+        end: End | None = None
+        try:
+            while True:
+                self._lock.acquire(timeout=lock_timeout)
+                ours = journal_id(self._directory) is not None
+                finish_merge(self._directory)
+                finish_repair(self._directory)
+                sweep(self._directory)
+                with contextlib.suppress(LockLostError):
+                    end = open_mended_end(self._directory, self._kept, self._lock, first_offset=first_offset, ours=ours)
                     self.recovery = end.recovery or self.recovery
                     journal_id(self._directory, create=True)
                     if self._lock.original is None or self._lock.is_current():
                         return end
-                except BaseException:
-                    end.file.close()  # its lock must not live as long as the traceback
-                    raise
-                end.index_file.close()
-                end.file.close()
-            self._lock.release()
+                if end is not None:
+                    end.index_file.close()
+                    end.file.close()
+                    end = None
+                self._lock.release()
+        except BaseException:
+            if end is not None:
+                end.file.close()  # its lock must not live as long as the traceback
+            raise
 
     # --- appending
 

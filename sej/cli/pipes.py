@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -18,12 +18,15 @@ _left: Final = threading.Event()
 
 
 @contextmanager
-def until_reader_leaves() -> Iterator[None]:
+def until_reader_leaves(ask: Callable[[], object] | None = None) -> Iterator[None]:
     """A wait inside ends when nobody reads standard output any more, as the next write would.
 
     Without it ``sej tail -f DIR | head -1`` would wait for one more message after ``head`` is gone. It ends as by an
     interrupt, of which :func:`reader_left` says whose it was. Where standard output is no pipe, nothing is done; it is
     for the main thread alone.
+
+    Args:
+        ask: called instead of the interrupt, in another thread: for a wait that looks for a reason to stop.
     """
     try:
         fd = sys.stdout.fileno()
@@ -42,13 +45,27 @@ def until_reader_leaves() -> Iterator[None]:
         poll.poll()  # nothing was asked for, so only an error or a hang-up ends it
         if not over.is_set():
             _left.set()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            if ask is None:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            else:
+                ask()
 
+    ignored = ask is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a shell's background job
+    if ignored:
+        signal.signal(signal.SIGINT, _interrupt)
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
         over.set()
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _interrupt(*_: object) -> None:
+    """Handle SIGINT where it is ignored but for a reader that left."""
+    if _left.is_set():
+        raise KeyboardInterrupt
 
 
 def reader_left() -> bool:

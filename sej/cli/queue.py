@@ -248,10 +248,12 @@ def _until_sigterm() -> Iterator[_Stop]:
 
 @contextmanager
 def _until_reader_leaves() -> Iterator[_Stop]:
+    """The command ends between two items when nothing reads its output any more."""
     from sej.cli.pipes import until_reader_leaves
 
-    with until_reader_leaves() if threading.current_thread() is threading.main_thread() else nullcontext():
-        yield _Stop()
+    stop = _Stop()
+    with until_reader_leaves(stop.ask):
+        yield stop
 
 
 @queue.command

@@ -8,9 +8,11 @@ return within the call.
 
 import dis
 import fcntl
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -86,14 +88,20 @@ def _handlers(code: CodeType) -> dict[int, object]:
     return _tables[code]
 
 
+@cache
 def _next(code: CodeType, last: int) -> int:
     return next((step.offset for step in dis.get_instructions(code) if step.offset > last), last)
 
 
 def interrupt(step: Callable[[], object], place: int, kind: type[BaseException]) -> tuple[bool, BaseException | None]:
-    """Run a step and raise at its place-th place; whether it got so far, and what came out, with its traceback."""
+    """Run a step and raise at its place-th place; whether it got so far, and what came out, with its traceback.
+
+    The garbage collector is off meanwhile: it calls functions of other libraries, and swallows what they raise.
+    """
     tracer = _Tracer(place, kind)
     error: BaseException | None = None
+    collecting = gc.isenabled()
+    gc.disable()
     sys.settrace(tracer.trace)
     sys.setprofile(tracer.profile)
     try:
@@ -103,6 +111,8 @@ def interrupt(step: Callable[[], object], place: int, kind: type[BaseException])
     finally:
         sys.settrace(None)
         sys.setprofile(None)
+        if collecting:
+            gc.enable()
     return not tracer.left, error
 
 
