@@ -27,6 +27,13 @@ def pytest_configure() -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests share one session, so they share a worker too."""
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test of Spark without a Java fails in one sentence, not in a launcher's traceback."""
     if item.get_closest_marker("spark") is not None:

@@ -37,7 +37,7 @@ OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash"} | OF_TEXT_QUEUES
         (["tq", "next", "Q"], OF_TEXT_QUEUES),
         (["--help"], OF_PACKAGES),
     ],
-    ids=lambda words: " ".join(words),
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )
 def test_a_short_command_loads_nothing_heavy(words: list[str], allowed: set[str], tmp_path: Path) -> None:
     with library.Writer(tmp_path / "j") as writer:
