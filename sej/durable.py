@@ -219,10 +219,18 @@ def mend(file: File, data: bytes, position: int) -> bool:
 
     Returns:
         Whether something was written, so that the file is to be synced again and :func:`require_stored` to be asked.
+
+    Raises:
+        OSError: the medium refused them; no later opening is told of that.
     """
     if file.stored(len(data), position) == data:
         return False
-    file.rewrite(data, position)
+    try:
+        file.rewrite(data, position)
+    except OSError:
+        with Tolerated():
+            file.sync()  # btrfs reports the failure to the next sync, even in a process that opens the file later
+        raise
     return True
 
 

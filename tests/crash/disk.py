@@ -51,6 +51,7 @@ class _Node:
         self.holders: dict[object, bool] = {}
         self.mtime = 0
         self.errors = 0
+        self.told = True
         self.lost: set[int] = set()
 
     def apply(self, data: bytearray, write: tuple[int, bytes] | int) -> None:
@@ -412,7 +413,8 @@ class _OpenFile:
         self._writes = mode != "read"
         self._at = 0
         self._open = True
-        self._errors = disk.nodes[number].errors
+        node = disk.nodes[number]
+        self._errors = node.errors if node.told else node.errors - 1  # what nobody was told, the next one is
 
     @property
     def path(self) -> str:
@@ -465,7 +467,7 @@ class _OpenFile:
 
     def sync(self) -> None:
         if self._errors != self._node.errors:  # each descriptor that was open then is told once
-            self._errors = self._node.errors
+            self._errors, self._node.told = self._node.errors, True
             raise OSError(errno.EIO, "an earlier write could not be written back", self._path)
         if self._node.writes:
             self._disk._do("sync", self._number)
@@ -482,7 +484,12 @@ class _OpenFile:
     def lose(self) -> None:
         """A sync that fails takes the unsynced bytes with it, from the medium and not from what is seen."""
         self._disk._do("lose", self._number)
-        self._errors = self._node.errors
+        self._errors, self._node.told = self._node.errors, True
+
+    def refuse(self) -> None:
+        """A write past the cache that fails: as on btrfs, the next sync says so, even of a process that comes later."""
+        self._node.errors += 1
+        self._node.told = False
 
     def size(self) -> int:
         return self.status().size
@@ -627,7 +634,12 @@ class _FaultyFile:
         return None if self._disk.blind else self._inner.stored(size, position)
 
     def rewrite(self, data: bytes, position: int) -> None:
-        self._disk.before("write_at", self._inner, data)
+        try:
+            self._disk.before("write_at", self._inner, data)
+        except OSError:
+            if isinstance(self._inner, _OpenFile):
+                self._inner.refuse()
+            raise
         self._inner.rewrite(data, position)
 
     def sync(self) -> None:

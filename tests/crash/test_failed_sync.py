@@ -206,14 +206,15 @@ CASES = {
 }
 
 
-class FaultySyncs(FaultyDisk):
-    """Fails the k-th sync of a file, and counts nothing else."""
+class FaultyOnly(FaultyDisk):
+    """Fails the k-th call of one verb, and counts nothing else."""
 
-    def __init__(self, inner: Disk, fail_at: int) -> None:
-        super().__init__(inner, fail_at, "sync-loses")
+    def __init__(self, inner: Disk, verb: str, fail_at: int) -> None:
+        super().__init__(inner, fail_at)
+        self.verb = verb
 
     def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
-        if verb == "sync":
+        if verb == self.verb:
             super().before(verb, file, data)
 
 
@@ -247,7 +248,7 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
         for j in itertools.count(1):
             inner = CrashDisk()
             said: list[Any] = []
-            first, second = FaultySyncs(inner, k), FaultySyncs(inner, j)
+            first, second = FaultyOnly(inner, "sync", k), FaultyOnly(inner, "sync", j)
             run(case.work, first, 1, said)
             if first.failed is None:
                 assert fired > 4
@@ -258,6 +259,26 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
                 break
             fired += 1
             run(case.work, inner, 3, said)
+            case.judge(inner.crash(), said)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rewrite_that_fails_does_not_hinder_the_opening_after_it(name: str) -> None:
+    case, fired = CASES[name], 0
+    for k in itertools.count(1):
+        for j in itertools.count(1):
+            inner = CrashDisk()
+            said: list[Any] = []
+            first, second = FaultyOnly(inner, "sync", k), FaultyOnly(inner, "write_at", j)
+            run(case.work, first, 1, said)
+            if first.failed is None:
+                assert fired
+                return
+            run(case.work, second, 2, said)
+            if second.failed is None:
+                break
+            fired += 1
+            said.extend(case.work(inner, 3))
             case.judge(inner.crash(), said)
 
 

@@ -18,7 +18,7 @@ from kestrel import segmented
 from kestrel.errors import KestrelError
 from sej.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.crash.test_failed_sync import FaultySyncs
+from tests.crash.test_failed_sync import FaultyOnly
 
 Work = Callable[[Disk, int], Iterator[tuple[str, Any]]]
 """One process: opens, works, and yields what is acknowledged. Raises where the disk does."""
@@ -206,7 +206,7 @@ def test_what_is_acknowledged_after_a_failed_sync_is_on_the_medium(name: str, fa
     for k in itertools.count(1):
         inner = CrashDisk()
         said: list[tuple[str, Any]] = []
-        first = FaultySyncs(inner, k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
+        first = FaultyOnly(inner, "sync", k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
         run(case.work, first, 1, said)
         run(case.work, inner, 2, said)
         case.judge(inner.crash(), said)
@@ -223,7 +223,7 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
         for j in itertools.count(1):
             inner = CrashDisk()
             said: list[tuple[str, Any]] = []
-            first, second = FaultySyncs(inner, k), FaultySyncs(inner, j)
+            first, second = FaultyOnly(inner, "sync", k), FaultyOnly(inner, "sync", j)
             run(case.work, first, 1, said)
             if first.failed is None:
                 assert fired
@@ -310,7 +310,7 @@ def messages() -> Iterable[Messages]:
 def test_an_import_that_is_finished_by_a_second_call_is_on_the_medium(fault: Fault) -> None:
     for k in itertools.count(1):
         inner = CrashDisk()
-        first = FaultySyncs(inner, k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
+        first = FaultyOnly(inner, "sync", k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
         ticks = itertools.count(1_500_000_000_000)
         try:
             kestrel.import_("/q", "cars", messages(), disk=first, now_ms=lambda: next(ticks))  # noqa: B023
@@ -328,7 +328,7 @@ def test_an_export_that_is_finished_by_a_second_call_is_on_the_medium() -> None:
         inner = CrashDisk()
         with opened(inner, 1) as queue:
             queue.put_many(value(1, n) for n in range(3))
-        first = FaultySyncs(inner, k)
+        first = FaultyOnly(inner, "sync", k)
         moved = False
         for disk in (first, inner):
             with contextlib.suppress(KestrelError, OSError, sej.SejError):

@@ -136,6 +136,16 @@ def test_a_medium_that_keeps_nothing_is_an_error() -> None:
         renew(HookedDisk(forgets, disk), file, 512, 516)
 
 
+def test_a_rewrite_that_fails_does_not_fail_the_next_opening() -> None:
+    disk, file = lossy(b"x" * 512, b"lost")
+    refusing = FaultyDisk(disk, 2)
+    with pytest.raises(OSError, match="injected"):
+        renew(refusing, file, 512, 516)
+    assert refusing.failed == "write_at"
+    renew(disk, disk.open("/f", "append"), 512, 516)
+    assert disk.crash().files()["/f"] == b"x" * 512 + b"lost"
+
+
 def test_the_real_disk_reads_and_writes_past_the_cache(tmp_path: Path) -> None:
     data = os.urandom(10_000)
     make(tmp_path / "f", data).close()

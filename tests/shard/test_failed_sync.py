@@ -13,7 +13,7 @@ from sej.disk import OsDisk
 from shard.copying import copy
 from shard.plans import Plan, load_plan, make_plan, save_plan, staging
 from tests.crash.disk import CrashDisk
-from tests.crash.test_failed_sync import FaultySyncs
+from tests.crash.test_failed_sync import FaultyOnly
 
 
 def plan_of(target: shard.Path, disk: CrashDisk) -> Plan:
@@ -29,7 +29,7 @@ def test_a_copy_that_is_finished_by_a_second_run_is_on_the_medium() -> None:
         with shard.Writer(source, disk=inner) as writer:
             writer.append_many([b"%d" % n for n in range(40)], [b"key %d" % n for n in range(40)])
         save_plan(make_plan(source, inner), target, inner)
-        first = FaultySyncs(inner, k)
+        first = FaultyOnly(inner, "sync", k)
         with contextlib.suppress(OSError, sej.SejError):
             copy(plan_of(target, inner), source, target, None, lambda *_: None, first)
         for node in inner.nodes.values():

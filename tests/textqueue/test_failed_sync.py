@@ -16,7 +16,7 @@ import pytest
 import sej
 from sej.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, LostName
-from tests.crash.test_failed_sync import FaultySyncs
+from tests.crash.test_failed_sync import FaultyOnly
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
 
 PATH = "/q/jobs.tq"
@@ -128,7 +128,7 @@ def test_what_is_acknowledged_after_a_failed_sync_is_on_the_medium(name: str, fa
     work, said = CASES[name], 0
     for k in itertools.count(1):
         disk = made()
-        first = FaultySyncs(disk, k) if fault == "sync-loses" else FaultyDisk(disk, k, fault)
+        first = FaultyOnly(disk, "sync", k) if fault == "sync-loses" else FaultyDisk(disk, k, fault)
         run(work, first, disk, 1)
         said += run(work, disk, disk, 2)
         if first.calls < k:
@@ -142,7 +142,7 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
     for k in itertools.count(1):
         for j in itertools.count(1):
             disk = made()
-            first, second = FaultySyncs(disk, k), FaultySyncs(disk, j)
+            first, second = FaultyOnly(disk, "sync", k), FaultyOnly(disk, "sync", j)
             run(work, first, disk, 1)
             run(work, second, disk, 2)
             more = first.failed is not None
@@ -189,7 +189,7 @@ def test_a_drain_repeats_and_loses_nothing_after_a_failed_call(fault: Fault) -> 
         file.write(b"-a\n-b\n-c\n")
         file.sync()
         file.close()
-        first = FaultySyncs(disk, k) if fault == "sync-loses" else FaultyDisk(disk, k, fault)
+        first = FaultyOnly(disk, "sync", k) if fault == "sync-loses" else FaultyDisk(disk, k, fault)
         with contextlib.suppress(OSError, sej.SejError):
             drain(first)
         ended(disk)
