@@ -11,7 +11,7 @@ PACKAGES = ("sej", "shard", "hub", "textqueue", "kestrel", "pipeline")
 
 
 def extensions() -> list[Extension]:
-    """One extension for each `.pyx` file, named by its place: `sej/_codec_c.pyx` is `sej._codec_c`."""
+    """One extension for each `.pyx` file, named by its place: `sej/codec/_codec_c.pyx` is `sej.codec._codec_c`."""
     sources = sorted(path for package in PACKAGES for path in Path(package).rglob("*.pyx"))
     return [Extension(".".join(path.with_suffix("").parts), [path.as_posix()], optional=True) for path in sources]
 

@@ -131,7 +131,7 @@ def _appending(root: Path) -> list[Row]:
 
 def _without_index(many: Callable[[], float]) -> Callable[[], float]:
     """The same writer, but a block that is full is forgotten: no checksum, no entry."""
-    from sej.writer import Writer
+    from sej.writing.writer import Writer
 
     def forget(writer: Writer) -> None:
         writer._buffer.clear()

@@ -45,7 +45,7 @@ def _reading(root: Path) -> list[Row]:
     from kestrel.codec import addx
     from kestrel.segmented.codec import encode_put
     from kestrel.segmented.format import WRITER_MAGIC
-    from sej import _codec_py as reference
+    from sej.codec import reference as reference
 
     journal, writer, segment = root / "cars", root / "jobs.1", root / "segment"
     journal.write_bytes(addx(VALUE, 1_475_195_912_693) * READ_COUNT)

@@ -21,7 +21,7 @@ from typing import Any
 import sej
 from benchmarks.measure import Row, interleaved, row, timed
 from benchmarks.queue_peers import BATCH, PEERS, VALUE
-from sej.watch import Watch
+from sej.system.watch import Watch
 
 READY = 1_000
 PROCESSES = (1, 2, 4, 8)

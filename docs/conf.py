@@ -58,7 +58,7 @@ PACKAGES = ["sej", "shard", "hub", "textqueue", "kestrel", "kestrel.segmented", 
 
 
 def _public_names() -> dict[str, str]:
-    """Where a name is defined → where the reference has it: `sej.writer.Writer` → `sej.Writer`."""
+    """Where a name is defined → where the reference has it: `sej.writing.writer.Writer` → `sej.Writer`."""
     found = {}
     with mock(autodoc_mock_imports):
         for package in PACKAGES:

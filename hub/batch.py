@@ -10,10 +10,10 @@ from typing import Protocol
 
 from hub.errors import GapError
 from sej.codec import decode_many, encode, measure
+from sej.codec.format import MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 from sej.errors import DecodeError, InvalidMessageError
-from sej.format import MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 from sej.message import Message
-from sej.writer import Writer
+from sej.writing.writer import Writer
 
 __all__ = ["Batch", "Encoded", "Messages"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hub.errors import ConflictError
 from hub.naming import Source
-from sej.cursor import Cursor
-from sej.directory import Directory
 from sej.errors import OffsetTooSmallError
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
 from sej.message import Message
 
 __all__ = ["compare"]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from hub.errors import DiskLowError, QuotaError
 from hub.naming import find_sources, source_path
-from sej.disk import Disk
-from sej.journal import Journal
+from sej.journal.view import Journal
+from sej.system.disk import Disk
 
 __all__ = ["Limits"]
 

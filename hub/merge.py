@@ -27,12 +27,12 @@ from hub.ordering import Merger
 from hub.slot import SAMPLES, Slot, weigh
 from hub.vector import Vector
 from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, refuse_pickling, require
-from sej.directory import check_name
-from sej.disk import OS, Disk
 from sej.errors import ClosedError, SejError
+from sej.journal.directory import check_name
+from sej.journal.segment import CHUNK_BYTES
 from sej.message import Message
-from sej.segment import CHUNK_BYTES
-from sej.watch import Watch, wait_any
+from sej.system.disk import OS, Disk
+from sej.system.watch import Watch, wait_any
 
 __all__ = ["Merge"]
 

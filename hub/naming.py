@@ -11,8 +11,8 @@ import os
 import re
 from typing import Final, NamedTuple, Self
 
-from sej.disk import OS, Disk
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
+from sej.system.disk import OS, Disk
 
 __all__ = [
     "MARKER",

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from hub.naming import Source, find_sources, require_root, source_path
 from sej.checks import DISK, PATH, require
-from sej.disk import OS, Disk
 from sej.errors import SejError
-from sej.journal import Journal
+from sej.journal.view import Journal
+from sej.system.disk import OS, Disk
 
 __all__ = ["JournalStats", "stats"]
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from hub.naming import Source
 from sej.errors import ClosedError, SejError, WriterFailedError
-from sej.writer import Writer
+from sej.writing.writer import Writer
 
 __all__ = ["Entry", "WriterPool"]
 

@@ -1,6 +1,7 @@
 """One directory of a merge: its cursor, its share of the memory, and whether it is still the same directory.
 
-What it relies on: a :class:`~sej.cursor.Cursor`, and what tells a directory that was made anew (:mod:`hub.naming`).
+What it relies on: a :class:`~sej.journal.cursor.Cursor`, and what tells a directory that was made anew
+(:mod:`hub.naming`).
 
 What it promises: no message of a journal that took the place of another one, and batches within the share of memory.
 """
@@ -10,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from hub.naming import Made, Source, source_path
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import Disk
 from sej.errors import SejError
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
 from sej.message import Message
-from sej.watch import Watch
+from sej.system.disk import Disk
+from sej.system.watch import Watch
 
 __all__ = ["SAMPLES", "Slot", "weigh"]
 

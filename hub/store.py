@@ -26,15 +26,16 @@ from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, source_path
 from hub.pool import WriterPool
 from sej.checks import COUNT, DISK, FLAG, OFFSET, PATH, POSITIVE, a, optional, refuse_pickling, require
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import OS, Disk
+from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import DecodeError, InvalidMessageError, LockedError, NotAJournalError, SejError, WriterFailedError
-from sej.format import MAX_OFFSET, OVERHEAD_SIZE
-from sej.journal import Journal, Tail
-from sej.medium import sync_up_to
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.medium import sync_up_to
+from sej.journal.view import Journal
 from sej.message import Message
-from sej.writer import Writer
+from sej.system.disk import OS, Disk
+from sej.writing.writer import Writer
 
 __all__ = ["MIN_FREE_BYTES", "Store"]
 

@@ -1,6 +1,6 @@
 """What a merge remembers: the next offset of every directory, in one file that is old or new, never half.
 
-``.merge/NAME.json`` in the root is JSON with a checksum in front (:mod:`sej.sealed`). It holds the offsets by
+``.merge/NAME.json`` in the root is JSON with a checksum in front (:mod:`sej.system.sealed`). It holds the offsets by
 directory name, and the identity of the journal in which each one counts, where the journal has one: a directory that
 was made anew under the old name is refused, not read on in its midst. ``.merge/NAME.lck`` lets one merge at a time be
 the reader of that name. The file is the truth. Each directory's own ``ofs/NAME.ofs`` follows behind it, so that
@@ -15,16 +15,16 @@ from typing import Final, NamedTuple
 
 from hub.errors import HubError
 from hub.naming import Source, source_path
-from sej.directory import Directory, check_name
-from sej.disk import Disk, read_small, replace_file
+from sej.codec.format import MAX_OFFSET
 from sej.errors import SejError
-from sej.format import MAX_OFFSET
-from sej.journal import Tail
-from sej.locks import Lock
-from sej.medium import sync_up_to
-from sej.offset import Offset, read_offset
-from sej.opening import journal_id
-from sej.sealed import seal, unseal, whole
+from sej.journal.directory import Directory, check_name
+from sej.journal.end import Tail
+from sej.journal.identity import journal_id
+from sej.journal.medium import sync_up_to
+from sej.reading.offset import Offset, read_offset
+from sej.system.disk import Disk, read_small, replace_file
+from sej.system.locks import Lock
+from sej.system.sealed import seal, unseal, whole
 
 __all__ = ["Kept", "Vector", "read_vector"]
 

@@ -20,8 +20,8 @@ from kestrel.queue import Queue
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from sej.checks import SECONDS, optional, options_of, refuse_unknown
-from sej.held import HeldItem, HoldingQueue
-from sej.work import Stats, Wishes, WorkQueue, require_known
+from sej.queue.held import HeldItem, HoldingQueue
+from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
 
 __all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
 

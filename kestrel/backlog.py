@@ -19,7 +19,7 @@ from kestrel.format import ADD_XID, ADDX_HEAD
 from kestrel.journal import Dialect, open_file, read_operations
 from kestrel.replay import Entry, Item
 from kestrel.storage import Piece, Storage
-from sej.disk import OS, Disk, File
+from sej.system.disk import OS, Disk, File
 
 __all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog", "Row", "row_of"]
 

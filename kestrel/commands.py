@@ -18,7 +18,7 @@ from kestrel.journal import read_journal
 from kestrel.replay import replay
 from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.transfer import MessageLike, Moved, WriterLike
-from sej.disk import OS
+from sej.system.disk import OS
 
 __all__ = ["JournalsLike", "app", "dump", "export", "import_", "pack", "state"]
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from kestrel.errors import BadNameError, MissingError
 from sej.checks import COUNT, DISK, PATH, SECONDS, TEXT, optional
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = [
     "KEPT",

@@ -16,7 +16,7 @@ from kestrel.errors import DamageError, MissingError
 from kestrel.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
 from sej.checks import COUNT, DISK, PATH, one_of, optional
 from sej.checks import require as given
-from sej.disk import OS, Disk, File
+from sej.system.disk import OS, Disk, File
 
 __all__ = ["DIALECT", "Dialect", "open_file", "read_journal", "read_operations"]
 

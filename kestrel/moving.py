@@ -27,9 +27,9 @@ from kestrel.storage import Storage
 from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, compare, export_rows, fields_of, row_of
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, with_methods
 from sej.checks import require as given
-from sej.disk import OS, Disk, read_small, replace_file
-from sej.durable import renew
-from sej.sealed import seal, unseal
+from sej.system.disk import OS, Disk, read_small, replace_file
+from sej.system.durable import renew
+from sej.system.sealed import seal, unseal
 
 __all__ = ["export", "import_"]
 

@@ -28,7 +28,7 @@ from kestrel.replay import Entry, Item
 from kestrel.storage import Storage
 from kestrel.syncing import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = ["Counters", "Opened", "Sink"]
 

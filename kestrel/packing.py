@@ -27,7 +27,7 @@ from kestrel.journal import DIALECT, Dialect, read_journal
 from kestrel.replay import Entry, Item, Machine
 from kestrel.storage import Piece, Storage
 from sej.checks import CALLABLE
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = ["Checkpoint", "dump", "load", "pack", "packed", "wall_clock_ms"]
 

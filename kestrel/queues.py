@@ -18,7 +18,7 @@ from kestrel.errors import FullError, ShutError, TooLargeError
 from kestrel.files import check_name, queue_names
 from kestrel.queue import Queue
 from sej.checks import DISK, PATH, a, optional, options_of, refuse_unknown, require
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = ["Queues"]
 

@@ -1,8 +1,8 @@
 """Which bytes of a queue's files are on the medium, and writing again those of which that is not known.
 
-``sej.disk`` and ``sej.durable`` say why a sync that succeeds proves nothing of bytes that were written before the file
-was opened. The kept position is stored in ``<queue>~~durable``. It names one file by its inode and first bytes, and
-covers every older one too, because a file is synced before its successor is made:
+``sej.system.disk`` and ``sej.system.durable`` say why a sync that succeeds proves nothing of bytes that were written
+before the file was opened. The kept position is stored in ``<queue>~~durable``. It names one file by its inode and
+first bytes, and covers every older one too, because a file is synced before its successor is made:
 
 ===============================  ==================================================
 the files, oldest first          on the medium
@@ -24,8 +24,8 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from sej.disk import Disk, File
-from sej.durable import KeptPosition, renew
+from sej.system.disk import Disk, File
+from sej.system.durable import KeptPosition, renew
 
 __all__ = ["Renewing"]
 

@@ -31,7 +31,7 @@ from kestrel.format import (
     UNREMOVE,
 )
 from kestrel.journal import DIALECT, Dialect, read_journal
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = ["Entry", "Item", "Machine", "State", "Store", "next_xid", "read_part", "replay"]
 

@@ -26,9 +26,9 @@ from kestrel.files import KEPT, Listing, check_name, durable_path, join, list_pa
 from kestrel.fuse import Fuse
 from kestrel.renewing import Renewing
 from kestrel.syncing import Sync, Syncer
-from sej.disk import Disk, File
 from sej.errors import ClosedError, LockedError, LockLostError
-from sej.locks import Lock
+from sej.system.disk import Disk, File
+from sej.system.locks import Lock
 
 __all__ = ["Piece", "Storage", "keep_tail", "take_lock"]
 

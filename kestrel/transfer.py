@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import Damage, MoveError
 from kestrel.replay import Item
-from sej.disk import Disk, read_small, replace_file
-from sej.sealed import seal, unseal, whole
+from sej.system.disk import Disk, read_small, replace_file
+from sej.system.sealed import seal, unseal, whole
 
 __all__ = [
     "BATCH",

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.places import Origin
 from sej.codec import Columns
-from sej.format import NO_TIMESTAMP
+from sej.codec.format import NO_TIMESTAMP
 
 __all__ = ["Batches"]
 

@@ -25,15 +25,15 @@ from typing import Any, Final, NamedTuple
 from pipeline.options import OptionError
 from pipeline.staging import Rows, decided, forget, renumbered, sweep
 from pipeline.target import Target
-from sej.batches import Batches
-from sej.disk import OS, read_small, replace_file
 from sej.errors import CorruptionError
-from sej.journal import Journal
-from sej.locks import Lock
-from sej.maintenance import Retention, clean
-from sej.offset import kept_offsets
-from sej.sealed import seal, unseal, whole
-from sej.writer import Writer
+from sej.journal.kept_offsets import kept_offsets
+from sej.journal.retention import Retention, clean
+from sej.journal.view import Journal
+from sej.system.disk import OS, read_small, replace_file
+from sej.system.locks import Lock
+from sej.system.sealed import seal, unseal, whole
+from sej.writing.exactly_once import Batches
+from sej.writing.writer import Writer
 
 __all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "is_decided", "wrote"]
 

@@ -18,8 +18,8 @@ from hub.naming import find_sources, is_root
 from pipeline.counted import local_path
 from pipeline.options import OptionError
 from pipeline.places import Origin
-from sej.disk import OS
 from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.system.disk import OS
 from shard.name_format import RECORDS_DIR
 from shard.names import split_name
 

@@ -12,13 +12,14 @@ from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from pipeline.places import Origin, Slice
-from sej.cursor import Cursor
-from sej.directory import Directory, Segment, containing
-from sej.disk import OS
-from sej.gaps import read_gaps
-from sej.index import IndexFile
-from sej.journal import Journal, Tail
-from sej.segment import Place
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory, Segment, containing
+from sej.journal.end import Tail
+from sej.journal.gaps import read_gaps
+from sej.journal.index import IndexFile
+from sej.journal.segment import Place
+from sej.journal.view import Journal
+from sej.system.disk import OS
 
 __all__ = ["Extent"]
 

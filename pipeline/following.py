@@ -14,12 +14,12 @@ from typing import Final, Literal
 
 from pipeline.extents import Extent
 from pipeline.places import Origin
-from sej.directory import Directory
-from sej.disk import OS, Status
 from sej.errors import JournalNotFoundError, NotAJournalError
-from sej.journal import Tail
-from sej.opening import journal_id
-from sej.segment import Place
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.identity import journal_id
+from sej.journal.segment import Place
+from sej.system.disk import OS, Status
 
 __all__ = ["Follower", "Root"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from sej.errors import LockedError
-from sej.locks import Lock
+from sej.system.locks import Lock
 
 __all__ = ["look"]
 

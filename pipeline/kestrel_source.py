@@ -33,8 +33,8 @@ from pipeline.discovery import paths_of
 from pipeline.options import KESTREL_READ, OptionError, parse
 from pipeline.rows import RowReader
 from pipeline.schema import check_projection
-from sej.disk import OS
 from sej.errors import CorruptionError
+from sej.system.disk import OS
 
 __all__ = ["KestrelSource", "Kind", "kind_of", "rows_of"]
 

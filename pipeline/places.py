@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sej.segment import Place
+from sej.journal.segment import Place
 
 __all__ = ["Origin", "Slice"]
 

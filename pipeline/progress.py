@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 
 from sej.errors import ClosedError, JournalNotFoundError, LockLostError, OffsetBeyondEndError, SejError
-from sej.offset import Offset
+from sej.reading.offset import Offset
 
 __all__ = ["Progress"]
 

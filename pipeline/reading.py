@@ -21,11 +21,11 @@ from pipeline.options import Options
 from pipeline.places import Slice
 from pipeline.remote import Remote
 from sej.codec import Columns
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import OS
 from sej.errors import OffsetTooSmallError, SejError, TruncatedError
-from sej.gaps import Gap
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.journal.gaps import Gap
+from sej.system.disk import OS
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "How", "how", "read"]
 

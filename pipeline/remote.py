@@ -17,8 +17,8 @@ from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
 from pipeline.places import Origin, Slice
 from sej.codec import Columns, columns
+from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import JournalNotFoundError
-from sej.format import OFFSET, OFFSET_SIZE
 from shard.names import split_name
 
 if TYPE_CHECKING:

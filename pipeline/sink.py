@@ -22,7 +22,7 @@ from pipeline.options import OptionError, Options
 from pipeline.schema import COLUMNS
 from pipeline.staging import Owner, Rows, Stage, forget
 from pipeline.target import Target
-from sej.directory import check_name
+from sej.journal.directory import check_name
 from shard.routing import group
 
 if TYPE_CHECKING:

@@ -28,11 +28,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sej.codec import Buffer
-from sej.disk import OS, read_small
+from sej.codec.format import HEAD_SIZE, OFFSET_SIZE
 from sej.errors import CorruptionError
-from sej.format import HEAD_SIZE, OFFSET_SIZE
-from sej.locks import process_start
-from sej.sealed import seal, unseal, whole
+from sej.system.disk import OS, read_small
+from sej.system.locks import process_start
+from sej.system.sealed import seal, unseal, whole
 
 __all__ = ["Owner", "Rows", "Stage", "decided", "forget", "renumbered", "sweep"]
 

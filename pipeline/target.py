@@ -6,10 +6,10 @@ import os
 from typing import NamedTuple
 
 from pipeline.options import OptionError, Options
-from sej.directory import Directory
-from sej.disk import OS
 from sej.errors import NotAJournalError
-from sej.writer import Writer
+from sej.journal.directory import Directory
+from sej.system.disk import OS
+from sej.writing.writer import Writer
 from shard.names import Path
 from shard.records import Records
 

@@ -31,10 +31,10 @@ from pipeline.discovery import paths_of
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.rows import RowReader
 from pipeline.schema import check_projection
-from sej.disk import OS, read_small, replace_file
 from sej.errors import CorruptionError
-from sej.locks import Lock
-from sej.sealed import seal, unseal, whole
+from sej.system.disk import OS, read_small, replace_file
+from sej.system.locks import Lock
+from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.beside import home
 from textqueue.files import is_special

@@ -9,9 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sej.backends import open_queue
-    from sej.consumer import Consumer
-    from sej.dead import DeadLetter, dead_letters
     from sej.errors import (
         BadOffsetFileError,
         BatchConflictError,
@@ -38,24 +35,27 @@ if TYPE_CHECKING:
         UnsupportedError,
         WriterFailedError,
     )
-    from sej.gaps import Gap
-    from sej.journal import Journal
-    from sej.maintenance import Retention
+    from sej.journal.gaps import Gap
+    from sej.journal.recovery import Recovery
+    from sej.journal.repair import Repair
+    from sej.journal.retention import Retention
+    from sej.journal.verify import Problem
+    from sej.journal.view import Journal
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
-    from sej.offset import Offset, read_offset
-    from sej.queue_adapter import AsyncQueue, QueueAdapter
-    from sej.recovery import Recovery
-    from sej.repair import Repair
-    from sej.scanner import Scanner
-    from sej.shared_writer import SharedWriter
-    from sej.verify import Problem
-    from sej.work import Item, Stats, WorkQueue
-    from sej.writer import Writer
+    from sej.queue.adapter import AsyncQueue, QueueAdapter
+    from sej.queue.backends import open_queue
+    from sej.queue.interface import Item, Stats, WorkQueue
+    from sej.reading.consumer import Consumer
+    from sej.reading.dead_letters import DeadLetter, dead_letters
+    from sej.reading.offset import Offset, read_offset
+    from sej.reading.scanner import Scanner
+    from sej.writing.shared_writer import SharedWriter
+    from sej.writing.writer import Writer
 
 _HOME = {
-    "sej.backends": ("open_queue",),
-    "sej.consumer": ("Consumer",),
-    "sej.dead": ("DeadLetter", "dead_letters"),
+    "sej.queue.backends": ("open_queue",),
+    "sej.reading.consumer": ("Consumer",),
+    "sej.reading.dead_letters": ("DeadLetter", "dead_letters"),
     "sej.errors": (
         "BadOffsetFileError", "BatchConflictError", "ClosedError", "CorruptionError", "DecodeError",
         "FileTypeError", "InvalidMessageError", "InvalidNameError", "JournalNotFoundError", "LeaseLostError",
@@ -64,19 +64,19 @@ _HOME = {
         "SejError",
         "TruncatedError", "UnsupportedError", "WriterFailedError",
     ),
-    "sej.gaps": ("Gap",),
-    "sej.journal": ("Journal",),
-    "sej.maintenance": ("Retention",),
+    "sej.journal.gaps": ("Gap",),
+    "sej.journal.view": ("Journal",),
+    "sej.journal.retention": ("Retention",),
     "sej.message": ("FIRST", "LAST", "NO_TIMESTAMP", "Message"),
-    "sej.offset": ("Offset", "read_offset"),
-    "sej.queue_adapter": ("AsyncQueue", "QueueAdapter"),
-    "sej.recovery": ("Recovery",),
-    "sej.repair": ("Repair",),
-    "sej.scanner": ("Scanner",),
-    "sej.shared_writer": ("SharedWriter",),
-    "sej.verify": ("Problem",),
-    "sej.work": ("Item", "Stats", "WorkQueue"),
-    "sej.writer": ("Writer",),
+    "sej.reading.offset": ("Offset", "read_offset"),
+    "sej.queue.adapter": ("AsyncQueue", "QueueAdapter"),
+    "sej.journal.recovery": ("Recovery",),
+    "sej.journal.repair": ("Repair",),
+    "sej.reading.scanner": ("Scanner",),
+    "sej.writing.shared_writer": ("SharedWriter",),
+    "sej.journal.verify": ("Problem",),
+    "sej.queue.interface": ("Item", "Stats", "WorkQueue"),
+    "sej.writing.writer": ("Writer",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -23,8 +23,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-import sej.scanner
-import sej.writer
+import sej.reading.scanner
+import sej.writing.writer
 from sej.checks import PATH, options_of, refuse_pickling, refuse_unknown
 from sej.errors import ClosedError
 from sej.message import FIRST, BytesLike, Message, Start
@@ -44,8 +44,8 @@ class Scanner:
         self, path: str | os.PathLike[str], offset: int | Start = FIRST, timeout: float | None = 0.0, **options: Any
     ) -> None:
         """Open a journal for reading; see :class:`sej.Scanner` for arguments and errors."""
-        refuse_unknown("a scanner", options, options_of(sej.scanner.Scanner.__init__))
-        self.scanner = sej.scanner.Scanner(path, offset, timeout, **options)
+        refuse_unknown("a scanner", options, options_of(sej.reading.scanner.Scanner.__init__))
+        self.scanner = sej.reading.scanner.Scanner(path, offset, timeout, **options)
 
     async def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
         """As :meth:`sej.Scanner.read`. When it is cancelled, what was read meanwhile comes with the next read."""
@@ -105,10 +105,10 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Name a journal; it is opened by ``async with`` or :meth:`open`. Options as of :class:`sej.Writer`."""
         PATH("path", path)
-        sej.writer.check_options(**options)
+        sej.writing.writer.check_options(**options)
         self._path = path
         self._options = options
-        self._writer: sej.writer.Writer | None = None
+        self._writer: sej.writing.writer.Writer | None = None
         self._waiting: list[_Waiting] = []
         self._sent: asyncio.Future[None] | None = None
         """Done when nothing waits any more; None: nothing does."""
@@ -117,8 +117,8 @@ class Writer:
         """Open the journal; see :class:`sej.Writer` for errors. When it is cancelled, nothing stays open."""
         wanted = True
 
-        def work() -> sej.writer.Writer:
-            writer = sej.writer.Writer(self._path, **self._options)
+        def work() -> sej.writing.writer.Writer:
+            writer = sej.writing.writer.Writer(self._path, **self._options)
             if not wanted:
                 writer.close()
             return writer
@@ -133,7 +133,7 @@ class Writer:
         return self
 
     @property
-    def writer(self) -> sej.writer.Writer:
+    def writer(self) -> sej.writing.writer.Writer:
         """The writer below.
 
         Raises:
@@ -222,7 +222,7 @@ class Writer:
             self._sent = None
 
 
-def _close_again(opening: asyncio.Future[sej.writer.Writer]) -> None:
+def _close_again(opening: asyncio.Future[sej.writing.writer.Writer]) -> None:
     """The thread had opened a writer when it was said that nobody waits for it."""
     if opening.exception() is None:
         opening.result().close()

@@ -19,8 +19,7 @@ from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Final, NoReturn
 
-from sej.format import MAX_OFFSET
-from sej.message import Start
+from sej.message import MAX_OFFSET, Start
 
 __all__ = [
     "ANY_SECONDS",
@@ -244,7 +243,7 @@ def with_methods(what: str, *methods: str) -> Rule:
 
 
 DISK: Final = with_methods("a disk", "open", "status", "rename")
-"""What stands in for :data:`sej.disk.OS`."""
+"""What stands in for :data:`sej.system.disk.OS`."""
 
 
 def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:

@@ -6,9 +6,12 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final, NamedTuple
 
-from sej.format import NO_TIMESTAMP
+__all__ = ["FIRST", "LAST", "MAX_OFFSET", "NO_TIMESTAMP", "BytesLike", "Message", "Start"]
 
-__all__ = ["FIRST", "LAST", "NO_TIMESTAMP", "BytesLike", "Message", "Start"]
+MAX_OFFSET: Final = 2**63 - 1
+"""Offsets above fit the field, but not the signed integers of the programs around it."""
+NO_TIMESTAMP: Final = -(2**63)
+"""The timestamp of a message without a time: the original's zero time."""
 
 BytesLike = bytes | bytearray | memoryview
 """What may be given for bytes."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence, Sized
 from xxhash import xxh64_intdigest
 
 from sej.codec import Buffer, Run, encode
+from sej.codec.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
-from sej.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP, OVERHEAD_SIZE
 from shard.name_format import HASH_SEED
 
 __all__ = ["Parts", "check_counts", "check_message", "check_number", "group"]

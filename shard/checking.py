@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 from sej.checks import DISK, PATH, one_of, optional, require
-from sej.directory import Directory
-from sej.disk import OS, Disk
 from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError
+from sej.journal.directory import Directory
+from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
 from shard.names import Path, split_name
 from shard.records import read_record

@@ -1,8 +1,8 @@
 """One shard that a worker holds: the reader's lock and offset, the place reached, failures and their consequences.
 
 The lock is the reader's own, ``ofs/NAME.lck``: whoever holds it is the one reader of that name in this shard, be it a
-worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` (:mod:`sej.tries`) is the consumer's note of the
-message in hand: whoever finds one gives up on a message that ended too many processes.
+worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) is the consumer's note
+of the message in hand: whoever finds one gives up on a message that ended too many processes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sej.dead import append_dead_letter, source_of
-from sej.directory import Directory
-from sej.disk import Disk
 from sej.errors import LockLostError, RetriesExhaustedError
+from sej.journal.directory import Directory
 from sej.message import Message, Start
-from sej.offset import Offset
-from sej.tries import Tries
+from sej.reading.attempts import Tries
+from sej.reading.dead_letters import append_dead_letter, source_of
+from sej.reading.offset import Offset
+from sej.system.disk import Disk
 
 __all__ = ["COMMIT_MESSAGES", "Claim", "Handler", "Terms"]
 

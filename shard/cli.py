@@ -14,7 +14,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.programs import require_program
 from sej.cli.progress import progress_bar
-from sej.journal import Journal
+from sej.journal.view import Journal
 from sej.message import Message
 from shard.checking import check as check_root
 from shard.lagging import lag

@@ -6,13 +6,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sej.directory import Directory
-from sej.disk import Disk
 from sej.errors import CorruptionError
-from sej.journal import Journal
-from sej.medium import sync_up_to
+from sej.journal.directory import Directory
+from sej.journal.medium import sync_up_to
+from sej.journal.view import Journal
 from sej.message import Message
-from sej.scanner import Scanner
+from sej.reading.scanner import Scanner
+from sej.system.disk import Disk
 from shard.names import Path
 from shard.plans import Plan, Step, save_plan, staging
 from shard.routing import Route, group, routed

@@ -7,12 +7,12 @@ import os
 from contextlib import ExitStack
 from typing import Final, Self
 
-from sej.directory import Directory
-from sej.disk import Disk, File
 from sej.errors import LockedError, SejError
-from sej.locks import Lock
-from sej.queue import JournalQueue
-from sej.work import Stats
+from sej.journal.directory import Directory
+from sej.queue.interface import Stats
+from sej.queue.journal_queue import JournalQueue
+from sej.system.disk import Disk, File
+from sej.system.locks import Lock
 from shard.files import make_room, too_many
 from shard.names import Path
 from shard.trees import look

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sej.checks import CALLABLE, DISK, a, require
-from sej.directory import Directory, check_name, containing
-from sej.disk import OS, Disk
+from sej.codec.format import NO_TIMESTAMP
 from sej.errors import OffsetBeyondEndError
-from sej.format import NO_TIMESTAMP
-from sej.index import IndexFile
-from sej.journal import Tail
-from sej.offset import read_offset
-from sej.segment import SegmentReader
+from sej.journal.directory import Directory, check_name, containing
+from sej.journal.end import Tail
+from sej.journal.index import IndexFile
+from sej.journal.segment import SegmentReader
+from sej.reading.offset import read_offset
+from sej.system.disk import OS, Disk
 from shard.names import Path
 from shard.trees import look
 

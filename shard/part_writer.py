@@ -1,19 +1,19 @@
 """One shard's writer: takes its part of a batch as the twin encodes it, which costs less than a batch of its own.
 
-What it relies on: :class:`sej.resting.RestingWriter`, whose buffer takes messages that are encoded already, and
+What it relies on: :class:`sej.writing.resting.RestingWriter`, whose buffer takes messages that are encoded already, and
 :class:`shard.routing.Parts`, which checked them.
 """
 
 from __future__ import annotations
 
-from sej.resting import RestingWriter
+from sej.writing.resting import RestingWriter
 from shard.routing import Parts
 
 __all__ = ["PartWriter"]
 
 
 class PartWriter(RestingWriter):
-    """A :class:`~sej.resting.RestingWriter` for :class:`shard.Writer`."""
+    """A :class:`~sej.writing.resting.RestingWriter` for :class:`shard.Writer`."""
 
     def append_part(self, parts: Parts, index: int) -> range:
         """Append a shard's part of a batch. Under ``"disk"`` the caller commits it: many shards at a time.

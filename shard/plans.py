@@ -1,6 +1,6 @@
 """The plan of a reshard: what is copied, how far it got, where readers will stand.
 
-One JSON file with a checksum (:mod:`sej.sealed`), replaced whole.
+One JSON file with a checksum (:mod:`sej.system.sealed`), replaced whole.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Final, Literal
 
-from sej.directory import Directory
-from sej.disk import Disk, read_small, replace_file
 from sej.errors import SejError
-from sej.journal import Journal
-from sej.offset import kept_offsets
-from sej.sealed import seal, unseal, whole
+from sej.journal.directory import Directory
+from sej.journal.kept_offsets import kept_offsets
+from sej.journal.view import Journal
+from sej.system.disk import Disk, read_small, replace_file
+from sej.system.sealed import seal, unseal, whole
 from shard.name_format import MAX_BITS, RESHARD_DIR
 from shard.names import Path
 from shard.trees import look

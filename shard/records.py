@@ -13,9 +13,9 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from sej.checksum import crc32c
-from sej.disk import OS, Disk, File, read_small
 from sej.errors import NotAJournalError
+from sej.system.checksum import crc32c
+from sej.system.disk import OS, Disk, File, read_small
 from shard.name_format import INDEX_DIGITS, RECORDS_DIR
 from shard.names import Path
 

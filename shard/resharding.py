@@ -22,11 +22,11 @@ import os
 from typing import Any, NamedTuple
 
 from sej.checks import CALLABLE, DISK, PROGRESS, a, optional, require
-from sej.directory import check_name
-from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError
-from sej.locks import Lock
-from sej.offset import Offset
+from sej.journal.directory import check_name
+from sej.reading.offset import Offset
+from sej.system.disk import OS, Disk
+from sej.system.locks import Lock
 from shard.copying import Progress, copy
 from shard.holding import Hold, refuse_queues
 from shard.name_format import RESHARD_DIR

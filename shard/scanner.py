@@ -18,11 +18,11 @@ from itertools import islice
 from typing import Final, Literal, Self
 
 from sej.checks import DISK, FLAG, ITERABLE, POSITIVE, START, WAIT, one_of, optional, refuse_pickling, require
-from sej.disk import OS, Disk
 from sej.errors import ClosedError, JournalNotFoundError
-from sej.gaps import Gap
+from sej.journal.gaps import Gap
+from sej.journal.segment import CHUNK_BYTES
 from sej.message import FIRST, Message, Start
-from sej.segment import CHUNK_BYTES
+from sej.system.disk import OS, Disk
 from shard.names import Path
 from shard.sources import Sources
 

@@ -10,10 +10,10 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from sej.directory import check_name
-from sej.disk import OS, Disk
 from sej.errors import LockedError
-from sej.locks import Lock
+from sej.journal.directory import check_name
+from sej.system.disk import OS, Disk
+from sej.system.locks import Lock
 from shard.name_format import WORKERS_DIR
 
 __all__ = ["Slot", "Standing", "live_workers"]

@@ -10,14 +10,15 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Literal
 
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import Disk
-from sej.gaps import Gap
-from sej.journal import Journal, Tail
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.gaps import Gap
+from sej.journal.segment import CHUNK_BYTES
+from sej.journal.view import Journal
 from sej.message import FIRST, Message, Start
-from sej.segment import CHUNK_BYTES
-from sej.watch import Watch, wait_any
+from sej.system.disk import Disk
+from sej.system.watch import Watch, wait_any
 from shard.names import Path
 from shard.trees import look
 
@@ -125,7 +126,7 @@ class Sources:
         """Up to limit messages of a shard; an empty list at its end.
 
         Raises:
-            SejError: as :meth:`sej.cursor.Cursor.read`; the path names the shard.
+            SejError: as :meth:`sej.journal.cursor.Cursor.read`; the path names the shard.
         """
         source = self.there[index]
         batch = source.cursor.read(limit)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sej.checks import refuse_unknown
-from sej.writer import check_options as check_writer_options
+from sej.writing.writer import check_options as check_writer_options
 from shard.part_writer import PartWriter
 
 __all__ = ["BackgroundSync", "check_options", "each"]

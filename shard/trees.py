@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sej.checks import DISK, PATH, one_of, optional, require
-from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
 from shard.names import Path, split_name
 

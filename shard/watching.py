@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Self
 
 from sej.checks import DISK, PATH, WAIT, require
-from sej.disk import OS, Disk
 from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError
-from sej.watch import Watch, wait_any
+from sej.system.disk import OS, Disk
+from sej.system.watch import Watch, wait_any
 from shard.trees import Found, Layout, Tree, entry, find, look
 
 __all__ = ["TreeWatch", "watch"]

@@ -23,10 +23,10 @@ from types import FrameType
 from typing import Any, Final
 
 from sej.checks import DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
-from sej.directory import check_name
-from sej.disk import OS, Disk
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
+from sej.journal.directory import check_name
 from sej.message import FIRST, Start
+from sej.system.disk import OS, Disk
 from shard.claims import Claim, Handler, Terms
 from shard.files import make_room
 from shard.names import Path

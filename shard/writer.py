@@ -20,8 +20,8 @@ from typing import Any, Final, Self
 
 from sej.checks import CALLABLE, POSITIVE, optional, refuse_pickling, require
 from sej.codec import encode
+from sej.codec.format import NO_TIMESTAMP
 from sej.errors import ClosedError
-from sej.format import NO_TIMESTAMP
 from sej.message import Message
 from shard.errors import shards_failed
 from shard.files import make_room

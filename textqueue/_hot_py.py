@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol, TypeVar
 
-from sej.disk import Disk, File
-from sej.locks import leased
+from sej.system.disk import Disk, File
+from sej.system.locks import leased
 from textqueue.grammar import CONTINUATION, VARIABLE
 from textqueue.parser import chunks, essence
 

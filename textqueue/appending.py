@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sej.disk import File, Status
+from sej.system.disk import File, Status
 from textqueue.errors import TextQueueError
 from textqueue.grammar import BOM, MessageStatus
 from textqueue.ledger import APPENDED

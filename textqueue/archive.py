@@ -23,9 +23,9 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sej.disk import Disk, File, Status, read_small
-from sej.locks import ask_for_file
-from sej.sealed import seal, unseal, whole
+from sej.system.disk import Disk, File, Status, read_small
+from sej.system.locks import ask_for_file
+from sej.system.sealed import seal, unseal, whole
 from textqueue.beside import home, open_beside, replace_beside
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.grammar import CONTROL_OF, MessageStatus

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from sej.checks import SECONDS, optional, options_of, refuse_unknown
-from sej.disk import OS
-from sej.held import HeldItem, HoldingQueue
-from sej.work import Stats, Wishes, WorkQueue, require_known
+from sej.queue.held import HeldItem, HoldingQueue
+from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
+from sej.system.disk import OS
 from textqueue.claims import Claim
 from textqueue.errors import InvalidTextError
 from textqueue.grammar import RETRIES, MessageStatus

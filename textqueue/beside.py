@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from sej.disk import Disk, File
+from sej.system.disk import Disk, File
 
 __all__ = ["as_open_as", "home", "open_beside", "replace_beside"]
 

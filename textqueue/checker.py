@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sej.checks import DISK, PATH, require
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 from textqueue.files import is_special
 from textqueue.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.mutex import ROOM, is_alive, mutex_of

@@ -17,8 +17,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from sej.disk import File
 from sej.errors import ClosedError
+from sej.system.disk import File
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.grammar import CONTROL_OF, ENTRY, MessageStatus
 from textqueue.ledger import BESIDE, IN_MUTEX

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import click
 
-from sej.locks import host_name, process_start
+from sej.system.locks import host_name, process_start
 from textqueue.checker import check as check_file
 from textqueue.drain import OnceWriter
 from textqueue.grammar import RETRIES, MessageStatus

@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from sej.disk import File, Status
+from sej.system.disk import File, Status
 from textqueue.grammar import CONTROL_OF, MessageStatus
 from textqueue.hot import ready
 from textqueue.ledger import MAY_NOT

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from sej.errors import InvalidMessageError
-from sej.locks import Lock
+from sej.system.locks import Lock
 from textqueue.claims import Claim, Claimer
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import MessageStatus

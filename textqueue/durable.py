@@ -1,7 +1,7 @@
 """Which bytes of a queue file are on the medium, and writing again those of which that is not known.
 
-A sync that succeeds proves nothing of bytes that were written before the file was opened (see ``sej.durable``), and
-a queue file is opened for each operation. So a sync goes like this, under the lock of ours:
+A sync that succeeds proves nothing of bytes that were written before the file was opened (see ``sej.system.durable``),
+and a queue file is opened for each operation. So a sync goes like this, under the lock of ours:
 
 1. Open the file. From here on a failed writeback fails the sync through this descriptor.
 2. Compare the file with ``jobs.tq.durable``, which says how file and ledger looked after the last sync that succeeded:
@@ -39,9 +39,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from sej.disk import Disk, File
-from sej.durable import mend, require_stored
-from sej.locks import end_lease, leasable, lease, leased
+from sej.system.disk import Disk, File
+from sej.system.durable import mend, require_stored
+from sej.system.locks import end_lease, leasable, lease, leased
 from textqueue.beside import as_open_as
 from textqueue.ledger import Ledger, Mark
 from textqueue.proof import entry_at

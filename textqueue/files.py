@@ -11,8 +11,8 @@ import stat
 from collections.abc import Container
 from typing import Final, NamedTuple
 
-from sej.disk import Disk
-from sej.locks import host_name
+from sej.system.disk import Disk
+from sej.system.locks import host_name
 from textqueue.errors import InvalidTextError, TextQueueError
 
 __all__ = ["SUFFIX", "Files", "files_of", "is_special"]

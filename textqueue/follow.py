@@ -1,6 +1,6 @@
 """Waiting for messages: woken by the directory, through whatever an editor does to the file in it.
 
-It relies on ``sej.watch``, whose waits may end early or for nothing, and never later than its safety net.
+It relies on ``sej.system.watch``, whose waits may end early or for nothing, and never later than its safety net.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from sej.watch import Watch
+from sej.system.watch import Watch
 from textqueue.message import Message
 
 __all__ = ["follow"]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-from sej.disk import Disk, File
+from sej.system.disk import Disk, File
 from textqueue.beside import open_beside
 from textqueue.errors import FileInUseError
 

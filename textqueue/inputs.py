@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sej.disk import Disk
+from sej.system.disk import Disk
 from textqueue.claims import Claimer
 from textqueue.cursor import Cursor
 from textqueue.errors import InvalidTextError, TextQueueError

@@ -1,8 +1,8 @@
 """What is on its way from a queue file into a journal: ``jobs.tq.drain``, so that a crash in between is recognised.
 
-One JSON object with a checksum in front (:mod:`sej.sealed`), replaced atomically: ``producer`` and ``number`` name the
-batch for the journal; ``messages`` are the bytes of its messages as they stood in the queue, ``owners`` their claims,
-and ``keys`` their keys. No messages: nothing is on its way.
+One JSON object with a checksum in front (:mod:`sej.system.sealed`), replaced atomically: ``producer`` and ``number``
+name the batch for the journal; ``messages`` are the bytes of its messages as they stood in the queue, ``owners`` their
+claims, and ``keys`` their keys. No messages: nothing is on its way.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final, NamedTuple
 
-from sej.disk import Disk, read_small
-from sej.sealed import seal, unseal, whole
+from sej.system.disk import Disk, read_small
+from sej.system.sealed import seal, unseal, whole
 from textqueue.beside import replace_beside
 from textqueue.errors import TextQueueError
 from textqueue.parser import decode, encode, essence

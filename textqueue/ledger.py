@@ -28,8 +28,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sej.disk import Disk, File
-from sej.durable import renew
+from sej.system.disk import Disk, File
+from sej.system.durable import renew
 from textqueue.beside import as_open_as, open_beside, replace_beside
 from textqueue.hot import status_lines
 from textqueue.parser import digest, essence

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from sej.disk import File, OsFile, Status
-from sej.locks import end_lease, leased
+from sej.system.disk import File, OsFile, Status
+from sej.system.locks import end_lease, leased
 from textqueue import _hot_py
 from textqueue.hot import DONE, Core, Held, ends, proven
 from textqueue.keeper import KEEPER

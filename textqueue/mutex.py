@@ -1,9 +1,9 @@
 """Who works on a message: the text of a claim, and its room in the message's ``mutex`` variable. No I/O.
 
-A claim is written ``mutex=pid@host/start``; start is when that process started (``sej.locks.process_start``), because
-a pid alone may be used again. What does not fit is cut from the host's name, and the cut is marked by ``~`` and a few
-digits of a hash over the whole name, so that two hosts are not taken for one. With less than ``ROOM`` bytes behind
-``mutex=`` a claim does not go into the message but into the ledger beside the file.
+A claim is written ``mutex=pid@host/start``; start is when that process started (``sej.system.locks.process_start``),
+because a pid alone may be used again. What does not fit is cut from the host's name, and the cut is marked by ``~`` and
+a few digits of a hash over the whole name, so that two hosts are not taken for one. With less than ``ROOM`` bytes
+behind ``mutex=`` a claim does not go into the message but into the ledger beside the file.
 
 Anything else that stands there was written by somebody who meant it: such a message is taken.
 """
@@ -17,7 +17,7 @@ from collections.abc import Collection
 from functools import cache
 from typing import Final, NamedTuple
 
-from sej.locks import host_name, process_start
+from sej.system.locks import host_name, process_start
 from textqueue.grammar import MUTEX
 from textqueue.parser import name_of, variables_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sej.disk import File
+from sej.system.disk import File
 from textqueue.grammar import BOM, CHUNK, STATUS_OF
 from textqueue.hot import ends
 from textqueue.mutex import holder_of

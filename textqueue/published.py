@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-from sej.disk import OS
+from sej.system.disk import OS
 
 __all__ = ["warn_if_installed"]
 

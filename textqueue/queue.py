@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Final, Self
 
 from sej.checks import DISK, ITERABLE, PATH, TEXT, a, optional, refuse_pickling, require
-from sej.disk import OS, Disk
 from sej.errors import ClosedError
+from sej.system.disk import OS, Disk
 from textqueue.appending import New, append
 from textqueue.archive import archive, refuse
 from textqueue.claims import Claim, Claiming

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from sej.disk import Disk, File, Status
+from sej.system.disk import Disk, File, Status
 from textqueue.grammar import BOM
 from textqueue.parser import whole
 

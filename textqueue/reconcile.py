@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Container, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
-from sej.disk import File
+from sej.system.disk import File
 from textqueue.errors import MessageMovedError
 from textqueue.grammar import BOM, STATUS_OF
 from textqueue.hot import proven

@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
-from sej.disk import Disk, File, Status
 from sej.errors import ClosedError
-from sej.locks import ask_for_file, end_lease, leased
+from sej.system.disk import Disk, File, Status
+from sej.system.locks import ask_for_file, end_lease, leased
 from textqueue.beside import home
 from textqueue.chain import Chain
 from textqueue.durable import DurableRecord, require_spans, rewrite, sync_names

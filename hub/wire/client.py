@@ -21,8 +21,8 @@ from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_rea
 from hub.wire.status import from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
 from sej.checks import FLAG, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
+from sej.codec.format import OVERHEAD_SIZE
 from sej.errors import ClosedError
-from sej.format import OVERHEAD_SIZE
 from sej.message import Message
 
 __all__ = ["Client", "Listed", "Standing"]

@@ -22,10 +22,10 @@ from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
 from hub.wire.status import DirectoryUnavailableError
 from sej.checks import DISK, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
-from sej.directory import check_name
-from sej.disk import OS, Disk
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
-from sej.watch import Watch, wait_any
+from sej.journal.directory import check_name
+from sej.system.disk import OS, Disk
+from sej.system.watch import Watch, wait_any
 
 __all__ = ["Copier", "Progress"]
 

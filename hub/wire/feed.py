@@ -19,14 +19,15 @@ from typing import Final, Protocol
 from hub.errors import ConflictError, GapError
 from hub.naming import Made
 from hub.wire.client import Standing
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import Disk
 from sej.errors import SejError
-from sej.journal import Journal, Tail
-from sej.medium import sync_up_to
-from sej.offset import Offset
-from sej.watch import Watch
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.medium import sync_up_to
+from sej.journal.view import Journal
+from sej.reading.offset import Offset
+from sej.system.disk import Disk
+from sej.system.watch import Watch
 
 __all__ = ["Feed", "Hub"]
 

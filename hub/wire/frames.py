@@ -17,8 +17,8 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from hub.wire import hub_pb2 as pb
 from sej import codec
+from sej.codec.format import MAX_OFFSET
 from sej.errors import InvalidMessageError
-from sej.format import MAX_OFFSET
 from sej.message import Message
 
 __all__ = [

@@ -17,14 +17,14 @@ from hub.wire.answers import LEAST_BYTES
 from hub.wire.frames import get_response, large_get_response
 from hub.wire.status import TooLargeError
 from sej.codec import decode_many
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import OS
+from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import SejError
-from sej.format import MAX_OFFSET, OVERHEAD_SIZE
-from sej.journal import Journal
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.journal.identity import journal_id
+from sej.journal.view import Journal
 from sej.message import Message
-from sej.opening import journal_id
+from sej.system.disk import OS
 
 __all__ = ["PIECE_BYTES", "Catalog", "Get", "Reader", "find_time"]
 

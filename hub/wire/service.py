@@ -34,7 +34,7 @@ from hub.wire.lanes import Answer, Lane, Lanes, Method
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time
 from hub.wire.status import BusyError, to_status
 from sej.errors import SejError
-from sej.watch import Watch
+from sej.system.watch import Watch
 
 __all__ = ["Limits", "Service"]
 

@@ -16,7 +16,7 @@ from kestrel.files import join
 from kestrel.fuse import Fuse
 from kestrel.segmented.codec import encode_done, encode_head
 from kestrel.segmented.format import READER_MAGIC
-from sej.disk import Disk, File, replace_file
+from sej.system.disk import Disk, File, replace_file
 
 __all__ = ["BookmarkFile"]
 

@@ -23,7 +23,7 @@ from kestrel.segmented.codec import Item, Record, decode, decode_items, done_of,
 from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as given
-from sej.disk import OS, Disk, File
+from sej.system.disk import OS, Disk, File
 
 __all__ = [
     "Bookmark",

@@ -31,7 +31,7 @@ from kestrel.transfer import (
 )
 from sej.checks import CALLABLE, ITERABLE, TEXT, one_of, optional, with_methods
 from sej.checks import require as given
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = ["export", "import_"]
 

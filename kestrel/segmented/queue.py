@@ -32,7 +32,7 @@ from kestrel.segmented.writing import WriterFiles
 from kestrel.storage import keep_tail
 from kestrel.syncing import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = ["Queue"]
 

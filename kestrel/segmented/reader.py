@@ -24,7 +24,7 @@ from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.format import MAGIC_SIZE
 from kestrel.segmented.writing import WriterFile, WriterFiles
-from sej.disk import Disk, File
+from sej.system.disk import Disk, File
 
 __all__ = ["Counters", "Owner", "Reader"]
 

@@ -11,7 +11,7 @@ from kestrel.journal import open_file
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading, behind_zeros, check_magic, list_files, read_bookmark
 from kestrel.segmented.format import WRITER_MAGIC
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 
 __all__ = ["State", "fit", "load"]
 

@@ -22,8 +22,8 @@ from kestrel.segmented.files import Listing, Reading, check_magic
 from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
 from kestrel.storage import keep_tail, take_lock
 from kestrel.syncing import Sync, Syncer
-from sej.disk import Disk, File
 from sej.errors import ClosedError, LockLostError
+from sej.system.disk import Disk, File
 
 __all__ = ["WriterFile", "WriterFiles"]
 

@@ -108,7 +108,7 @@ def _rate(contestant: Contestant, path: Path, value: bytes, round_s: float) -> f
 
 def _machine(directory: Path) -> dict[str, Any]:
     from sej.codec import IMPLEMENTATION
-    from sej.disk import file_system
+    from sej.system.disk import file_system
 
     return {
         "path": os.path.realpath(directory),

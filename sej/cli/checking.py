@@ -12,8 +12,8 @@ from sej.cli.exits import Exit
 from sej.cli.output import counted
 from sej.cli.progress import progress_bar
 from sej.cli.standing import holder_of
-from sej.journal import Journal
-from sej.verify import Problem
+from sej.journal.verify import Problem
+from sej.journal.view import Journal
 
 __all__ = ["verify"]
 

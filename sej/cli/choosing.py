@@ -13,14 +13,15 @@ import click
 
 from sej.cli.output import FORMS, form_named
 from sej.cli.units import Moment, parse_duration, parse_place, parse_size
-from sej.directory import Directory
-from sej.disk import OS
-from sej.gaps import Gap
-from sej.journal import Journal, Tail
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.gaps import Gap
+from sej.journal.view import Journal
 from sej.message import Message
+from sej.system.disk import OS
 
 if TYPE_CHECKING:
-    from sej.scanner import Scanner
+    from sej.reading.scanner import Scanner
 
 __all__ = [
     "BATCH",
@@ -138,7 +139,7 @@ def chosen(
     directory: Path, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> Iterator[list[Message]]:
     """The messages of a journal in batches, from start on, before end, of these types."""
-    from sej.scanner import Scanner  # with what waits for changes: a tenth of a short command
+    from sej.reading.scanner import Scanner  # with what waits for changes: a tenth of a short command
 
     if isinstance(start, Moment) or isinstance(end, Moment):
         journal = Journal(directory)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import sej
-from sej.writer import Durability
+from sej.writing.writer import Durability
 
 __all__ = ["CONTESTANTS", "Contestant", "Survives", "Work", "installed"]
 

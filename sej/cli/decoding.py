@@ -11,6 +11,8 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
+from sej.cli.units import iso_time
+
 __all__ = ["decoder"]
 
 
@@ -53,8 +55,6 @@ def _msgpack() -> Callable[[bytes], str]:
             case float() if not math.isfinite(found):
                 return str(found)
             case msgpack.Timestamp():
-                from sej.cli.output import iso_time
-
                 return iso_time(found.to_unix_nano())
             case msgpack.ExtType():
                 return {"ext": found.code, **_b64(found.data)}

@@ -21,7 +21,7 @@ from sej.cli.findings import Finding, findings
 from sej.cli.progress import progress_bar
 from sej.cli.standing import journals_below
 from sej.errors import NotAJournalError, SejError
-from sej.journal import Journal
+from sej.journal.view import Journal
 
 __all__ = ["doctor"]
 

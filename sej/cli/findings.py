@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from sej.cli.choosing import good_end_of
-from sej.cli.output import counted, iso_time
+from sej.cli.output import counted
 from sej.cli.standing import holder_of, readers_of, stuck
-from sej.directory import Directory
-from sej.disk import OS, network_file_system
+from sej.cli.units import iso_time
+from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
-from sej.format import NO_TIMESTAMP
-from sej.gaps import read_gaps
-from sej.index import IndexFile, read_blocks
-from sej.index_format import BLOCK_BYTES
-from sej.journal import Journal
-from sej.overlap import KEPT
+from sej.journal.directory import Directory
+from sej.journal.gaps import read_gaps
+from sej.journal.index import IndexFile, read_blocks
+from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.view import Journal
+from sej.system.disk import OS, network_file_system
+from sej.writing.overlap import KEPT
 
 __all__ = ["Finding", "Level", "findings"]
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sej.scanner import Scanner
-    from sej.writer import Writer
+    from sej.reading.scanner import Scanner
+    from sej.writing.writer import Writer
 
 __all__ = ["Journals"]
 
@@ -24,12 +24,12 @@ class Journals:
 
     def writer(self, path: str | os.PathLike[str]) -> Writer:
         """The writer of a journal, which is made if missing."""
-        from sej.writer import Writer
+        from sej.writing.writer import Writer
 
         return Writer(path)
 
     def scanner(self, path: str | os.PathLike[str], offset: int | None = None) -> Scanner:
         """The messages that are there, from an offset on; without it from the first."""
-        from sej.scanner import Scanner
+        from sej.reading.scanner import Scanner
 
         return Scanner(path) if offset is None else Scanner(path, offset)

@@ -11,8 +11,8 @@ from sej.cli.choosing import DIRECTORY, DURATION, JSON, SIZE
 from sej.cli.exits import Exit
 from sej.cli.progress import progress_bar
 from sej.cli.standing import readers_of
-from sej.journal import Journal
-from sej.repair import Repair
+from sej.journal.repair import Repair
+from sej.journal.view import Journal
 
 __all__ = ["clean", "index", "merge", "repair"]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
-from sej.format import NO_TIMESTAMP
+from sej.cli.units import iso_time
+from sej.codec.format import NO_TIMESTAMP
 from sej.message import Message
 
 __all__ = [
@@ -23,12 +23,10 @@ __all__ = [
     "coloured",
     "counted",
     "form_named",
-    "iso_time",
     "print_messages",
     "text_or_b64",
 ]
 
-_NS: Final = 1_000_000_000
 _ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {
     ord("\n"): "\\n",
     ord("\r"): "\\r",
@@ -45,24 +43,6 @@ def counted(count: int, what: str) -> str:
         ('1 segment', '2 segments')
     """
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def iso_time(timestamp: int) -> str | None:
-    """A timestamp (ns since the epoch) as people write it, to the nanosecond; None where there is none.
-
-    Example:
-        >>> iso_time(1_500_000_000_000_000_001)
-        '2017-07-14T02:40:00.000000001Z'
-    """
-    if timestamp == NO_TIMESTAMP:
-        return None
-    seconds, rest = divmod(timestamp, _NS)
-    return f"{_second(seconds)}.{rest:09d}Z"
-
-
-@lru_cache(maxsize=64)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def as_text(message: Message) -> str:

@@ -11,13 +11,12 @@ import click
 
 from sej.cli.choosing import DIRECTORY, JSON, PLACE, offset_at
 from sej.cli.exits import Exit
-from sej.cli.output import iso_time
 from sej.cli.standing import readers_of
-from sej.cli.units import Moment
-from sej.directory import Directory, containing
-from sej.disk import OS
-from sej.format import NO_TIMESTAMP
-from sej.journal import Journal, SegmentInfo
+from sej.cli.units import Moment, iso_time
+from sej.codec.format import NO_TIMESTAMP
+from sej.journal.directory import Directory, containing
+from sej.journal.view import Journal, SegmentInfo
+from sej.system.disk import OS
 
 __all__ = ["file", "old", "timestamp"]
 
@@ -58,7 +57,7 @@ def timestamp(directory: Path, place: int | Moment, json: bool) -> None:
 
     Example: sej timestamp orders '2026-01-31 12:00'
     """
-    from sej.scanner import Scanner
+    from sej.reading.scanner import Scanner
 
     journal = Journal(directory)
     offset = offset_at(journal, place)

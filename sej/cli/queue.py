@@ -19,17 +19,17 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from sej.backends import BACKENDS, open_queue
 from sej.cli.choosing import DURATION, JSON, form_options
 from sej.cli.exits import Exit
 from sej.cli.output import as_json, print_messages, text_or_b64
 from sej.cli.programs import require_program
-from sej.directory import Directory
-from sej.disk import OS
 from sej.errors import LeaseLostError, SejError
+from sej.journal.directory import Directory
 from sej.message import Message
-from sej.queue_log import queue_names
-from sej.work import Item, WorkQueue, require_known
+from sej.queue.backends import BACKENDS, open_queue
+from sej.queue.interface import Item, WorkQueue, require_known
+from sej.queue.log import queue_names
+from sej.system.disk import OS
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
 
@@ -280,7 +280,7 @@ def dead(place: _Place, form: str, dead_letter: Path | None) -> None:
 
     Example: sej queue dead mails
     """
-    from sej.dead import dead_letters
+    from sej.reading.dead_letters import dead_letters
 
     if place.backend in _ELSEWHERE:
         raise click.UsageError(_ELSEWHERE[place.backend])

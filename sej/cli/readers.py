@@ -27,13 +27,13 @@ from sej.cli.exits import Exit
 from sej.cli.output import as_text, print_messages
 from sej.cli.standing import Reader, complete_reader, readers_of
 from sej.cli.units import Moment
-from sej.directory import Directory, check_name
-from sej.disk import OS
 from sej.errors import BadOffsetFileError, LockedError, SejError
-from sej.journal import Journal
-from sej.maintenance import readers_lock
+from sej.journal.directory import Directory, check_name
+from sej.journal.retention import readers_lock
+from sej.journal.view import Journal
 from sej.message import LAST
-from sej.offset import Offset, read_offset
+from sej.reading.offset import Offset, read_offset
+from sej.system.disk import OS
 
 __all__ = ["follow", "offset", "reset"]
 
@@ -136,7 +136,7 @@ def follow(
     Example: sej follow --reader shipper --json orders | ./ship
     """
     from sej.cli.pipes import until_reader_leaves
-    from sej.scanner import Scanner
+    from sej.reading.scanner import Scanner
 
     if reader is not None and start is not None:
         raise click.UsageError("--reader knows where to start: `sej reset` moves it")
@@ -177,7 +177,7 @@ def _change(journal: Journal, now: int | None, target: int) -> str:
     else:
         words += "it stays where it is"
     if target < good_end_of(journal):
-        from sej.scanner import Scanner
+        from sej.reading.scanner import Scanner
 
         try:
             with Scanner(journal.path, target) as scanner:
@@ -200,8 +200,8 @@ def _ask(yes: bool) -> None:
 
 def _set_aside(directory: Path, name: str, *, keep: bool) -> None:
     """Take away a reader's file while nobody is that reader; keep: into ``kept/``."""
-    from sej.locks import Lock
-    from sej.twin import drop_twin
+    from sej.journal.twin import drop_twin
+    from sej.system.locks import Lock
 
     places = Directory(directory, OS)
     path = places.at("ofs", f"{name}.ofs")

@@ -23,15 +23,15 @@ from sej.cli.choosing import (
 )
 from sej.cli.output import print_messages
 from sej.cli.units import Moment
-from sej.directory import Directory
-from sej.disk import OS
+from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.errors import CorruptionError, NotAJournalError
-from sej.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
-from sej.gaps import read_gaps
-from sej.journal import Journal
+from sej.journal.directory import Directory
+from sej.journal.gaps import read_gaps
+from sej.journal.recovery import corruption_at, find_damage, good_end
+from sej.journal.segment import SegmentReader
+from sej.journal.view import Journal
 from sej.message import Message
-from sej.recovery import corruption_at, find_damage, good_end
-from sej.segment import SegmentReader
+from sej.system.disk import OS
 
 __all__ = ["count", "dump", "scan", "tail"]
 
@@ -100,7 +100,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
                 tell_gap(directory, gap)
     if follow:
         from sej.cli.pipes import until_reader_leaves
-        from sej.scanner import Scanner
+        from sej.reading.scanner import Scanner
 
         start = journal.end_offset if end is None else end
         told = 0
@@ -152,7 +152,7 @@ def _count(path: Path) -> int:
 
 
 def _count_slowly(path: Path) -> int:
-    from sej.scanner import Scanner
+    from sej.reading.scanner import Scanner
 
     with Scanner(path) as scanner:
         total = 0

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import click
 
 from sej.cli.choosing import good_end_of
-from sej.directory import Directory
-from sej.disk import OS
+from sej.codec.format import NO_TIMESTAMP
 from sej.errors import SejError
-from sej.format import NO_TIMESTAMP
-from sej.journal import Journal
-from sej.offset import read_offset
+from sej.journal.directory import Directory
+from sej.journal.view import Journal
+from sej.reading.offset import read_offset
+from sej.system.disk import OS
 
 __all__ = ["Reader", "complete_reader", "holder_of", "journals_below", "lag_s", "readers_of", "stuck"]
 
@@ -150,7 +150,7 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
 
 def lag_s(path: str, reader: Reader, first_offset: int) -> float | None:
     """How long a reader's next message has been there, in seconds; None where it has no time, or there is none."""
-    from sej.scanner import Scanner
+    from sej.reading.scanner import Scanner
 
     if not reader.behind:
         return None

@@ -11,14 +11,14 @@ import click
 
 from sej.cli.choosing import DURATION, JSON, good_end_of
 from sej.cli.exits import Exit
-from sej.cli.output import iso_time
 from sej.cli.standing import Reader, holder_of, journals_below, lag_s, readers_of, stuck
-from sej.directory import Directory
-from sej.disk import OS
+from sej.cli.units import iso_time
+from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
-from sej.format import NO_TIMESTAMP
-from sej.gaps import read_gaps
-from sej.journal import Journal
+from sej.journal.directory import Directory
+from sej.journal.gaps import read_gaps
+from sej.journal.view import Journal
+from sej.system.disk import OS
 
 __all__ = ["stat"]
 

@@ -16,12 +16,13 @@ import click
 
 from sej.cli.choosing import DURATION, JSON
 from sej.cli.exits import Exit
-from sej.cli.output import iso_time
 from sej.cli.standing import Reader, holder_of, journals_below, readers_of
-from sej.directory import Directory
-from sej.disk import OS
+from sej.cli.units import iso_time
 from sej.errors import SejError
-from sej.journal import Journal, Tail
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.view import Journal
+from sej.system.disk import OS
 
 if TYPE_CHECKING:
     from rich.table import Table

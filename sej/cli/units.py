@@ -1,4 +1,4 @@
-"""What people type: durations, sizes, offsets and times, into numbers. No I/O.
+"""What people type: durations, sizes, offsets and times, into numbers; and times as people read them. No I/O.
 
 A time without a zone is UTC, as the command prints them.
 """
@@ -6,10 +6,14 @@ A time without a zone is UTC, as the command prints them.
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-__all__ = ["Moment", "parse_duration", "parse_moment", "parse_place", "parse_size"]
+from sej.codec.format import NO_TIMESTAMP
+
+__all__ = ["Moment", "iso_time", "parse_duration", "parse_moment", "parse_place", "parse_size"]
 
 _NS: Final = 1_000_000_000
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(seconds?|sec|s|minutes?|min|m|hours?|h|days?|d|weeks?|w)")
@@ -124,3 +128,21 @@ def parse_place(text: str, now_ns: int) -> int | Moment:
             f" '{text.strip()[1:]}s ago'; the last messages are printed by `sej tail --count`"
         )
     return int(text) if text.isascii() and text.isdigit() else parse_moment(text, now_ns)
+
+
+def iso_time(timestamp: int) -> str | None:
+    """A timestamp (ns since the epoch) as people write it, to the nanosecond; None where there is none.
+
+    Example:
+        >>> iso_time(1_500_000_000_000_000_001)
+        '2017-07-14T02:40:00.000000001Z'
+    """
+    if timestamp == NO_TIMESTAMP:
+        return None
+    seconds, rest = divmod(timestamp, _NS)
+    return f"{_second(seconds)}.{rest:09d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

@@ -10,7 +10,7 @@ from typing import Final, get_args
 
 import click
 
-from sej.writer import Durability, Writer
+from sej.writing.writer import Durability, Writer
 
 __all__ = ["append"]
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import sej
-from sej.disk import Disk
+from sej.system.disk import Disk
 from tests.crash.dying import dying
 
 LARGE: Final = [1 << 18, 1 << 20, 3 << 20]

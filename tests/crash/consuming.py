@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import sej
-from sej.disk import File
+from sej.system.disk import File
 from tests.crash.dying import dying
 from tests.sej.hooks import HookedDisk
 

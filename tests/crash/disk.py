@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from typing import Any, Literal, NamedTuple
 
-from sej.disk import Disk, File, Mode, Status
+from sej.system.disk import Disk, File, Mode, Status
 
 __all__ = ["Crash", "CrashDisk", "Fault", "FaultyDisk", "LostName"]
 

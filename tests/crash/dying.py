@@ -4,7 +4,7 @@ import os
 import random
 import signal
 
-from sej.disk import File
+from sej.system.disk import File
 from tests.sej.hooks import HookedDisk
 
 

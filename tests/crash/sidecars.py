@@ -25,9 +25,9 @@ from pipeline.options import WRITE, OptionError, parse
 from pipeline.staging import Owner, Stage
 from pipeline.target import Target
 from pipeline.textqueue_source import _append_once
-from sej.directory import Directory
-from sej.disk import OS, Disk, OsDisk
-from sej.twin import _look, _slots, _write, twin_path
+from sej.journal.directory import Directory
+from sej.journal.twin import _look, _slots, _write, twin_path
+from sej.system.disk import OS, Disk, OsDisk
 from textqueue import MessageStatus, TextQueue
 
 Image = dict[str, bytes]

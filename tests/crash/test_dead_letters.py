@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.disk import File
+from sej.system.disk import File
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 from tests.sej.hooks import HookedDisk

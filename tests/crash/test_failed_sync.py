@@ -15,8 +15,8 @@ import pytest
 
 import hub
 import sej
-from sej.disk import Disk, File
-from sej.resting import RestingWriter
+from sej.system.disk import Disk, File
+from sej.writing.resting import RestingWriter
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import FakeClock, opened
 

@@ -15,7 +15,7 @@ import kestrel
 import sej
 import shard
 from kestrel import moving
-from sej.disk import OS
+from sej.system.disk import OS
 from tests.crash.bounded import bounded
 from textqueue import TextQueue
 

@@ -16,7 +16,7 @@ import pytest
 
 import sej
 from sej import CorruptionError, LockedError, LockLostError
-from sej.disk import File
+from sej.system.disk import File
 from tests.crash.original import Original, OriginalLockedError, frame
 from tests.sej.hooks import ROOT, HookedDisk, script
 from tests.sej.support import by_hand, read_all, segment, values

@@ -13,17 +13,17 @@ from hub.vector import read_vector
 from kestrel.transfer import Progress
 from pipeline import committing
 from pipeline.textqueue_source import _read_ledger
-from sej.batches import Batches
-from sej.directory import Directory
-from sej.disk import OS
 from sej.errors import SejError
-from sej.gaps import read_gaps
-from sej.index import IndexFile
-from sej.maintenance import _read_marker
-from sej.opening import journal_id
-from sej.sealed import unseal
-from sej.tries import Tries
-from sej.twin import read_kept
+from sej.journal.directory import Directory
+from sej.journal.gaps import read_gaps
+from sej.journal.identity import journal_id
+from sej.journal.index import IndexFile
+from sej.journal.retention import _read_marker
+from sej.journal.twin import read_kept
+from sej.reading.attempts import Tries
+from sej.system.disk import OS
+from sej.system.sealed import unseal
+from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
 from shard.plans import load_plan
 from shard.records import read_record

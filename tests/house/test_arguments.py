@@ -26,8 +26,8 @@ import shard
 import textqueue
 from kestrel import segmented
 from sej.errors import SejError
-from sej.queue import JournalQueue
-from sej.writer import Writer as _Writer
+from sej.queue.journal_queue import JournalQueue
+from sej.writing.writer import Writer as _Writer
 
 NAN = float("nan")
 

@@ -17,7 +17,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier, Progress, Server, Standing, Tokens
-from sej.disk import OsDisk, Status
+from sej.system.disk import OsDisk, Status
 from tests.hub.support import connected, fill, free_port, is_prefix, same_bytes, serving
 from tests.hub.transport import Transport
 from tests.sej.hooks import script

@@ -19,7 +19,7 @@ import hub
 import sej
 from hub import Source, _merge_py
 from hub.naming import find_sources
-from sej.sealed import unseal
+from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, LostName
 from tests.hub.support import at, fill
 from tests.sej.support import GOLDEN, segment

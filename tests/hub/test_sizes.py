@@ -10,7 +10,7 @@ import hub
 import sej
 from hub.wire import Client, Copier
 from hub.wire.feed import Feed
-from sej.shared_writer import SharedWriter
+from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.hub.support import fill, same_bytes, serving
 from tests.hub.transport import Transport

@@ -13,7 +13,7 @@ import pytest
 
 import hub
 import sej
-from sej.disk import OS, File, OsDisk, Status
+from sej.system.disk import OS, File, OsDisk, Status
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
 from tests.sej.hooks import HookedDisk, until

@@ -14,7 +14,7 @@ import pytest
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError
-from sej.disk import Disk
+from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 
 Step = Callable[[kestrel.Queue], object]

@@ -16,7 +16,7 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import KestrelError
-from sej.disk import Disk
+from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.crash.test_failed_sync import FaultyOnly
 

@@ -16,7 +16,7 @@ from kestrel import segmented
 from kestrel.segmented.codec import encode_put
 from kestrel.segmented.files import Reading
 from kestrel.segmented.format import WRITER_MAGIC
-from sej.disk import OS, Status
+from sej.system.disk import OS, Status
 from tests.crash.disk import CrashDisk
 from tests.kestrel.golden import GOLDEN
 

@@ -16,7 +16,7 @@ import pytest
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError, ShutError
-from sej.disk import Disk
+from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk
 
 PACKAGE = os.path.dirname(kestrel.__file__) + os.sep

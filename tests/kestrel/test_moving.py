@@ -11,7 +11,7 @@ import sej
 from kestrel import segmented
 from kestrel.errors import FailedError, MissingError, MoveError
 from kestrel.transfer import Progress
-from sej.disk import OS
+from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, FaultyDisk
 
 

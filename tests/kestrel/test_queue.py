@@ -14,7 +14,7 @@ from kestrel.errors import BadNameError, BusyError, FailedError, FullError, Shut
 from kestrel.format import WRITTEN
 from kestrel.queues import Queues
 from kestrel.replay import next_xid
-from sej.disk import Mode
+from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 
 START = 1_500_000_000_000

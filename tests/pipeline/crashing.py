@@ -20,7 +20,7 @@ from pipeline.options import WRITE, parse
 from pipeline.staging import Owner, Stage
 from pipeline.target import Target
 from pipeline.textqueue_source import _append_once
-from sej.disk import OsDisk, OsFile
+from sej.system.disk import OsDisk, OsFile
 from textqueue import MessageStatus, TextQueue
 
 CHANGES: tuple[tuple[Any, tuple[str, ...]], ...] = (

@@ -14,8 +14,8 @@ from pipeline.health import look
 from pipeline.options import WRITE, parse
 from pipeline.staging import Owner, Stage
 from pipeline.target import Target
-from sej.locks import Lock
-from sej.sealed import unseal
+from sej.system.locks import Lock
+from sej.system.sealed import unseal
 from tests.house.house import ROOT, run
 
 GONE = Owner(Owner.here().host, 2**22 + 1, 1)

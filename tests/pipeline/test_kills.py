@@ -14,7 +14,7 @@ import pytest
 import pipeline
 import sej
 import shard
-from sej.watch import Watch
+from sej.system.watch import Watch
 from tests.house.house import ROOT
 from tests.pipeline.copying import FOLLOW, ONCE
 

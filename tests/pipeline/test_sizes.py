@@ -17,7 +17,7 @@ from pipeline.places import Origin, Slice
 from pipeline.planning import pack
 from pipeline.reading import How, read
 from pipeline.textqueue_source import TextQueueSource
-from sej.shared_writer import SharedWriter
+from sej.writing.shared_writer import SharedWriter
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 from textqueue import TextQueue
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import sej
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.journal import Tail
-from sej.queue import JournalQueue
-from sej.shared_writer import SharedWriter
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.queue.journal_queue import JournalQueue
+from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.sej.support import encoded, packed
 from tests.sej.windows import BLOCK_BYTES, INDEX_BYTES, NEAR, READ_BYTES, small_windows

@@ -10,9 +10,9 @@ import pytest
 
 import sej
 from sej import Message
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import OS
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.system.disk import OS
 from tests.sej.support import STAMP, by_hand, encoded, segment
 
 BASE = 1000

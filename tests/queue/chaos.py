@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import sej
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
 from tests.crash.dying import dying
 
 CLOCKS: Final = struct.Struct("<qqq")

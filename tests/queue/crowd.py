@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import sej
-from sej.disk import Disk
-from sej.format import HEAD, HEAD_SIZE, INT32, INT32_SIZE, OFFSET
-from sej.queue import JournalQueue
+from sej.codec.format import HEAD, HEAD_SIZE, INT32, INT32_SIZE, OFFSET
+from sej.queue.journal_queue import JournalQueue
+from sej.system.disk import Disk
 from tests.crash.dying import dying
 
 NAMES = ["a", "b"]

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from sej.disk import OS, Disk
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
+from sej.system.disk import OS, Disk
 
 NS = 1_000_000_000
 SMALL_FILE_SYSTEM = ["unshare", "--mount", "--map-root-user", "sh", "-c",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock
 from tests.queue.test_interrupts import in_time
 from tests.queue.test_queue import values

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import sej
-from sej.backends import BACKENDS
-from sej.work import CAPABILITIES
+from sej.queue.backends import BACKENDS
+from sej.queue.interface import CAPABILITIES
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}

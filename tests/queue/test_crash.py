@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import sej
-from sej.disk import Disk
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
+from sej.system.disk import Disk
 from tests.crash.disk import Crash, CrashDisk, Fault, FaultyDisk
 from tests.queue.support import FakeClock, kill, opened
 

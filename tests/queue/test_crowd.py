@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
 from tests.crash.herd import Herd, chance, letters_in
 from tests.queue.crowd import NAMES, OUTSIDE, PURGED, outside
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.disk import File
+from sej.system.disk import File
 from tests.queue.support import FakeClock, kill, opened
 from tests.sej.hooks import HookedDisk
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from kestrel.backend import KestrelWorkQueue, SegmentedWorkQueue
-from sej.backends import BACKENDS
-from sej.queue import JournalQueue
-from sej.queue_codec import done_record, head, lease_record, read_head, record
-from sej.queue_format import DONE, KINDS, LEASE, RECORD
-from sej.work import CAPABILITIES
+from sej.queue.backends import BACKENDS
+from sej.queue.interface import CAPABILITIES
+from sej.queue.journal_queue import JournalQueue
+from sej.queue.log_format import DONE, KINDS, LEASE, RECORD
+from sej.queue.records import done_record, head, lease_record, read_head, record
 from textqueue.backend import TextWorkQueue
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

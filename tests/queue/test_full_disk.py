@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.disk import Disk
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
+from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk
 from tests.queue.support import SMALL_FILE_SYSTEM, FakeClock
 

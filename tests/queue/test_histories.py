@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
 from tests.crash.herd import Herd, chance
 from tests.queue.chaos import CLOCKS, SharedClock, name_of
 from tests.queue.support import NS

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 import sej
-from sej.disk import Mode, OsDisk, OsFile
-from sej.queue import JournalQueue
-from sej.shared_writer import SharedWriter
+from sej.queue.journal_queue import JournalQueue
+from sej.system.disk import Mode, OsDisk, OsFile
+from sej.writing.shared_writer import SharedWriter
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import Worker, until
 from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below, open_below, places

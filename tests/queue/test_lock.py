@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sej import queue_lock
-from sej.directory import Directory
-from sej.disk import OS
-from sej.queue_format import CLAIM
-from sej.queue_lock import QueueLock
+from sej.journal.directory import Directory
+from sej.queue import lock as queue_lock
+from sej.queue.lock import QueueLock
+from sej.queue.log_format import CLAIM
+from sej.system.disk import OS
 
 TURN_NS = queue_lock._TURN_NS
 

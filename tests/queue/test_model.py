@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import sej
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import NS, FakeClock, kill, opened
 
 LEASE_S, ATTEMPTS = 60.0, 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 from tests.queue.test_dedupe import DiedError, dies_before_the_message

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.backends import open_queue
-from sej.shared_writer import SharedDurability
+from sej.queue.backends import open_queue
+from sej.writing.shared_writer import SharedDurability
 
 ROOT = Path(__file__).parent.parent.parent
 

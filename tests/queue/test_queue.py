@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import sej
-from sej.queue import JournalQueue
-from sej.queue_format import RECORD_SIZE
+from sej.queue.journal_queue import JournalQueue
+from sej.queue.log_format import RECORD_SIZE
 from tests.queue.support import NS, FakeClock, kill, opened
 
 

@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sej.codec
-from sej import queue_codec, queue_replay
-from sej.queue_format import (
+from sej.queue import records as queue_codec
+from sej.queue import replay as queue_replay
+from sej.queue.log_format import (
     BACK,
     BOOT,
     COUNTS,
@@ -31,10 +32,10 @@ from sej.queue_format import (
     START,
     WAIT,
 )
-from sej.queue_state import QueueState
+from sej.queue.state import QueueState
 
 try:
-    TWIN: Any = importlib.import_module("sej._queue_c")
+    TWIN: Any = importlib.import_module("sej.queue._replay_c")
 except ImportError:
     TWIN = None
 compiled = pytest.mark.skipif(TWIN is None, reason="the compiled twin is not built here")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue import JournalQueue
+from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock, kill, opened
 from tests.queue.test_queue import take, values
 
@@ -248,7 +248,7 @@ def test_what_cannot_be_buried_keeps_nobody_from_the_others(tmp_path: Path, cloc
 def test_a_journal_of_dead_letters_that_somebody_has_stops_nobody(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sej.queue_grave._LOCK_S", 0.0)
+    monkeypatch.setattr("sej.queue.dead_letters._LOCK_S", 0.0)
     with opened(tmp_path, clock, max_attempts=1, lease_s=10) as q, sej.Writer(q.dead_letter):
         q.put_many([b"a", b"b"])
         item = take(q)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.disk import File
+from sej.system.disk import File
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, script, until
 
 
@@ -90,10 +90,10 @@ def test_a_torn_tail_of_a_dead_one_is_cut_and_kept(tmp_path: Path) -> None:
 
 def test_what_a_dead_writer_promised_is_rolled_forward_first(tmp_path: Path) -> None:
     code = """
-import os, sys, sej, sej.batches
+import os, sys, sej, sej.writing.exactly_once
 def die(self, writer, intent, **options):
     os._exit(9)
-sej.batches.Batches._finish = die
+sej.writing.exactly_once.Batches._finish = die
 sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"])
 """
     with sej.SharedWriter(tmp_path) as shared:
@@ -107,12 +107,12 @@ sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"
 
 def test_one_that_dies_between_two_segments_is_noticed(tmp_path: Path) -> None:
     code = """
-import os, sys, sej, sej.shared_end
-make = sej.shared_end.start_segment
+import os, sys, sej, sej.writing.shared_end
+make = sej.writing.shared_end.start_segment
 def die(directory, offset):
     make(directory, offset)
     os._exit(9)
-sej.shared_end.start_segment = die
+sej.writing.shared_end.start_segment = die
 sej.SharedWriter(sys.argv[1], segment_bytes=10).append(b"b")
 """
     with sej.SharedWriter(tmp_path) as survivor:

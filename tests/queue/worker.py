@@ -3,7 +3,7 @@
 import sys
 
 import sej
-from sej.backends import open_queue
+from sej.queue.backends import open_queue
 
 
 def put(path: str, name: str, durability: str, who: str) -> None:

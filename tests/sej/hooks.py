@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sej.disk import OS, Disk, File, Mode, OsDisk, OsFile
+from sej.system.disk import OS, Disk, File, Mode, OsDisk, OsFile
 from tests.crash.disk import FaultyDisk
 
 ROOT = Path(__file__).parent.parent.parent

@@ -16,7 +16,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from sej.checksum import crc32c
+from sej.system.checksum import crc32c
 
 crc32c(bytes(1000))  # it may import a library at its first use: an interrupt within the import system is not the point
 __all__ = ["KINDS", "Interrupt", "free", "interrupt", "locked_below", "open_below", "places"]

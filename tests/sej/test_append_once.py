@@ -11,7 +11,7 @@ import pytest
 
 import sej
 from sej import BatchConflictError, CorruptionError, WriterFailedError
-from sej.disk import File
+from sej.system.disk import File
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
 from tests.sej.support import STAMP, encoded, read_all, segment, values

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sej.checksum import crc32c
+from sej.system.checksum import crc32c
 
 ROUND = 256 + 3 * 40  # bytes that one round of the wide path takes
 

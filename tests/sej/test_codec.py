@@ -16,9 +16,9 @@ import sej.codec
 from sej import DecodeError, InvalidMessageError, Message
 from tests.sej.support import encoded, packed, sample
 
-REFERENCE = importlib.import_module("sej._codec_py")
+REFERENCE = importlib.import_module("sej.codec.reference")
 try:
-    TWINS = [REFERENCE, importlib.import_module("sej._codec_c")]
+    TWINS = [REFERENCE, importlib.import_module("sej.codec._codec_c")]
 except ImportError:
     TWINS = [REFERENCE]
 both = pytest.mark.parametrize("codec", TWINS, ids=lambda module: module.__name__.rpartition("_")[2])
@@ -56,7 +56,7 @@ def outcome(call: Any, *arguments: Any) -> Any:
 
 def test_the_chosen_one_is_named() -> None:
     assert sej.codec.IMPLEMENTATION in ("c", "python")
-    chosen = "sej._codec_c" if sej.codec.IMPLEMENTATION == "c" else "sej._codec_py"
+    chosen = "sej.codec._codec_c" if sej.codec.IMPLEMENTATION == "c" else "sej.codec.reference"
     assert sej.codec.decode is importlib.import_module(chosen).decode
 
 

@@ -6,9 +6,9 @@ import pytest
 
 import sej
 from sej.codec import decode_many
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import OS
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.system.disk import OS
 
 
 def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sej.disk import OS, Mode, OsDisk, OsFile, file_system, network_file_system, replace_file
+from sej.system.disk import OS, Mode, OsDisk, OsFile, file_system, network_file_system, replace_file
 from tests.sej.hooks import output
 
 
@@ -120,7 +120,7 @@ def test_a_file_is_replaced_whole_and_the_old_one_is_not_touched(tmp_path: Path)
 
 SHORT = """
 import json, os, resource, sys
-from sej.disk import OS
+from sej.system.disk import OS
 file = OS.open(sys.argv[1], "append")
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 try:
@@ -181,7 +181,9 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeyp
     import sej
 
     real = str(tmp_path.resolve())
-    monkeypatch.setattr("sej.disk._mounts", lambda: iter([("/", "ext4"), (real, "nfs4"), (real + "/deep", "ext4")]))
+    monkeypatch.setattr(
+        "sej.system.disk._mounts", lambda: iter([("/", "ext4"), (real, "nfs4"), (real + "/deep", "ext4")])
+    )
     assert network_file_system(tmp_path / "j") == "nfs4"
     assert network_file_system(tmp_path / "deep" / "j") is None
     with pytest.raises(sej.NetworkFileSystemError, match="nfs4") as raised:
@@ -214,7 +216,7 @@ def test_mount_points_of_any_bytes_are_read(monkeypatch: pytest.MonkeyPatch, tmp
         b"31 22 0:27 / /odd\x0c\xc2\x85\xff rw - tmpfs none rw\n"
         b"32 22 0:28 / /mnt/a\\040b\\012\\134040 rw - nfs4 host:/x rw\n"
     )
-    monkeypatch.setattr("sej.disk._mount_table", lambda: table)
+    monkeypatch.setattr("sej.system.disk._mount_table", lambda: table)
     assert file_system(tmp_path) == "ext4"
     assert file_system(os.fsdecode(b"/odd\x0c\xc2\x85\xff/j")) == "tmpfs"
     assert network_file_system("/mnt/a b\n\\040/j") == "nfs4"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sej import format, index_format, twin_format
-from sej.checksum import crc32c
-from sej.codec import encode
-from sej.index import Block
+from sej.codec import encode, format
+from sej.journal import index_format, twin_format
+from sej.journal.index import Block
+from sej.system.checksum import crc32c
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "formats" / "sej.md").read_text()
 CODES = {"uint64": "Q", "int64": "q", "uint32": "I", "int32": "i", "uint8": "B", "int8": "b"}

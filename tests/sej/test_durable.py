@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.directory import Directory
-from sej.disk import OS, File
-from sej.durable import Kept, KeptPosition, renew
-from sej.durable_format import RECORD_SIZE
-from sej.medium import durable_position, kept_position
+from sej.journal.directory import Directory
+from sej.journal.medium import durable_position, kept_position
+from sej.system.disk import OS, File
+from sej.system.durable import Kept, KeptPosition, renew
+from sej.system.durable_format import RECORD_SIZE
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
 

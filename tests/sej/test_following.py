@@ -74,7 +74,7 @@ def test_a_change_of_the_directory_is_seen_whatever_its_times_say(
 ) -> None:
     """A reader at the end looks at the directory's time first; a change may carry the time of the one before it."""
     now = time.time_ns()
-    monkeypatch.setattr("sej.cursor.time.time_ns", lambda: now)  # however slow this machine is
+    monkeypatch.setattr("sej.journal.cursor.time.time_ns", lambda: now)  # however slow this machine is
     at = before(now)
     with sej.Writer(tmp_path, segment_bytes=100) as w, sej.Scanner(tmp_path) as s:
         w.append(b"first")
@@ -229,8 +229,8 @@ def test_eight_processes_follow_one_writer_that_rotates_every_ten(tmp_path: Path
 
 
 NO_INOTIFY = """
-import ctypes, itertools, sys, threading, sej, sej.watch
-sej.watch._LIBC = None  # a system without inotify
+import ctypes, itertools, sys, threading, sej, sej.system.watch
+sej.system.watch._LIBC = None  # a system without inotify
 path = sys.argv[1]
 with sej.Writer(path, segment_bytes=50) as w, sej.Scanner(path, timeout=None) as s:
     w.append(b"first")
@@ -251,10 +251,10 @@ def test_following_works_where_there_is_no_inotify(tmp_path: Path) -> None:
 
 OBSERVED = """
 import sys, time, threading
-import sej, sej.watch
-sej.watch._LIBC, sej.watch._OBSERVE = None, True
-sej.watch._POLL_FIRST_S = sej.watch._POLL_MAX_S = 20.0
-sej.watch.Watch.__init__.__kwdefaults__["safety_s"] = 20.0  # so that nothing is found by polling
+import sej, sej.system.watch
+sej.system.watch._LIBC, sej.system.watch._OBSERVE = None, True
+sej.system.watch._POLL_FIRST_S = sej.system.watch._POLL_MAX_S = 20.0
+sej.system.watch.Watch.__init__.__kwdefaults__["safety_s"] = 20.0  # so that nothing is found by polling
 w = sej.Writer(sys.argv[1])
 start = time.monotonic()
 with sej.Scanner(sys.argv[1], timeout=None) as s, sej.Scanner(sys.argv[1], timeout=None) as other:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.sealed import unseal
+from sej.system.sealed import unseal
 from tests.crash.sidecars import limited
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import sej
 from sej import CorruptionError
-from sej.checksum import crc32c
-from sej.shared_writer import SharedWriter
+from sej.system.checksum import crc32c
+from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk, HookedDisk
 from tests.sej.support import encoded, packed, read_all, segment, segments

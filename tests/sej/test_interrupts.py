@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej import _buffer_py
-from sej.codec import Buffer
+from sej.codec import Buffer, buffer_reference
 from tests.queue.test_interrupts import QuickDisk
 from tests.sej.hooks import Worker
 from tests.sej.interrupts import Interrupt, interrupt, locked_below, open_below, places
@@ -25,7 +24,7 @@ SEGMENT = "jnl/0000000000000000.jnl"
 
 @pytest.fixture(params=["chosen", "python"], autouse=True)
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writer.Buffer", Buffer if request.param == "chosen" else _buffer_py.Buffer)
+    monkeypatch.setattr("sej.writing.writer.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
 
 
 def then(_: object, act: Callable[[], object]) -> None:

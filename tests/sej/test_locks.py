@@ -10,8 +10,8 @@ import pytest
 
 import sej
 from sej import ClosedError, LockedError, LockLostError
-from sej.disk import OS, OsDisk, OsFile
-from sej.locks import Lock, host_name, lease, process_start
+from sej.system.disk import OS, OsDisk, OsFile
+from sej.system.locks import Lock, host_name, lease, process_start
 from tests.sej.hooks import ROOT, Worker, output, script, until
 
 HOLDER = """

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import Mode, OsDisk, OsFile, Status
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.system.disk import Mode, OsDisk, OsFile, Status
 from tests.sej.support import read_all, values
 
 FEW, MANY = 20, 80

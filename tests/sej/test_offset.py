@@ -9,7 +9,7 @@ import pytest
 
 import sej
 from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
-from sej.disk import File, Mode, OsDisk, OsFile
+from sej.system.disk import File, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk, Worker, script
 from tests.sej.support import sample

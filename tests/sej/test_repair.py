@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import sej
-import sej.repair
+import sej.journal.repair
 from sej.codec import find_candidate
-from sej.disk import OsDisk
+from sej.system.disk import OsDisk
 from tests.crash.disk import CrashDisk
 from tests.sej.support import by_hand, encoded, packed, sample, segment, segments
 
@@ -336,7 +336,7 @@ def test_retention_may_take_what_a_repair_that_was_killed_had_written(
     with monkeypatch.context() as patch:
         patch.setattr(OsDisk, "rename", renamed)
         if where == "while the index is made":
-            patch.setattr(sej.repair, "_reindex", killed)
+            patch.setattr(sej.journal.repair, "_reindex", killed)
         with pytest.raises(Killed):
             sej.Journal(path).repair()
     assert (path / "txn" / "repair").exists()

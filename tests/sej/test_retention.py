@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import sej
-from sej.disk import OS, OsDisk, OsFile
-from sej.sealed import unseal
+from sej.system.disk import OS, OsDisk, OsFile
+from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments
 

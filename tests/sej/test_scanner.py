@@ -10,9 +10,9 @@ import pytest
 
 import sej
 from sej import CorruptionError, Message, OffsetGapError, OffsetTooSmallError, TruncatedError
-from sej.cursor import Cursor
-from sej.directory import Directory
-from sej.disk import OS, Mode, OsDisk, OsFile
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, values
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.directory import Directory
-from sej.disk import OS
-from sej.maintenance import readers_lock
+from sej.journal.directory import Directory
+from sej.journal.retention import readers_lock
+from sej.system.disk import OS
 from tests.sej.hooks import Worker
 from tests.sej.support import read_all
 

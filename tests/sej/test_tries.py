@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.directory import Directory
-from sej.disk import OS, Disk, File
-from sej.sealed import unseal
-from sej.tries import Tries
+from sej.journal.directory import Directory
+from sej.reading.attempts import Tries
+from sej.system.disk import OS, Disk, File
+from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.directory import Directory
-from sej.disk import OS
-from sej.twin import keep_offset, twin_path
+from sej.journal.directory import Directory
+from sej.journal.twin import keep_offset, twin_path
+from sej.system.disk import OS
 from tests.crash.disk import CrashDisk
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 import sej
-from sej.watch import Watch
+from sej.system.watch import Watch
 from tests.sej.hooks import Worker, output
 
 LONG_S = 30.0
@@ -123,7 +123,7 @@ def test_a_directory_that_goes_away_is_polled_from_then_on(tmp_path: Path) -> No
 
 OVERFLOW = """
 import os, sys
-from sej.watch import Watch
+from sej.system.watch import Watch
 limit = int(open("/proc/sys/fs/inotify/max_queued_events").read())
 with Watch(sys.argv[1], safety_s=30.0) as watch, Watch(sys.argv[2], safety_s=30.0) as other:
     a, b = (os.path.join(sys.argv[1], name) for name in "ab")
@@ -212,7 +212,7 @@ def test_a_signals_handler_that_comes_between_may_wake_and_close(tmp_path: Path)
 
 FORK = """
 import os, sys, threading
-from sej.watch import Watch
+from sej.system.watch import Watch
 path = sys.argv[1]
 watch = Watch(path, safety_s=30.0)
 assert not watch.wait(0.0)
@@ -248,7 +248,7 @@ def test_a_forked_child_watches_by_itself(tmp_path: Path) -> None:
 
 FULL = """
 import os, resource, sys
-from sej.watch import Watch
+from sej.system.watch import Watch
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 count = lambda: len(os.listdir("/proc/self/fd"))
 there = count()

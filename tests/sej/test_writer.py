@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import sej
-from sej import DecodeError, Message, _buffer_py
-from sej.codec import IMPLEMENTATION
-from sej.disk import File
-from sej.format import MAX_OFFSET
+from sej import DecodeError, Message
+from sej.codec import IMPLEMENTATION, buffer_reference
+from sej.codec.format import MAX_OFFSET
+from sej.system.disk import File
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, until
 from tests.sej.support import STAMP, encoded, packed, read_all, sample, segment, segments, values
@@ -354,7 +354,7 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
 @pytest.mark.parametrize("python", [False, True])
 def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if python:
-        monkeypatch.setattr("sej.writer.Buffer", _buffer_py.Buffer)
+        monkeypatch.setattr("sej.writing.writer.Buffer", buffer_reference.Buffer)
     last = MAX_OFFSET - 1
     with sej.Writer(tmp_path, first_offset=last - 1) as w:
         with pytest.raises(sej.InvalidMessageError, match="go on in another one"):

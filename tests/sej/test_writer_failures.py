@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 import pytest
 
 import sej
-from sej import LockLostError, WriterFailedError, _buffer_py
-from sej.disk import File
-from sej.opening import start_segment
+from sej import LockLostError, WriterFailedError
+from sej.codec import buffer_reference
+from sej.system.disk import File
+from sej.writing.opening import start_segment
 from tests.sej.hooks import HookedDisk, Worker, output, until
 from tests.sej.support import encoded, read_all, segment, values
 
@@ -243,7 +244,7 @@ def test_after_an_interrupt_between_the_parts_of_a_write_the_writer_writes_the_r
 
 def test_an_interrupt_at_any_call_leaves_whole_messages_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Python signals are handled where calls begin and end; the compiled buffer makes none."""
-    monkeypatch.setattr("sej.writer.Buffer", _buffer_py.Buffer)
+    monkeypatch.setattr("sej.writing.writer.Buffer", buffer_reference.Buffer)
     for strike in itertools.count(1):
         path = tmp_path / str(strike)
         left = strike
@@ -282,7 +283,7 @@ def test_an_interrupt_between_two_segments_leaves_no_lock_behind(
         raise KeyboardInterrupt(end.offset)
 
     w = sej.Writer(tmp_path, segment_bytes=1)
-    monkeypatch.setattr("sej.appending.start_segment", interrupted)
+    monkeypatch.setattr("sej.writing.tail.start_segment", interrupted)
     with pytest.raises(KeyboardInterrupt):
         w.append(b"v")
     monkeypatch.undo()

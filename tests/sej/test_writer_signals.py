@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import sej
-from sej import _buffer_py
-from sej.codec import Buffer
-from sej.disk import File
+from sej.codec import Buffer, buffer_reference
+from sej.system.disk import File
 from tests.sej.hooks import HookedDisk, Worker, until
 from tests.sej.support import read_all, values
 
@@ -31,7 +30,7 @@ class Signalling(HookedDisk):
 
 @pytest.fixture(params=["chosen", "python"], autouse=True)
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writer.Buffer", Buffer if request.param == "chosen" else _buffer_py.Buffer)
+    monkeypatch.setattr("sej.writing.writer.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
 
 
 @pytest.fixture

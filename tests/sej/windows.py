@@ -11,26 +11,26 @@ from typing import Any, Final
 
 import pytest
 
-from sej.cursor import Cursor
-from sej.segment import SegmentReader
+from sej.journal.cursor import Cursor
+from sej.journal.segment import SegmentReader
 
 __all__ = ["BLOCK_BYTES", "INDEX_BYTES", "NEAR", "READ_BYTES", "WINDOWS", "shrunk", "small_windows"]
 
 WINDOWS: Final = {
-    "sej.appending": ["_BUFFER_BYTES", "_BATCH_BYTES", "BLOCK_BYTES"],
-    "sej.batches": ["_CHUNK_MESSAGES", "_CHUNK_BYTES"],
-    "sej.cursor": ["_PASSED_AT_ONCE", "BLOCK_BYTES"],
-    "sej.index": ["_READ_BYTES", "BLOCK_BYTES"],
-    "sej.journal": ["_BACK_BYTES", "_SCAN_MESSAGES"],
-    "sej.maintenance": ["_COPY_BYTES"],
-    "sej.opening": ["_SYNC_BYTES", "BLOCK_BYTES"],
-    "sej.queue_reader": ["_SKIP"],
-    "sej.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES"],
-    "sej.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
-    "sej.overlap": ["_STEP_BYTES"],
-    "sej.salvage": ["_STEP_BYTES"],
-    "sej.segment": ["_SMALL_BYTES"],
-    "sej.shared_end": ["_INDEX_BYTES"],
+    "sej.writing.tail": ["_BUFFER_BYTES", "_BATCH_BYTES", "BLOCK_BYTES"],
+    "sej.writing.exactly_once": ["_CHUNK_MESSAGES", "_CHUNK_BYTES"],
+    "sej.journal.cursor": ["_PASSED_AT_ONCE", "BLOCK_BYTES"],
+    "sej.journal.index": ["_READ_BYTES", "BLOCK_BYTES"],
+    "sej.journal.view": ["_BACK_BYTES", "_SCAN_MESSAGES"],
+    "sej.journal.retention": ["_COPY_BYTES"],
+    "sej.writing.opening": ["_SYNC_BYTES", "BLOCK_BYTES"],
+    "sej.queue.reader": ["_SKIP"],
+    "sej.journal.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES"],
+    "sej.journal.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
+    "sej.writing.overlap": ["_STEP_BYTES"],
+    "sej.journal.salvage": ["_STEP_BYTES"],
+    "sej.journal.segment": ["_SMALL_BYTES"],
+    "sej.writing.shared_end": ["_INDEX_BYTES"],
 }
 SCALE: Final = 256
 BLOCK_BYTES: Final = (1 << 18) // SCALE

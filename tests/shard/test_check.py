@@ -10,7 +10,7 @@ import pytest
 
 import sej
 import shard
-from sej.disk import OsDisk, Status
+from sej.system.disk import OsDisk, Status
 
 
 def kinds(root: FilePath) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 
 import sej
 import shard
-from sej.disk import OsDisk
+from sej.system.disk import OsDisk
 from shard.copying import copy
 from shard.plans import Plan, load_plan, make_plan, save_plan, staging
 from tests.crash.disk import CrashDisk

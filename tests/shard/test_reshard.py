@@ -16,7 +16,7 @@ import pytest
 
 import sej
 import shard
-from sej.disk import Mode, OsDisk, OsFile
+from sej.system.disk import Mode, OsDisk, OsFile
 from shard import copying
 
 KEYS = [b"key %d" % number for number in range(60)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import sej
 import shard
 from sej import codec
-from sej.disk import OsDisk, Status
+from sej.system.disk import OsDisk, Status
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 import sej
 import shard
-from sej.disk import Mode, OsDisk, OsFile
+from sej.system.disk import Mode, OsDisk, OsFile
 
 KEYS = [b"key-%d" % number for number in range(40)]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import sej
 import shard
-from sej.disk import File, Mode, OsDisk, OsFile
+from sej.system.disk import File, Mode, OsDisk, OsFile
 from tests.crash.dying import dying
 from tests.sej.hooks import HookedDisk
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sej.disk import File, Mode, OsDisk, OsFile
 from sej.errors import ClosedError
-from sej.locks import host_name, process_start
+from sej.system.disk import File, Mode, OsDisk, OsFile
+from sej.system.locks import host_name, process_start
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue, check
 from textqueue.mutex import is_alive, is_own, mutex_of, owner_text

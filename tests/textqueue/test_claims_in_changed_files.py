@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from sej.disk import File
+from sej.system.disk import File
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue
 from textqueue.reader import Window, read_window, scan

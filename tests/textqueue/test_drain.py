@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.disk import OS
-from sej.locks import host_name
+from sej.system.disk import OS
+from sej.system.locks import host_name
 from tests.crash.disk import CrashDisk, FaultyDisk
 from textqueue import TextQueue, TextQueueError
 from textqueue.mutex import owner_text

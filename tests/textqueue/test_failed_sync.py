@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import sej
-from sej.disk import OS, Disk
+from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, LostName
 from tests.crash.test_failed_sync import FaultyOnly
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sej.disk import OS
+from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, FaultyDisk
 from textqueue import MessageStatus, TextQueue
 

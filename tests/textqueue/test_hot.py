@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from sej.disk import OS
-from sej.locks import lease
+from sej.system.disk import OS
+from sej.system.locks import lease
 from tests.house.house import has_compiler
 from textqueue import _hot_py, hot
 from textqueue.parser import chunks, essence

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sej.disk import OS
-from sej.locks import end_lease, lease
+from sej.system.disk import OS
+from sej.system.locks import end_lease, lease
 from tests.crash.disk import FaultyDisk
 from textqueue import Message, TextQueue, _hot_py, hot, marks
 from textqueue.keeper import Keeper

@@ -141,7 +141,7 @@ def test_archive_moves_what_is_done_with_the_comments_above_it(tmp_path: Path) -
 
 DIES = """
 import os, sys, textqueue
-from sej.disk import OsDisk
+from sej.system.disk import OsDisk
 
 class Dies(OsDisk):
     def rename(self, source, target):
@@ -393,7 +393,7 @@ def test_check_names_line_column_and_a_mend(tmp_path: Path) -> None:
 
 
 def test_check_tells_of_a_claim_whose_worker_is_gone(tmp_path: Path) -> None:
-    from sej.locks import host_name
+    from sej.system.locks import host_name
 
     path = tmp_path / "jobs.tq"
     path.write_text(f"-a\n\\mutex=999999999@{host_name()}/1{' ' * 20}\n")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from sej.disk import OS, File
-from sej.durable import mend, require_stored
+from sej.system.disk import OS, File
+from sej.system.durable import mend, require_stored
 from tests.crash.rig.machine import FILE_SYSTEMS, Machine
 from tests.crash.rig.values import MARKER
 

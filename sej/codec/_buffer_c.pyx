@@ -1,0 +1,406 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The writer's side of the codec compiled: the same names, results and errors as the reference in ``_buffer_py``.
+
+It relies on the interpreter's lock: between two calls into Python its methods are atomic, so an append that need not
+drain takes no lock. ``_busy`` is set while bytes are on their way out or a batch is coming in; whoever finds it set
+waits for the writer's lock.
+"""
+
+from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.object cimport PyObject
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from sej.codec._layout cimport (
+    HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, coarse_ns, now_ns, put32, put64, raw_bytes, raw_is_bytes,
+)
+
+import os
+from functools import partial
+
+from sej.codec import reference as _reference
+from sej.codec.buffer_reference import _full, _nested
+
+cdef extern from *:
+    """
+    #if defined(_WIN32)
+    #include <io.h>
+    #define sej_write(fd, data, size) _write(fd, data, (unsigned int)(size))
+    #else
+    #include <unistd.h>
+    #define sej_write(fd, data, size) write(fd, data, size)
+    #endif
+    """
+    int64_t sej_write(int fd, const void *data, size_t size) nogil
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLong(object value) except? -1
+    bint PyLong_CheckExact(object value)
+    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed
+    Py_ssize_t Py_SIZE(PyObject *value)
+
+cdef enum:
+    SPARE = 4 << 20  # a buffer that one huge message has blown up shrinks back to nothing above this
+
+cdef int64_t NO_TIME = INT64_MIN
+
+
+cdef inline bint fits(PyObject *value, int64_t most) noexcept:
+    """Whether these are bytes, and no more than that."""
+    return raw_is_bytes(value) and Py_SIZE(value) <= most
+
+
+cdef class Buffer:
+    """Encoded messages on their way to the file; see the reference."""
+    cdef public int64_t offset
+    cdef public int64_t limit
+    cdef public int64_t batch_limit
+    cdef public int64_t position
+    cdef public int64_t steady_until
+    cdef readonly bint interrupted
+    cdef readonly int64_t first_timestamp
+    cdef readonly int64_t last_timestamp
+    cdef readonly int64_t newest_timestamp
+    cdef unsigned char *_data
+    cdef int64_t _room
+    cdef int64_t _used
+    cdef int64_t _drained
+    cdef bint _busy
+    cdef bint _writing  # and still set after a write that did not end well
+    cdef int64_t _look_at
+    cdef object _drain
+    cdef object _lock
+    cdef object _owned
+    cdef object _acquire
+    cdef object _release
+    cdef object _refuse
+    cdef object _write
+    cdef int _descriptor
+    cdef object _trouble
+
+    def __cinit__(self, int64_t offset, object drain, object lock):
+        self.offset = offset
+        self.limit = self.batch_limit = 1
+        self._descriptor = -1
+        self._drain = drain
+        self._lock = lock
+        self._owned = getattr(lock, "_is_owned", None)
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self._reset()
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._data)
+
+    def __len__(self):
+        return self._used
+
+    cdef void _reset(self) noexcept:
+        self._used = self._drained = 0
+        self.first_timestamp = self.last_timestamp = self.newest_timestamp = NO_TIME
+
+    cdef int _reserve(self, int64_t size) except -1:
+        cdef int64_t room = self._used + size
+        cdef void *data
+        if room > self._room:
+            room += room >> 2
+            if room < 65536:
+                room = 65536
+            data = PyMem_RawRealloc(self._data, room)
+            if data == NULL:
+                raise MemoryError()
+            self._data = <unsigned char *> data
+            self._room = room
+        return 0
+
+    cdef inline int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1:
+        """Encode exact bytes that were checked."""
+        cdef int64_t key_size = Py_SIZE(key), value_size = Py_SIZE(value)
+        cdef int64_t size = OVERHEAD + key_size + value_size
+        cdef unsigned char *p
+        if self._used + size > self._room:
+            self._reserve(size)
+        p = self._data + self._used
+        put64(p, <uint64_t> self.offset)
+        put64(p + 8, <uint64_t> time)
+        p[16] = <unsigned char> kind
+        p[17] = <unsigned char> key_size
+        memcpy(p + HEAD, raw_bytes(key), key_size)
+        p += HEAD + key_size
+        put32(p, <uint32_t> value_size)
+        memcpy(p + 4, raw_bytes(value), value_size)
+        put32(p + 4 + value_size, <uint32_t> size)
+        if self._used == 0:
+            self.first_timestamp = self.newest_timestamp = time
+        elif time > self.newest_timestamp:
+            self.newest_timestamp = time
+        self.last_timestamp = time
+        self._used += size
+        self.offset += 1
+        return 0
+
+    cdef int _run_drain(self) except -1:
+        """With the lock held: write what is pending, or let the writer do it where it has more to do than that."""
+        cdef bint was_busy = self._busy
+        cdef int64_t size = self._used - self._drained, taken
+        cdef int failure = EINTR
+        self.interrupted = self._writing
+        self._busy = self._writing = True
+        try:
+            if not self.interrupted and self.position + size < self.steady_until and coarse_ns() < self._look_at:
+                taken = -1
+                if self._descriptor >= 0:
+                    with nogil:
+                        taken = sej_write(self._descriptor, self._data + self._drained, size)
+                        failure = errno
+                if taken < size:
+                    try:
+                        if taken < 0:
+                            if failure != EINTR:
+                                raise OSError(failure, os.strerror(failure))
+                            taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
+                        if taken < size:
+                            self._trouble(None, taken)
+                    except BaseException as error:
+                        self._trouble(error, 0)
+                        raise
+                self._drained = self._used
+                self.position += size
+            else:
+                self._drain()
+            self._writing = False
+        finally:
+            self._busy = was_busy or self._refuse is not None or self._writing
+        return 0
+
+    cdef int _settle(self) except -1:
+        """With the lock held: let the writer find out what the file holds, before another message gets an offset."""
+        self._busy = self.interrupted = True
+        try:
+            self._drain()
+        finally:
+            self._busy = self._refuse is not None or self._writing
+        return 0
+
+    def append(self, value, key=b"", type=0, timestamp=None):
+        """Encode one message; drain if that is due. Returns its offset."""
+        cdef int64_t kind = 0, time = 0, offset
+        if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
+                and (timestamp is None or PyLong_CheckExact(timestamp))):
+            value = _reference._as_bytes(value, "value")
+            key = _reference._as_bytes(key, "key")
+            _reference._check(key, value, type, 0 if timestamp is None else timestamp)
+            type = int(type)
+            timestamp = None if timestamp is None else int(timestamp)
+        try:
+            kind = PyLong_AsLongLong(type)
+            time = 0 if timestamp is None else PyLong_AsLongLong(timestamp)
+        except OverflowError:
+            kind = -1
+        if (kind < 0 or kind > MAX_TYPE or PyBytes_GET_SIZE(key) > MAX_KEY
+                or PyBytes_GET_SIZE(value) > MAX_VALUE):
+            _reference._check(key, value, type, 0 if timestamp is None else timestamp)
+        if self._busy:
+            if self._refuse is not None:
+                self._refuse()  # without the lock: in a forked child nobody may be there to let it go
+            inside = self._owned is not None and self._owned()
+            with self._lock:
+                if self._refuse is not None:
+                    self._refuse()
+                if self._busy and inside:  # this is a signal's handler
+                    raise _nested()
+                if self._writing:
+                    self._settle()
+                if self.offset == INT64_MAX:
+                    raise _full()
+                offset = self.offset
+                self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
+                if self._used - self._drained >= self.limit:
+                    self._run_drain()
+                return offset
+        if self.offset == INT64_MAX:
+            raise _full()
+        offset = self.offset
+        self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
+        if self._used - self._drained >= self.limit:
+            self._acquire()
+            try:
+                if self._used - self._drained >= self.limit:  # else somebody drained it meanwhile, closing maybe
+                    if self._refuse is not None:
+                        self._refuse()
+                    self._run_drain()
+            finally:
+                self._release()
+        return offset
+
+    def append_many(self, values, keys=None, type=0, timestamp=None):
+        """Encode many messages; nothing if one of them is invalid. Returns their offsets."""
+        cdef list value_list = values if values.__class__ is list else list(values)
+        cdef Py_ssize_t count = len(value_list), index
+        cdef list key_list = None
+        cdef list type_list = None
+        cdef list time_list = None
+        cdef int64_t kind = 0, time = 0, first = 0
+        cdef object value, key = b""
+        cdef PyObject *raw_key = <PyObject *> key
+        if keys is not None:
+            key_list = keys if keys.__class__ is list else list(keys)
+        if isinstance(type, int):
+            _reference._check(b"", b"", type, 0)
+            kind = type
+        else:
+            type_list = list(type)
+        if timestamp is None:
+            time = now_ns()
+        elif isinstance(timestamp, int):
+            _reference._check(b"", b"", 0, timestamp)
+            time = timestamp
+        else:
+            time_list = list(timestamp)
+        for name, column in (("keys", key_list), ("type", type_list), ("timestamp", time_list)):
+            if column is not None and len(column) != count:
+                raise ValueError(f"{name} has {len(column)} entries for {count} values")
+        # Look at everything before anything is taken: a batch with one bad message leaves nothing behind.
+        for index in range(count):
+            if (type_list is None and time_list is None and fits(PyList_GET_ITEM(<PyObject *> value_list, index), MAX_VALUE)
+                    and (key_list is None or fits(PyList_GET_ITEM(<PyObject *> key_list, index), MAX_KEY))):
+                continue
+            value = value_list[index]
+            if key_list is not None:
+                key = key_list[index]
+            if (not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key) or PyBytes_GET_SIZE(key) > MAX_KEY
+                    or PyBytes_GET_SIZE(value) > MAX_VALUE):
+                if value_list is values:
+                    value_list = list(value_list)
+                if key_list is not None and key_list is keys:
+                    key_list = list(key_list)
+                value_list[index] = value = _reference._as_bytes(value, "value")
+                key = _reference._as_bytes(key, "key")
+                if key_list is not None:
+                    key_list[index] = key
+                _reference._check(key, value, 0, 0)
+            if type_list is not None or time_list is not None:
+                _reference._check(b"", b"", 0 if type_list is None else type_list[index],
+                                  0 if time_list is None else time_list[index])
+        if value_list is values:
+            value_list = list(value_list)  # ours from here on: while a drain waits, others may run
+        if key_list is not None and key_list is keys:
+            key_list = list(key_list)
+        if self._refuse is not None:
+            self._refuse()
+        inside = self._owned is not None and self._owned()
+        with self._lock:
+            if self._refuse is not None:
+                self._refuse()
+            if self._busy and inside:
+                raise _nested()
+            if self._writing:
+                self._settle()
+            first = self.offset
+            if first > INT64_MAX - count:
+                raise _full()
+            self._busy = True
+            try:
+                for index in range(count):
+                    if key_list is not None:
+                        raw_key = PyList_GET_ITEM(<PyObject *> key_list, index)
+                    if type_list is not None:
+                        kind = type_list[index]
+                    if time_list is not None:
+                        time = time_list[index]
+                    self._put(PyList_GET_ITEM(<PyObject *> value_list, index), raw_key, kind, time)
+                    if self._used - self._drained >= self.batch_limit:
+                        self._run_drain()
+                if self._used - self._drained >= self.limit:
+                    self._run_drain()
+            finally:
+                self._busy = self._refuse is not None or self._writing
+        return range(first, first + count)
+
+    def extend(self, data, run, int64_t start):
+        """Take encoded messages as they stand: data[start:run.position], which measure found good."""
+        cdef int64_t end = run.position, newest = run.newest_timestamp
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_CONTIG_RO)
+        try:
+            if start < 0 or end < start or end > view.len:
+                raise ValueError(f"position {start} and end {end} do not lie in {view.len} bytes")
+            self._reserve(end - start)
+            memcpy(self._data + self._used, <const char *> view.buf + start, end - start)
+        finally:
+            PyBuffer_Release(&view)
+        if self._used == 0:
+            self.first_timestamp = self.newest_timestamp = run.first_timestamp
+        self._used += end - start
+        self.last_timestamp = run.last_timestamp
+        if newest > self.newest_timestamp:
+            self.newest_timestamp = newest
+        self.offset += run.messages
+        if self._used - self._drained >= self.batch_limit:
+            self._run_drain()
+
+    def freeze(self):
+        """Let no append in until thaw; with the lock held by the caller, who keeps it until then."""
+        self._busy = True
+
+    def thaw(self):
+        """Let appends in again."""
+        self._busy = self._refuse is not None or self._writing
+
+    def pending(self):
+        """What was encoded and not drained; valid until the next call."""
+        return PyMemoryView_FromMemory(<char *> self._data + self._drained, self._used - self._drained, 0x100)
+
+    def block(self):
+        """Everything since the last clear; valid until the next call."""
+        return PyMemoryView_FromMemory(<char *> self._data, self._used, 0x100)
+
+    def drained(self):
+        """Take note that what was pending is written."""
+        self.position += self._used - self._drained
+        self._drained = self._used
+
+    def steady(self, write, trouble, int64_t until, int64_t look_in_ns):
+        """Write by itself up to a position of the file and for a time; then drain is called again."""
+        self._write = write
+        self._descriptor = -1
+        if isinstance(write, partial) and write.func is os.write:
+            self._descriptor = write.args[0]  # the same call without Python around it
+        self._trouble = trouble
+        self.steady_until = until
+        self._look_at = coarse_ns() + look_in_ns if until else 0
+
+    @property
+    def in_doubt(self):
+        """Whether something is being written, or an exception came out of the middle of that."""
+        return self._writing
+
+    def doubt(self):
+        """Ask drain before anything more is taken."""
+        self._writing = self._busy = True
+
+    def mended(self):
+        """Take note that the writer knows what the file holds."""
+        self._writing = self.interrupted = False
+
+    def clear(self):
+        """Forget what is in it."""
+        self._reset()
+        if self._room > SPARE:
+            PyMem_RawFree(self._data)
+            self._data = NULL
+            self._room = 0
+
+    def flush(self):
+        """Drain what is pending, if anything; with the lock held by the caller."""
+        if self._used > self._drained:
+            self._run_drain()
+
+    def stop(self, refuse):
+        """From now on every append calls refuse, which raises."""
+        self._refuse = refuse
+        self._busy = True

@@ -1,0 +1,287 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The codec compiled: the same names, results and errors as the reference in ``_codec_py``.
+
+Errors are made by the reference: where these loops meet bytes or arguments that they do not take, they hand the same
+call to ``_codec_py``, so that there is one wording and one truth.
+"""
+
+from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_WRITABLE, PyBUF_C_CONTIGUOUS, PyObject_GetBuffer, PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_NoMemory
+from cpython.long cimport PyLong_FromLongLong
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
+from libc.string cimport memcpy
+
+from sej.codec._layout cimport HEAD, MAX_SIZE, OVERHEAD, get32, get64, whole
+
+from sej.codec import reference as _reference
+from sej.codec.reference import Candidate, Columns, Run
+from sej.message import Message as _Message
+
+cdef extern from *:
+    """
+    static inline PyObject *new_tuple(PyTypeObject *type, Py_ssize_t size) {
+        PyTupleObject *made = PyObject_GC_NewVar(PyTupleObject, type, size);
+    #if PY_VERSION_HEX >= 0x030E0000
+        if (made != NULL) made->ob_hash = -1;  /* tuples remember their hash: not computed yet */
+    #endif
+        return (PyObject *)made;
+    }
+    #define Py_DECREF_raw(x) Py_DECREF(x)
+    """
+    PyObject *new_tuple(PyTypeObject *type, Py_ssize_t size)
+    void Py_DECREF_raw(PyObject *)
+
+cdef int64_t NO_TIME = INT64_MIN
+cdef PyTypeObject *MESSAGE = <PyTypeObject *> _Message
+
+
+cdef inline int64_t claimed(const unsigned char *p, int64_t room) noexcept nogil:
+    """The size that the message at p claims to have, or 0 where its lengths are not all there or cannot be."""
+    cdef int64_t key, size
+    if room < HEAD:
+        return 0
+    key = <signed char> p[17]
+    if key < 0 or room < HEAD + key + 4:
+        return 0
+    size = <int32_t> get32(p + HEAD + key)
+    return 0 if size < 0 or size + OVERHEAD + key > MAX_SIZE else size + OVERHEAD + key
+
+
+cdef class _View:
+    """A buffer held for the length of a call, with its bounds checked once."""
+    cdef Py_buffer raw
+    cdef bint held
+    cdef const unsigned char *data
+
+    def __cinit__(self, object data, int64_t position, int64_t end):
+        PyObject_GetBuffer(data, &self.raw, PyBUF_CONTIG_RO)
+        self.held = True
+        self.data = <const unsigned char *> self.raw.buf
+        if position < 0 or end < position or end > self.raw.len:
+            raise ValueError(f"position {position} and end {end} do not lie in {self.raw.len} bytes")
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.raw)
+
+
+cdef class _Array:
+    """A writable array of fixed-width numbers."""
+    cdef Py_buffer raw
+    cdef bint held
+
+    def __cinit__(self, object data, Py_ssize_t width):
+        PyObject_GetBuffer(data, &self.raw, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+        self.held = True
+        if self.raw.itemsize != width:
+            raise ValueError(f"an array of {width}-byte numbers is due, not of {self.raw.itemsize}-byte ones")
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.raw)
+
+    cdef Py_ssize_t count(self):
+        return self.raw.len // self.raw.itemsize
+
+
+cdef inline object make(const unsigned char *p, int64_t size, int64_t offset, object timestamp):
+    cdef int64_t key = p[17]
+    cdef object number = PyLong_FromLongLong(offset)
+    cdef object kind = PyLong_FromLongLong(p[16])
+    cdef object key_bytes = PyBytes_FromStringAndSize(<const char *> p + HEAD, key)
+    cdef object value = PyBytes_FromStringAndSize(<const char *> p + HEAD + 4 + key, size - OVERHEAD - key)
+    # Never tracked by the collector: numbers and bytes only, there is nothing for it to look at.
+    cdef PyObject *raw = new_tuple(MESSAGE, 5)
+    cdef object message
+    if raw == NULL:
+        PyErr_NoMemory()
+    message = <object> raw
+    Py_INCREF(number)
+    PyTuple_SET_ITEM(message, 0, number)
+    Py_INCREF(timestamp)
+    PyTuple_SET_ITEM(message, 1, timestamp)
+    Py_INCREF(kind)
+    PyTuple_SET_ITEM(message, 2, kind)
+    Py_INCREF(key_bytes)
+    PyTuple_SET_ITEM(message, 3, key_bytes)
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(message, 4, value)
+    Py_DECREF_raw(raw)
+    return message
+
+
+encode = _reference.encode
+message_size = _reference.message_size
+
+
+def decode(data, int64_t position, int64_t end):
+    """The message at position and where it ends; None if it is not all there yet."""
+    cdef _View view = _View(data, position, end)
+    cdef const unsigned char *p = view.data + position
+    cdef int64_t size = whole(p, end - position)
+    if size == 0 or get64(p) > 9223372036854775807ULL:
+        return _reference.decode(data, position, end)
+    return make(p, size, <int64_t> get64(p), PyLong_FromLongLong(<int64_t> get64(p + 8))), position + size
+
+
+def decode_many(data, int64_t position, int64_t end, int64_t due, int64_t limit):
+    """Messages due, due + 1, ... from position on, at most limit, and where the next one starts."""
+    cdef _View view = _View(data, position, end)
+    cdef const unsigned char *p = view.data + position
+    cdef const unsigned char *stop = view.data + end
+    cdef int64_t count = 0, size, time = 0
+    cdef object timestamp = 0
+    cdef list messages = []
+    while count < limit:
+        size = whole(p, stop - p)
+        if size == 0 or <int64_t> get64(p) != due:
+            break
+        if <int64_t> get64(p + 8) != time:  # a batch that came together shares one number
+            time = <int64_t> get64(p + 8)
+            timestamp = PyLong_FromLongLong(time)
+        messages.append(make(p, size, due, timestamp))
+        p += size
+        due += 1
+        count += 1
+    if count == 0 and limit > 0:
+        _reference._check_due(data, position, end, due)
+    return messages, p - view.data
+
+
+cdef object _measure(_View view, object data, int64_t position, int64_t end, int64_t due, int64_t limit):
+    cdef const unsigned char *start = view.data + position
+    cdef const unsigned char *p = start
+    cdef const unsigned char *stop = view.data + end
+    cdef int64_t count = 0, size, first = NO_TIME, last = NO_TIME, newest = NO_TIME
+    while p - start < limit:
+        size = whole(p, stop - p)
+        if size == 0 or <int64_t> get64(p) != due + count:
+            break
+        last = <int64_t> get64(p + 8)
+        if count == 0:
+            first = newest = last
+        elif last > newest:
+            newest = last
+        p += size
+        count += 1
+    if count == 0 and limit > 0:
+        _reference._check_due(data, position, end, due)
+    return Run(count, p - view.data, first, last, newest)
+
+
+def measure(data, int64_t position, int64_t end, int64_t due, int64_t limit):
+    """The run of good messages from position on, up to the first one that ends limit or more bytes further."""
+    return _measure(_View(data, position, end), data, position, end, due, limit)
+
+
+def walk(data, int64_t position, int64_t end, int64_t due, offsets, timestamps, sizes):
+    """Fill three arrays with the offset, timestamp (ns) and size (bytes) of the messages from position on."""
+    cdef _View view = _View(data, position, end)
+    cdef _Array offset_array = _Array(offsets, 8)
+    cdef _Array timestamp_array = _Array(timestamps, 8)
+    cdef _Array size_array = _Array(sizes, 4)
+    cdef int64_t limit = min(offset_array.count(), timestamp_array.count(), size_array.count())
+    cdef int64_t *to_offset = <int64_t *> offset_array.raw.buf
+    cdef int64_t *to_timestamp = <int64_t *> timestamp_array.raw.buf
+    cdef int32_t *to_size = <int32_t *> size_array.raw.buf
+    cdef const unsigned char *p = view.data + position
+    cdef const unsigned char *stop = view.data + end
+    cdef int64_t count = 0, size
+    with nogil:
+        while count < limit:
+            size = whole(p, stop - p)
+            if size == 0 or <int64_t> get64(p) != due + count:
+                break
+            to_offset[count] = due + count
+            to_timestamp[count] = <int64_t> get64(p + 8)
+            to_size[count] = <int32_t> size
+            p += size
+            count += 1
+    if count == 0 and limit > 0:
+        _reference._check_due(data, position, end, due)
+    return count, p - view.data
+
+
+def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit):
+    """At most limit messages from position on, as columns."""
+    cdef _View view = _View(data, position, end)
+    cdef const unsigned char *start = view.data + position
+    cdef const unsigned char *p = start
+    cdef const unsigned char *stop = view.data + end
+    cdef int64_t count = 0, size, keys = 0, values = 0, key, at
+    cdef bytes timestamps, types, key_ends, key_data, value_ends, value_data
+    cdef int64_t *to_timestamp
+    cdef int32_t *to_type
+    cdef int32_t *to_key_end
+    cdef int32_t *to_value_end
+    cdef unsigned char *to_key
+    cdef unsigned char *to_value
+    with nogil:
+        while count < limit:
+            size = whole(p, stop - p)
+            if size == 0 or <int64_t> get64(p) != due + count:
+                break
+            key = p[17]
+            if keys + key > MAX_SIZE or values + size - OVERHEAD - key > MAX_SIZE:
+                break
+            keys += key
+            values += size - OVERHEAD - key
+            p += size
+            count += 1
+    if count == 0 and limit > 0:
+        _reference._check_due(data, position, end, due)
+    timestamps = PyBytes_FromStringAndSize(NULL, count * 8)
+    types = PyBytes_FromStringAndSize(NULL, count * 4)
+    key_ends = PyBytes_FromStringAndSize(NULL, (count + 1) * 4)
+    value_ends = PyBytes_FromStringAndSize(NULL, (count + 1) * 4)
+    key_data = PyBytes_FromStringAndSize(NULL, keys)
+    value_data = PyBytes_FromStringAndSize(NULL, values)
+    to_timestamp = <int64_t *> PyBytes_AS_STRING(timestamps)
+    to_type = <int32_t *> PyBytes_AS_STRING(types)
+    to_key_end = <int32_t *> PyBytes_AS_STRING(key_ends)
+    to_value_end = <int32_t *> PyBytes_AS_STRING(value_ends)
+    to_key = <unsigned char *> PyBytes_AS_STRING(key_data)
+    to_value = <unsigned char *> PyBytes_AS_STRING(value_data)
+    with nogil:
+        p = start
+        keys = values = 0
+        to_key_end[0] = to_value_end[0] = 0
+        for at in range(count):
+            key = p[17]
+            size = <int32_t> get32(p + HEAD + key)
+            to_timestamp[at] = <int64_t> get64(p + 8)
+            to_type[at] = p[16]
+            memcpy(to_key + keys, p + HEAD, key)
+            memcpy(to_value + values, p + HEAD + key + 4, size)
+            keys += key
+            values += size
+            to_key_end[at + 1] = <int32_t> keys
+            to_value_end[at + 1] = <int32_t> values
+            p += OVERHEAD + key + size
+    return Columns(count, p - view.data, timestamps, types, key_ends, key_data, value_ends, value_data)
+
+
+def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t damage, int64_t file_end):
+    """The first message from position on that could follow damage."""
+    cdef _View view = _View(data, position, end)
+    cdef const unsigned char *start = view.data
+    cdef int64_t at = position, size = 0
+    cdef uint64_t offset = 0
+    with nogil:
+        while at <= end - OVERHEAD:
+            offset = get64(start + at)
+            if (offset <= 9223372036854775807ULL and <int64_t> offset > due
+                    and <int64_t> offset - due <= (at - damage) // OVERHEAD):
+                size = claimed(start + at, end - at)
+                if size and size <= end - at:
+                    size = whole(start + at, end - at)
+                elif size > file_end - at:
+                    size = 0
+                if size:
+                    break
+            at += 1
+    return Candidate(at, at + size, offset) if size else None

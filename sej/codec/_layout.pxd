@@ -1,0 +1,79 @@
+"""What the compiled modules share: byte order, clocks, and the layout of a message as :mod:`sej.codec.format` has it."""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #include <time.h>
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define SEJ_BE32(x) (x)
+    #define SEJ_BE64(x) (x)
+    #elif defined(_MSC_VER)
+    #include <stdlib.h>
+    #define SEJ_BE32(x) _byteswap_ulong(x)
+    #define SEJ_BE64(x) _byteswap_uint64(x)
+    #else
+    #define SEJ_BE32(x) __builtin_bswap32(x)
+    #define SEJ_BE64(x) __builtin_bswap64(x)
+    #endif
+    static inline uint32_t sej_get32(const unsigned char *p) { uint32_t x; memcpy(&x, p, 4); return SEJ_BE32(x); }
+    static inline uint64_t sej_get64(const unsigned char *p) { uint64_t x; memcpy(&x, p, 8); return SEJ_BE64(x); }
+    static inline void sej_put32(unsigned char *p, uint32_t x) { x = SEJ_BE32(x); memcpy(p, &x, 4); }
+    static inline void sej_put64(unsigned char *p, uint64_t x) { x = SEJ_BE64(x); memcpy(p, &x, 8); }
+    static inline int64_t sej_coarse(void) {
+    #if defined(CLOCK_MONOTONIC_COARSE)
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    #else
+        return INT64_MAX;  /* no cheap clock: the writer looks every time */
+    #endif
+    }
+    static inline int64_t sej_now(void) {
+        struct timespec now;
+    #if defined(_MSC_VER)
+        timespec_get(&now, TIME_UTC);
+    #else
+        clock_gettime(CLOCK_REALTIME, &now);
+    #endif
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+    #define sej_bytes(value) PyBytes_AS_STRING((PyObject *)(value))
+    #define sej_is_bytes(value) PyBytes_CheckExact((PyObject *)(value))
+    """
+    uint32_t get32 "sej_get32"(const unsigned char *p) nogil
+    uint64_t get64 "sej_get64"(const unsigned char *p) nogil
+    void put32 "sej_put32"(unsigned char *p, uint32_t x) nogil
+    void put64 "sej_put64"(unsigned char *p, uint64_t x) nogil
+    int64_t now_ns "sej_now"() nogil
+    int64_t coarse_ns "sej_coarse"() nogil
+    char *raw_bytes "sej_bytes"(PyObject *value)  # of a borrowed object: nothing is counted on the way
+    bint raw_is_bytes "sej_is_bytes"(PyObject *value)
+
+cdef enum:
+    HEAD = 18  # offset, timestamp, type, key size
+    OVERHEAD = 26
+    MAX_KEY = 127
+    MAX_TYPE = 255
+    MAX_SIZE = 2147483647
+    MAX_VALUE = 2147483647 - 26 - 127  # below this, no key makes the message too long
+
+
+cdef inline int64_t whole(const unsigned char *p, int64_t room) noexcept nogil:
+    """The size of the well-formed message at p, or 0: not all there, or none."""
+    cdef int64_t key, size
+    if room < OVERHEAD:
+        return 0
+    key = <signed char> p[17]
+    if key < 0 or room < OVERHEAD + key:
+        return 0
+    size = <int32_t> get32(p + HEAD + key)
+    if size < 0:
+        return 0
+    size += OVERHEAD + key
+    if size > room or size > MAX_SIZE or <int32_t> get32(p + size - 4) != size:
+        return 0
+    return size

@@ -1,0 +1,385 @@
+"""The codec in pure Python: the reference that the compiled twin must equal.
+
+Bytes in, values out, no I/O. Every reader has three outcomes: a value; "need more bytes" (``None``, or a list that
+ends early); a :class:`DecodeError`. Positions count from the start of the bytes that were handed in, ``end`` is where
+they end, and no length is trusted before it was checked against both.
+
+:class:`Buffer` is the writer's side: messages are encoded into memory that the writer drains to its file.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sej.codec.format import (
+    HEAD,
+    HEAD_SIZE,
+    INT32,
+    INT32_SIZE,
+    MAX_KEY_SIZE,
+    MAX_MESSAGE_SIZE,
+    MAX_OFFSET,
+    MAX_TIMESTAMP,
+    MAX_TYPE,
+    NO_TIMESTAMP,
+    OFFSET,
+    OFFSET_SIZE,
+    OVERHEAD_SIZE,
+)
+from sej.errors import DecodeError, InvalidMessageError
+from sej.message import BytesLike, Message
+
+__all__ = [
+    "Candidate",
+    "Columns",
+    "Run",
+    "columns",
+    "decode",
+    "decode_many",
+    "encode",
+    "find_candidate",
+    "measure",
+    "message_size",
+    "walk",
+]
+
+_type = type
+
+
+class Run(NamedTuple):
+    """A run of good messages: how many, where it ends, and its times (ns; meaningless when there are none)."""
+
+    messages: int
+    position: int
+    first_timestamp: int
+    last_timestamp: int
+    newest_timestamp: int
+
+
+class Candidate(NamedTuple):
+    """A well-formed message found behind damage: where it starts and ends, and its offset."""
+
+    position: int
+    end: int
+    offset: int
+
+
+class Columns(NamedTuple):
+    """Messages as columns, in the machine's byte order, ready for Arrow.
+
+    Attributes:
+        messages: how many are in it.
+        position: where the next one starts.
+        timestamps: int64 each.
+        types: int32 each.
+        key_ends: messages + 1 int32, from 0; message i has key_data[key_ends[i]:key_ends[i + 1]].
+        key_data: all keys, one after the other.
+        value_ends: as key_ends.
+        value_data: as key_data.
+    """
+
+    messages: int
+    position: int
+    timestamps: bytes
+    types: bytes
+    key_ends: bytes
+    key_data: bytes
+    value_ends: bytes
+    value_data: bytes
+
+
+def encode(offset: int, timestamp: int, type: int, key: BytesLike, value: BytesLike) -> bytes:
+    """One message as it stands in a segment.
+
+    Raises:
+        InvalidMessageError: a field out of its range.
+        TypeError: key or value is not bytes, or a number is not an int.
+
+    Example:
+        >>> encode(1, 2, 3, b"k", b"v").hex(" ", 4)
+        '00000000 00000001 00000000 00000002 03016b00 00000176 0000001c'
+    """
+    key = _as_bytes(key, "key")
+    value = _as_bytes(value, "value")
+    _check(key, value, type, timestamp)
+    size = OVERHEAD_SIZE + len(key) + len(value)
+    return b"".join(
+        (HEAD.pack(offset, timestamp, type, len(key)), key, INT32.pack(len(value)), value, INT32.pack(size))
+    )
+
+
+def message_size(data: BytesLike, position: int, end: int) -> int | None:
+    """The size that the message at position claims to have, in bytes; None if its lengths are not all there yet.
+
+    Raises:
+        DecodeError: the lengths cannot be those of a message.
+    """
+    if end - position < HEAD_SIZE:
+        return None
+    key_size = HEAD.unpack_from(data, position)[3]
+    if key_size < 0:
+        raise DecodeError(f"key size {key_size}: expected 0 to {MAX_KEY_SIZE}", position=position)
+    at = position + HEAD_SIZE + key_size
+    if end - at < INT32_SIZE:
+        return None
+    value_size = INT32.unpack_from(data, at)[0]
+    size: int = OVERHEAD_SIZE + key_size + value_size
+    if value_size < 0 or size > MAX_MESSAGE_SIZE:
+        raise DecodeError(
+            f"value size {value_size}: expected 0 to {MAX_MESSAGE_SIZE - OVERHEAD_SIZE - key_size}", position=position
+        )
+    return size
+
+
+def decode(data: BytesLike, position: int, end: int) -> tuple[Message, int] | None:
+    """The message at position and where it ends; None if it is not all there yet.
+
+    Raises:
+        DecodeError: these bytes are no message.
+    """
+    size = message_size(data, position, end)
+    if size is None or end - position < size:
+        return None
+    offset, timestamp, type, key_size = HEAD.unpack_from(data, position)
+    trailer = INT32.unpack_from(data, position + size - INT32_SIZE)[0]
+    if trailer != size:
+        raise DecodeError(f"size field {trailer} at the message's end: expected {size}", position=position)
+    key_end = position + HEAD_SIZE + key_size
+    key = bytes(data[position + HEAD_SIZE : key_end])
+    value = bytes(data[key_end + INT32_SIZE : position + size - INT32_SIZE])
+    return Message(offset, timestamp, type, key, value), position + size
+
+
+def decode_many(data: BytesLike, position: int, end: int, due: int, limit: int) -> tuple[list[Message], int]:
+    """Messages due, due + 1, ... from position on, at most limit, and where the next one starts.
+
+    The list ends early where a message is not all there, and before one that is wrong: the call that starts at the
+    wrong one raises.
+
+    Raises:
+        DecodeError: the first message is no message, or (``found``) not the one that is due.
+    """
+    messages: list[Message] = []
+    add = messages.append
+    head, int32, make = HEAD.unpack_from, INT32.unpack_from, Message._make
+    while len(messages) < limit and end - position >= OVERHEAD_SIZE:
+        offset, timestamp, type, key_size = head(data, position)
+        key_end = position + HEAD_SIZE + key_size
+        if key_size < 0 or key_end > end - 8:
+            break
+        value_end = key_end + INT32_SIZE + int32(data, key_end)[0]
+        if value_end < key_end + INT32_SIZE or value_end > end - INT32_SIZE or offset != due:
+            break
+        following = value_end + INT32_SIZE
+        if int32(data, value_end)[0] != following - position:
+            break
+        key = data[position + HEAD_SIZE : key_end]
+        value = data[key_end + INT32_SIZE : value_end]
+        if _type(data) is not bytes:
+            key, value = bytes(key), bytes(value)
+        add(make((offset, timestamp, type, key, value)))
+        position = following
+        due += 1
+    if not messages and limit > 0:
+        _check_due(data, position, end, due)
+    return messages, position
+
+
+def measure(data: BytesLike, position: int, end: int, due: int, limit: int) -> Run:
+    """The run of good messages from position on, up to the first one that ends limit or more bytes further.
+
+    Raises:
+        DecodeError: as :func:`decode_many`, if the first message is wrong.
+    """
+    start, count = position, 0
+    first = last = newest = NO_TIMESTAMP
+    while position - start < limit and end - position >= OVERHEAD_SIZE:
+        offset, timestamp, _, key_size = HEAD.unpack_from(data, position)
+        key_end = position + HEAD_SIZE + key_size
+        if key_size < 0 or key_end > end - 8 or offset != due + count:
+            break
+        value_end = key_end + INT32_SIZE + INT32.unpack_from(data, key_end)[0]
+        if value_end < key_end + INT32_SIZE or value_end > end - INT32_SIZE:
+            break
+        if INT32.unpack_from(data, value_end)[0] != value_end + INT32_SIZE - position:
+            break
+        if not count:
+            first = newest = timestamp
+        last = timestamp
+        newest = max(newest, timestamp)
+        position = value_end + INT32_SIZE
+        count += 1
+    if not count and limit > 0:
+        _check_due(data, position, end, due)
+    return Run(count, position, first, last, newest)
+
+
+def walk(
+    data: BytesLike, position: int, end: int, due: int, offsets: memoryview, timestamps: memoryview, sizes: memoryview
+) -> tuple[int, int]:
+    """Fill three arrays with the offset, timestamp (ns) and size (bytes) of the messages from position on.
+
+    Args:
+        data: the bytes.
+        position: where the first message starts.
+        end: where the bytes end.
+        due: the offset of the first.
+        offsets: int64, writable; its length is the most that is filled.
+        timestamps: int64, as long.
+        sizes: int32, as long.
+
+    Returns:
+        How many were filled, and where the next message starts.
+
+    Raises:
+        DecodeError: as :func:`decode_many`.
+    """
+    limit = min(len(offsets), len(timestamps), len(sizes))
+    count = 0
+    while count < limit:
+        run = (
+            measure(data, position, end, due + count, 1) if count == 0 else _next_run(data, position, end, due + count)
+        )
+        if not run.messages:
+            break
+        offsets[count] = due + count
+        timestamps[count] = run.first_timestamp
+        sizes[count] = run.position - position
+        position = run.position
+        count += 1
+    return count, position
+
+
+def columns(data: BytesLike, position: int, end: int, due: int, limit: int) -> Columns:
+    """At most limit messages from position on, as columns.
+
+    Raises:
+        DecodeError: as :func:`decode_many`.
+    """
+    from array import array
+    from itertools import accumulate
+
+    messages, position = decode_many(data, position, end, due, limit)
+    keys = [message.key for message in messages]
+    values = [message.value for message in messages]
+    return Columns(
+        len(messages),
+        position,
+        array("q", [message.timestamp for message in messages]).tobytes(),
+        array("i", [message.type for message in messages]).tobytes(),
+        array("i", accumulate(map(len, keys), initial=0)).tobytes(),
+        b"".join(keys),
+        array("i", accumulate(map(len, values), initial=0)).tobytes(),
+        b"".join(values),
+    )
+
+
+def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: int, file_end: int) -> Candidate | None:
+    """The first message from position on that could follow damage: recovery's question.
+
+    Args:
+        data: the bytes.
+        position: where to start looking.
+        end: where the bytes end.
+        due: the offset that was due where the damage starts.
+        damage: the byte where the damage starts; negative where it lies before these bytes.
+        file_end: where the file ends, at or behind end.
+
+    Returns:
+        The first well-formed message whose offset is above due and reachable: at most one for each 26 bytes passed.
+        One that ends behind these bytes but inside the file is returned too: its trailing size is still to be checked.
+    """
+    reach = (end - damage) // OVERHEAD_SIZE
+    if reach < 1:
+        return None
+    low, high = OFFSET.pack(due + 1), OFFSET.pack(min(due + reach, MAX_OFFSET))
+    same = next((i for i in range(8) if low[i] != high[i]), 8)
+    prefix = low[:same]
+    text = bytes(data[position:end])
+    at = text.find(prefix)
+    while 0 <= at <= len(text) - OVERHEAD_SIZE:
+        offset = OFFSET.unpack_from(text, at)[0]
+        if not offset and prefix and not prefix.strip(b"\0"):  # a zero-filled stretch matches everywhere
+            at = _skip_zeros(text, at, OFFSET_SIZE if due >= 0 else OVERHEAD_SIZE)
+        if due < offset <= min(due + (position + at - damage) // OVERHEAD_SIZE, MAX_OFFSET):
+            found = _whole(text, at, file_end - position)
+            if found is not None:
+                return Candidate(position + at, position + found, offset)
+        at = text.find(prefix, at + 1)
+    return None
+
+
+def _skip_zeros(text: bytes, at: int, left: int) -> int:
+    """So many zeros before the end of those at a place; the place itself, if there are fewer."""
+    first, step = at, 1 << 16
+    while at < len(text) and not text[at : at + step].strip(b"\0"):
+        at += step
+    rest = text[at : at + step]
+    zeros = len(rest) - len(rest.lstrip(b"\0"))
+    return max(at + zeros - left, first)
+
+
+def _whole(data: bytes, position: int, file_end: int) -> int | None:
+    """Where the message at position ends; None if it is none. Its trailing size is checked where it is at hand."""
+    try:
+        size = message_size(data, position, len(data))
+        if size is None or position + size > file_end:
+            return None
+        if position + size <= len(data):
+            decode(data, position, len(data))
+    except DecodeError:
+        return None
+    return position + size
+
+
+def _next_run(data: BytesLike, position: int, end: int, due: int) -> Run:
+    try:
+        return measure(data, position, end, due, 1)
+    except DecodeError:
+        return Run(0, position, 0, 0, 0)
+
+
+def _check_due(data: BytesLike, position: int, end: int, due: int) -> None:
+    """Why no message came from position: need more (returns), or wrong (raises)."""
+    try:
+        found = decode(data, position, end)
+    except DecodeError as error:
+        error.offset = due
+        raise
+    if found is None:
+        return
+    raise DecodeError(
+        f"a message with offset {found[0].offset} stands where {due} is due",
+        position=position,
+        offset=due,
+        found=found[0].offset,
+    )
+
+
+def _as_bytes(value: object, name: str) -> bytes:
+    if _type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    hint = f": encode it first, for example {name}.encode()" if isinstance(value, str) else ""
+    raise TypeError(f"{name} must be bytes, not {_type(value).__name__}{hint}")
+
+
+def _check(key: bytes, value: bytes, type: int, timestamp: int) -> None:
+    if not isinstance(type, int):
+        raise TypeError(f"type must be an int from 0 to {MAX_TYPE}, not {_type(type).__name__}")
+    if not isinstance(timestamp, int):
+        raise TypeError(f"timestamp must be an int, nanoseconds since the epoch, not {_type(timestamp).__name__}")
+    if len(key) > MAX_KEY_SIZE:
+        raise InvalidMessageError(
+            f"the key has {len(key)} bytes; the format allows {MAX_KEY_SIZE}: shorten it, or put it into the value"
+        )
+    if not 0 <= type <= MAX_TYPE:
+        raise InvalidMessageError(f"type {type}: the format allows 0 to {MAX_TYPE}")
+    if not NO_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+        raise InvalidMessageError(f"timestamp {timestamp} does not fit 64 bits: nanoseconds since the epoch are due")
+    size = OVERHEAD_SIZE + len(key) + len(value)
+    if size > MAX_MESSAGE_SIZE:
+        raise InvalidMessageError(
+            f"the message would have {size} bytes; the format allows {MAX_MESSAGE_SIZE}: split the value"
+        )

@@ -1,0 +1,580 @@
+"""A place in a journal that moves forward over segments: what scanners, merges and Spark readers share.
+
+It does not wait. :meth:`Cursor.read` returns what is there, and an empty list at the end. What it promises: no message
+twice, none left out without an error or a recorded gap, whatever writers, retention and merges do meanwhile. At the end
+of a segment it looks for the segment that *contains* the due offset, comparing (device, inode): names alone may mean
+another file by now. That segment usually starts with the due offset, so its name is known. The directory is listed only
+if there is no such file: the end of the journal, a gap, or a merge that took the name away.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from sej.codec import Columns
+from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
+from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError, SejError
+from sej.journal.directory import Directory, Segment, containing
+from sej.journal.gaps import Gap, read_gaps
+from sej.journal.index import Block, BlockIndex, IndexFile, checksum_error
+from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.recovery import find_damage, frame_end, is_torn, what_is_wrong
+from sej.journal.salvage import Run, plan_segment
+from sej.journal.segment import CHUNK_BYTES, Place, SegmentReader
+from sej.message import Message
+from sej.system.disk import Disk
+
+__all__ = ["Cursor", "Skipped"]
+
+_Found = TypeVar("_Found")
+
+Skipped = Gap
+"""What ``on_corruption="skip"`` passed over: a gap that nobody had recorded."""
+
+_PASSED_AT_ONCE: Final = 4096
+_PIECES: Final = 16
+_SETTLED_NS: Final = 1_000_000_000
+"""For so long the time of a directory is believed: there are file systems where it says nothing."""
+_TICK_NS: Final = 50_000_000
+_COARSE_TICK_NS: Final = 3_000_000_000
+"""Changes of a directory nearer than this may carry one time: the second where it keeps whole seconds."""
+
+
+class _Plan(NamedTuple):
+    """The good runs of a segment that is damaged, as of a size of its file, below the offset of the next segment."""
+
+    runs: list[Run]
+    size: int
+    ceiling: int
+
+
+class Cursor:
+    """Reads a journal from an offset on.
+
+    Attributes:
+        due: the offset of the next message.
+        gaps: the recorded gaps that were passed, and with ``on_corruption="skip"`` the damage that was skipped.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        offset: int | None,
+        *,
+        on_corruption: Literal["raise", "skip"] = "raise",
+        verify: bool = False,
+        place: Place | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        room: Callable[[int], None] | None = None,
+    ) -> None:
+        """Start at an offset (None: the first one that is there). Nothing is opened before the first read.
+
+        Args:
+            directory: the journal.
+            offset: of the first message to read.
+            on_corruption: raise, or skip what is damaged.
+            verify: compare blocks with their checksums.
+            place: where that message stands, if it is known; what is not true any more is looked for instead.
+            chunk_bytes: how much is read at once.
+            room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
+                read; what it raises ends the read, and the message can be read again.
+        """
+        self._directory = directory
+        self._disk: Disk = directory.disk
+        self._on_corruption = on_corruption
+        self._verify = verify
+        self._reader: SegmentReader | None = None
+        self._segment: Segment | None = None
+        self._blocks: list[Block] = []
+        self._judged: tuple[int, int] | None = None
+        self._doubted: tuple[int, int] | None = None
+        self._settled: tuple[int, int, int] | None = None
+        self._settled_until = 0
+        self._plan: _Plan | None = None
+        self._provisional: Gap | None = None
+        self._is_last = True
+        self._indexed_size = 0
+        self._parked: Place | None = place
+        self._chunk_bytes = chunk_bytes
+        self._room = room
+        self._asked = offset
+        self.due = 0 if offset is None else offset
+        self.gaps: list[Gap] = []
+
+    def read(self, limit: int) -> list[Message]:
+        """Up to limit messages with consecutive offsets, over chunks and some small segments; none at the end.
+
+        Raises:
+            OffsetTooSmallError: the due message was deleted.
+            OffsetGapError: messages are missing between two segments.
+            CorruptionError: wrong bytes that are no torn tail.
+            TruncatedError: a segment is shorter than what was read from it.
+        """
+        messages: list[Message] = []
+        taken = 0
+        for _ in range(_PIECES):
+            before = self._reader
+            position = before.position if before is not None else 0
+            try:
+                more = self._read_some(limit - len(messages))
+            except SejError:
+                if messages:
+                    return messages  # it comes again, when these are delivered
+                raise
+            except BaseException:
+                if messages:  # nobody has them: they come again
+                    self.close()
+                    self.due = self._asked = messages[0].offset
+                raise
+            reader = self._reader
+            if messages and more and more[0].offset != messages[-1].offset + 1:
+                assert reader is not None
+                size = sum(OVERHEAD_SIZE + len(message.key) + len(message.value) for message in more)
+                self.due = more[0].offset
+                reader.skip(reader.position - size, self.due, reader.end)
+                return messages
+            messages = messages + more if messages else more
+            if not more or len(messages) == limit or self._verify or reader is None or not self._knows_more(reader):
+                return messages
+            taken += reader.position - (position if reader is before else 0)
+            if taken >= self._chunk_bytes:
+                return messages
+        return messages
+
+    def _knows_more(self, reader: SegmentReader) -> bool:
+        """Whether there was more to read when the segment was last looked at: no look for it now."""
+        return not self._is_last or reader.position < reader.seen_size
+
+    def _read_some(self, limit: int) -> list[Message]:
+        return self._next(lambda reader: reader.read(limit)) or []
+
+    def read_columns(self, limit: int) -> Columns | None:
+        """Up to limit messages as columns, from :attr:`due` on; None at the end of what is there.
+
+        Raises:
+            SejError: as :meth:`read`.
+        """
+        return self._next(lambda reader: reader.read_columns(limit))
+
+    def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
+        """Whole messages as they stand in the journal, from :attr:`due` on, and how many: for copying as it is.
+
+        Up to the first message that reaches limit_bytes; nothing at the end of what is there.
+
+        Raises:
+            SejError: as :meth:`read`.
+        """
+
+        def take(reader: SegmentReader) -> tuple[bytes, int] | None:
+            found = reader.read_encoded(limit_bytes)
+            return found if found[1] else None
+
+        return self._next(take) or (b"", 0)
+
+    def _next(self, take: Callable[[SegmentReader], _Found | None]) -> _Found | None:
+        """What take finds at the due message, in whichever segment that is; None at the end of what is there."""
+        while True:
+            reader = self._reader or self._open()
+            if reader is None:
+                return None
+            if self._verify:
+                self._verify_ahead(reader)
+            passed, found = False, None
+            try:
+                if reader.due < self.due:  # the place that was found is before the one that was asked for
+                    passed = bool(reader.read(min(_PASSED_AT_ONCE, self.due - reader.due)))
+                else:
+                    found = take(reader)
+            except CorruptionError as error:
+                if not self._pass_damage(error):
+                    if self._reader is not None:  # what was read of it is read again: a writer may cut a torn tail
+                        self._reader.skip(self._reader.position, self._reader.due, self._reader.end)
+                    return None
+                continue
+            if found:
+                self.due = reader.due
+                return found
+            if not passed and not self._advance(reader):
+                return None
+
+    def check_available(self) -> None:
+        """Make sure that the due offset was not deleted.
+
+        Raises:
+            OffsetTooSmallError: it was.
+        """
+        segments = self._directory.segments()
+        if segments and self.due < segments[0].first_offset:
+            self._too_small(segments[0].first_offset)
+
+    def judge(self) -> bool:
+        """At the end, when nothing has come for a while: is what stands there a torn tail, or corruption?
+
+        An incomplete message may be in flight, may be what a dead writer left, or may hide good messages behind it.
+
+        Returns:
+            Whether there is more to read (with ``on_corruption="skip"``).
+
+        Raises:
+            CorruptionError: messages follow that could belong: this is no torn tail.
+        """
+        reader = self._reader
+        if reader is None or (rest := reader.rest()) <= 0 or self._judged == (reader.position, rest):
+            return False
+        self._judged = (reader.position, rest)
+        if self._disk.status(reader.path) is None:
+            return False
+        if self._on_corruption == "skip":
+            return self._skip_damage(reader)
+        damage = find_damage(reader.file, reader.position, reader.due)
+        if damage is not None and damage.follower is not None:
+            raise damage.error(reader.path)
+        return False
+
+    def park(self) -> None:
+        """Close the open segment and remember the place: for whoever has more cursors than descriptors.
+
+        The next read opens the segment there, without a search, if it is still the same file.
+        """
+        reader = self._reader
+        if reader is not None and reader.due == self.due and not self._verify:
+            self._parked = Place(reader.status().identity, reader.position)
+        self.close()
+
+    def close(self) -> None:
+        """Close the open segment."""
+        self._settled = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    # --- finding the segment
+
+    def _open(self) -> SegmentReader | None:
+        """Open the segment that contains the due offset, at or before it; None where there is none yet.
+
+        The segment that starts with the due offset, and the one that the cursor was parked in, are opened by name. Only
+        if neither is there is the directory listed: a scan of n segments must not read n names n times.
+        """
+        parked, self._parked = self._parked, None
+        reader = self._try_named(self._directory.segment(self.due), None)
+        if reader is None and parked is not None and self._segment is not None:
+            reader = self._try_named(self._segment, parked)
+        if reader is not None:
+            self._is_last = False  # not known: the end of the segment is where it is asked
+            return reader
+        for _ in range(100):  # a segment that goes away between listing and opening is looked for anew
+            segments = self._directory.segments()
+            if not segments:
+                return None
+            if self._asked is None and self.due < segments[0].first_offset:
+                self.due = segments[0].first_offset
+            at = containing(segments, self.due)
+            if at < 0:
+                if self._directory.segments() != segments:
+                    continue
+                self._too_small(segments[0].first_offset)
+            try:
+                reader = self._reader_of(segments[at])
+            except FileNotFoundError:
+                continue
+            self._is_last = at == len(segments) - 1
+            if parked is None or not self._unpark(segments[at], reader, *parked):
+                self._enter(segments[at], reader)
+            return reader
+        raise CorruptionError("segments keep vanishing while they are opened", path=self._directory.jnl)
+
+    def _reader_of(self, segment: Segment) -> SegmentReader:
+        return SegmentReader(
+            self._disk, segment.path, 0, segment.first_offset, chunk_bytes=self._chunk_bytes, room=self._room
+        )
+
+    def _try_named(self, segment: Segment, parked: Place | None) -> SegmentReader | None:
+        """Open a segment that may be there; None if it is not, or not the file that the cursor was parked in."""
+        try:
+            reader = self._reader_of(segment)
+        except FileNotFoundError:
+            return None
+        if parked is None:
+            self._enter(segment, reader)
+        elif not self._unpark(segment, reader, *parked):
+            reader.close()
+            return None
+        return reader
+
+    def _unpark(self, segment: Segment, reader: SegmentReader, identity: tuple[int, int], position: int) -> bool:
+        """Go on where the cursor was parked; False where that is another file, or no message of ours stands there."""
+        try:
+            status = reader.status()
+            if status.identity != identity or status.size < position:
+                return False
+            head = reader.file.read(OFFSET_SIZE, position)
+        except BaseException:
+            reader.close()
+            raise
+        if len(head) == OFFSET_SIZE and OFFSET.unpack(head)[0] != self.due:
+            return False  # the number of the inode was given to a new file
+        self._segment, self._reader = segment, reader
+        self._asked = self.due
+        self._blocks = []
+        self._judged = self._doubted = None
+        reader.skip(position, self.due)
+        self._stop_at_run(reader)
+        return True
+
+    def _enter(self, segment: Segment, reader: SegmentReader) -> None:
+        self._segment, self._reader = segment, reader
+        self._asked = self.due
+        self._blocks = []
+        self._judged = self._doubted = None
+        self._plan = None
+        try:
+            if self.due > segment.first_offset:
+                self._skip_to_due(segment, reader)
+            if self._verify:
+                self._load_blocks(reader)
+        except BaseException:
+            reader.close()
+            self._reader = None  # entered by half: its checksums may not be known
+            raise
+
+    def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
+        """Move to the due message, or at most a block before it."""
+        found = IndexFile(self._directory, segment).find(reader.file, segment.first_offset, _next_offset, self.due + 1)
+        if found is not None and self.due < found.next_offset:
+            reader.skip(found.position, found.first_offset)
+            return
+        index = BlockIndex(segment.first_offset, [found] if found else [])
+        index.extend(reader.file)
+        reader.skip(*index.before_offset(self.due))
+
+    def _too_small(self, first_available: int) -> None:
+        raise OffsetTooSmallError(
+            f"message {self.due} was deleted; the first one that is there is {first_available}:"
+            " go on from there, or give the reader a kept offset so that retention waits for it",
+            first_available=first_available,
+            path=self._directory.path,
+            offset=self.due,
+        )
+
+    def _advance(self, reader: SegmentReader) -> bool:
+        """At the end of a segment: whether there is more to read, here or in another one.
+
+        Raises:
+            CorruptionError: a segment that is not the last ends inside a message.
+            OffsetGapError: the next segment starts behind the due offset.
+        """
+        assert self._segment is not None
+        due = reader.due
+        if self._plan is not None and reader.position == reader.end and self._next_run(reader, self._plan):
+            return True
+        changed = self._changed()
+        if changed is not None and changed == self._settled and time.monotonic_ns() < self._settled_until:
+            return False  # no segment came, went or was replaced since this one was found to be the last
+        self._settled = None
+        named = self._disk.status(self._directory.segment(due).path)
+        if named is not None and named.identity != reader.status().identity:
+            return self._reopen()  # the next segment: it starts where this one ends, as all but a gap's do
+        age = time.time_ns() - changed[2] if changed is not None else 0
+        segments = self._directory.segments()
+        at = containing(segments, due)
+        if at >= 0:
+            there = self._disk.status(segments[at].path)
+            if there is None:
+                return self._reopen()
+            if there.identity != reader.status().identity:
+                # Another file holds the due offset: the next segment, or one that a merge put in place.
+                return self._reopen()
+        if at + 1 >= len(segments):
+            if at < 0 and segments:
+                self._too_small(segments[0].first_offset)
+            self._is_last = True
+            if changed is not None and age > (_TICK_NS if changed[2] % 1_000_000_000 else _COARSE_TICK_NS):
+                self._settled, self._settled_until = changed, time.monotonic_ns() + _SETTLED_NS
+            return False  # the tail of the journal; see judge()
+        if self._doubted != (reader.position, due):
+            # Once more: what came between the last read and the listing, and a name that came while others were listed.
+            self._doubted = (reader.position, due)
+            return True
+        return self._between(reader, segments[at + 1].first_offset, at >= 0)
+
+    def _changed(self) -> tuple[int, int, int] | None:
+        """When the directory of the segments was last changed, and which one it is; None if the system does not say."""
+        jnl = self._disk.status(self._directory.jnl)
+        return (jnl.device, jnl.inode, jnl.mtime_ns) if jnl is not None and jnl.mtime_ns else None
+
+    def _reopen(self) -> bool:
+        self.close()
+        return True
+
+    def _between(self, reader: SegmentReader, following: int, contained: bool) -> bool:
+        """The due offset is neither in this segment nor in the next one."""
+        due = max(reader.due, self.due)  # a recorded gap that was passed may end before the next segment
+        gap = next((gap for gap in read_gaps(self._directory) if gap.start <= due < gap.stop), None)
+        if gap is not None:
+            return self._pass_gap(gap._replace(start=due, stop=min(gap.stop, following)))
+        if not contained:
+            self._too_small(following)
+        if self._on_corruption == "skip" and reader.rest() > 0:
+            return self._skip_damage(reader)
+        if reader.rest() > 0:
+            damage = find_damage(reader.file, reader.position, reader.due)
+            error: CorruptionError = CorruptionError(
+                f"{damage.reason if damage else 'no message'}, and this is not the last segment: the next one starts"
+                f" with {following}; nothing was cut: see `sej verify` and `sej repair`",
+                path=reader.path,
+                position=reader.position,
+                offset=reader.due,
+            )
+        else:
+            error = OffsetGapError(
+                f"messages {due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the"
+                f" next one starts with {following}; `sej repair` records the gap",
+                path=reader.path,
+                position=reader.position,
+                offset=due,
+            )
+        if self._on_corruption == "raise":
+            raise error
+        return self._pass_gap(Gap(due, following, str(error)))
+
+    def _pass_gap(self, gap: Gap) -> bool:
+        if gap.missing >= 0:  # else it lies before what was asked for
+            self._report(gap)
+        self.due = max(self.due, gap.stop)
+        return self._reopen()
+
+    # --- damage inside a segment
+
+    def _pass_damage(self, error: CorruptionError) -> bool:
+        """Judge bytes that are no message: a torn tail ends reading (False); corruption raises or is skipped."""
+        reader = self._reader
+        assert reader is not None and self._segment is not None
+        if self._on_corruption == "skip":
+            return self._skip_damage(reader)
+        if isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None:
+            raise error
+        damage = find_damage(reader.file, reader.position, reader.due)
+        if damage is None:
+            return False
+        if damage.follower is not None:
+            raise damage.error(reader.path) from error
+        segments = self._directory.segments()
+        if containing(segments, reader.due) + 1 >= len(segments):
+            return False
+        raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
+
+    def _skip_damage(self, reader: SegmentReader) -> bool:
+        """Go on at the next run of good messages, those that a repair would keep; whether there is more to read.
+
+        The segment is planned once. What is skipped is in :attr:`gaps`. If the last bytes of the journal are neither
+        good nor a torn tail, they are reported too, but the place stays in front of them: a repair cuts them, and what
+        is appended then has the due offset.
+        """
+        reason = what_is_wrong(reader.file, reader.position, reader.due)
+        if reason is None and reader.position != reader.end:
+            return False  # a writer has completed the message meanwhile
+        segments = self._directory.segments()
+        at = containing(segments, reader.due)
+        there = self._disk.status(segments[at].path) if at >= 0 else None
+        if there is not None and there.identity != reader.status().identity:
+            return self._reopen()  # what a merge did not remove so far has these messages, too
+        following = segments[at + 1].first_offset if at + 1 < len(segments) else None
+        if following is None and self._plan is None and is_torn(reader.file, reader.position, reader.due):
+            return False
+        ceiling = MAX_OFFSET if following is None else following
+        size = reader.file.size()
+        if self._plan is None or (self._plan.size, self._plan.ceiling) != (size, ceiling):
+            assert self._segment is not None
+            runs = plan_segment(reader.file, self._segment.first_offset, ceiling).runs
+            self._plan = _Plan(runs, size, ceiling)
+        if self._next_run(reader, self._plan):
+            return True
+        error = self._damage_at(reader, reason)
+        due = max(self.due, reader.due)
+        if following is not None:
+            return self._pass_gap(Gap(due, max(due, following), str(error)))
+        lost, position = 0, reader.position
+        while (end := frame_end(reader.file, position)) is not None:
+            lost, position = lost + 1, end
+        damage = find_damage(reader.file, reader.position, reader.due)
+        if lost or (damage is not None and damage.follower is not None):
+            self._report(Gap(due, due + max(lost, 1), str(error)))
+            self._provisional = self.gaps[-1]
+        return False
+
+    def _next_run(self, reader: SegmentReader, plan: _Plan) -> bool:
+        """Go on at the next run of the plan that has messages from the due one on; whether there is one."""
+        due = max(self.due, reader.due)
+        at = bisect_left(plan.runs, reader.position, key=lambda run: run.start)
+        run = next((run for run in islice(plan.runs, at, None) if run.stop > due), None)
+        if run is None:
+            return False
+        passed = run.start > reader.position and reader.due >= self.due  # else it is in front of what was asked for
+        if run.first > due or passed:
+            reason = what_is_wrong(reader.file, reader.position, reader.due)
+            self._report(Gap(due, max(run.first, due), str(self._damage_at(reader, reason))))
+        reader.skip(run.start, run.first)
+        self._stop_at_run(reader)
+        self.due = max(due, run.first)
+        return True
+
+    def _stop_at_run(self, reader: SegmentReader) -> None:
+        """Let reading stop at the end of the run that it is in; behind the last one of a journal it goes on."""
+        if self._plan is not None:
+            runs = self._plan.runs
+            at = bisect_right(runs, reader.position, key=lambda run: run.start) - 1
+            inside = at >= 0 and reader.position < runs[at].end
+            last = at == len(runs) - 1 and self._plan.ceiling == MAX_OFFSET
+            reader.end = runs[at].end if inside and not last else None
+
+    def _report(self, gap: Gap) -> None:
+        """Add a gap, once; what was said of the journal's end before more came is replaced."""
+        last = self.gaps[-1] if self.gaps else None
+        if last is not None and (last[:2] == gap[:2] or (last is self._provisional and last.start == gap.start)):
+            self.gaps[-1] = gap
+        else:
+            self.gaps.append(gap)
+
+    def _damage_at(self, reader: SegmentReader, reason: str | None) -> CorruptionError:
+        return CorruptionError(
+            reason or "bytes that came between", path=reader.path, position=reader.position, offset=reader.due
+        )
+
+    # --- checksums
+
+    def _load_blocks(self, reader: SegmentReader) -> None:
+        assert self._segment is not None
+        blocks = IndexFile(self._directory, self._segment).sound_blocks(reader.file)
+        self._blocks = [block for block in reversed(blocks) if block.end > reader.position]
+        self._indexed_size = reader.status().size
+
+    def _verify_ahead(self, reader: SegmentReader) -> None:
+        """Check the block that reading is about to enter; it is decoded from the very bytes that were checked."""
+        if not self._blocks and reader.status().size - self._indexed_size >= BLOCK_BYTES:
+            self._load_blocks(reader)  # the index may have grown with the segment
+        while self._blocks and self._blocks[-1].position <= reader.position:
+            block = self._blocks[-1]
+            if block.end <= reader.position:
+                self._blocks.pop()
+                continue
+            error = checksum_error(block, reader.load(block.position, block.end), reader.path)
+            if error is None:
+                self._blocks.pop()  # not before: a read that fails is tried again
+                return
+            if self._on_corruption == "raise":
+                raise error
+            self._blocks.pop()
+            # Nobody knows which of its messages changed: none of them is given out.
+            self.gaps.append(Gap(max(self.due, reader.due), block.next_offset, str(error)))
+            reader.skip(block.end, block.next_offset)
+            self._stop_at_run(reader)
+            self.due = max(self.due, block.next_offset)
+
+
+def _next_offset(block: Block) -> int:
+    return block.next_offset

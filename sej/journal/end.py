@@ -1,0 +1,79 @@
+"""Where a journal ends, asked again and again while it grows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sej.journal.directory import Directory, Segment
+from sej.journal.index import IndexFile
+from sej.journal.recovery import corruption_at, good_end, last_message_start
+from sej.journal.segment import Place
+from sej.system.disk import File
+
+__all__ = ["Tail"]
+
+_HEAD_BYTES: Final = 16
+"""Offset and timestamp of a message tell it from another one in the same place of a new file."""
+
+
+class Tail:
+    """Where a journal ends, again and again: each look walks only what is new since the last one.
+
+    For whoever asks often: kept offsets, the hub, Spark's streams.
+    """
+
+    __slots__ = ("_directory", "_due", "_identity", "_last", "_position", "_segment")
+
+    def __init__(self, directory: Directory) -> None:
+        """Nothing is looked at yet."""
+        self._directory = directory
+        self._segment: Segment | None = None
+        self._identity: tuple[int, int] | None = None
+        self._position = self._due = 0
+        self._last = (0, b"")
+
+    @property
+    def place(self) -> Place | None:
+        """Where the next message will stand, as of the last look; None where there was no segment."""
+        return None if self._identity is None else Place(self._identity, self._position)
+
+    def end_offset(self, *, judge: bool = False) -> int:
+        """The offset that the next message gets.
+
+        Args:
+            judge: make sure that what is behind the last good message is a torn tail.
+
+        Raises:
+            CorruptionError: with judge: it is not.
+        """
+        while segments := self._directory.segments():
+            try:
+                file = self._directory.disk.open(segments[-1].path, "read")
+            except FileNotFoundError:
+                continue  # a merge or a rotation came between: look again
+            try:
+                if not self._is_known(segments[-1], file):
+                    self._segment, self._identity = segments[-1], file.status().identity
+                    _, index = IndexFile(self._directory, segments[-1]).load_end(file, segments[-1].first_offset)
+                    self._position, self._due, self._last = index.position, index.due, (0, b"")
+                before = self._position
+                self._position, self._due = good_end(file, before, self._due)
+                if self._position != before or not self._last[1]:
+                    start = last_message_start(file, self._position) or 0
+                    self._last = start, file.read(_HEAD_BYTES, start)
+                if judge and (error := corruption_at(file, self._position, self._due)) is not None:
+                    raise error
+                return self._due
+            finally:
+                file.close()
+        return 0
+
+    def _is_known(self, segment: Segment, file: File) -> bool:
+        """Whether it is the file of the last look: the number of an inode is soon given to a new one."""
+        start, head = self._last
+        status = file.status()
+        return (
+            (segment, status.identity) == (self._segment, self._identity)
+            and status.size >= self._position
+            and file.read(len(head), start) == head
+        )

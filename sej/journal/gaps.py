@@ -1,0 +1,83 @@
+"""Recorded gaps: stretches of offsets that a repair found lost, so that readers may pass them and say so.
+
+``gaps/<first>.gap`` holds one gap as JSON with a checksum (:mod:`sej.system.sealed`): first missing offset, the next
+one that is there, where the damaged bytes were kept. The original cannot pass a gap.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sej.codec.format import MAX_OFFSET
+from sej.errors import CorruptionError
+from sej.journal.directory import Directory
+from sej.system.disk import read_small, replace_file
+from sej.system.sealed import seal, unseal, whole
+
+__all__ = ["Gap", "read_gaps", "record_gap"]
+
+_GAP_BYTES: Final = 1 << 16
+
+
+class Gap(NamedTuple):
+    """Offsets that are lost.
+
+    Attributes:
+        start: the first missing offset.
+        stop: the next offset that is there.
+        reason: what was found.
+        kept: where the damaged bytes are, or None.
+    """
+
+    start: int
+    stop: int
+    reason: str
+    kept: str | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many messages are missing."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        """One line for people."""
+        lost = f"message {self.start} is" if self.missing == 1 else f"messages {self.start} to {self.stop - 1} are"
+        return f"{lost} lost: {self.reason}"
+
+
+def read_gaps(directory: Directory) -> list[Gap]:
+    """The recorded gaps of a journal, by offset.
+
+    Raises:
+        CorruptionError: a file of a gap is damaged.
+    """
+    if directory.disk.status(directory.at("gaps")) is None:
+        return []
+    found = []
+    for name in directory.disk.list(directory.at("gaps")):
+        if name.endswith(".gap"):
+            path = directory.at("gaps", name)
+            data = read_small(directory.disk, path, _GAP_BYTES)
+            try:
+                row = unseal(path, data, Gap._fields)
+                start = whole(row["start"], 0, MAX_OFFSET - 1)
+                kept = row["kept"]
+                found.append(
+                    Gap(start, whole(row["stop"], start + 1, MAX_OFFSET), str(row["reason"]), kept and str(kept))
+                )
+            except (ValueError, KeyError) as error:
+                raise CorruptionError(
+                    f"no gap can be read from this file ({error}); move it to kept/ and run `sej repair`, which records"
+                    " it again",
+                    path=path,
+                    position=0,
+                ) from error
+    return sorted(found, key=lambda gap: gap[:2])
+
+
+def record_gap(directory: Directory, gap: Gap) -> None:
+    """Keep a gap, durably."""
+    for name in ("gaps", "tmp"):
+        directory.disk.mkdir(directory.at(name))
+    name = f"{gap.start:016x}.gap"
+    replace_file(directory.disk, directory.at("tmp", name), directory.at("gaps", name), seal(name, gap._asdict()))

@@ -1,0 +1,47 @@
+"""Which journal this is: 16 random bytes with a checksum in the file ``id``."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from sej.errors import CorruptionError
+from sej.journal.directory import Directory
+from sej.journal.index_format import CHECK
+from sej.system.checksum import crc32c
+from sej.system.disk import read_small, replace_file
+
+__all__ = ["ID_BYTES", "ID_SIZES", "journal_id"]
+
+ID_BYTES: Final = 16
+ID_SIZES: Final = (ID_BYTES, ID_BYTES + CHECK.size)
+"""Without a checksum, as older versions wrote it, and with one."""
+
+
+def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
+    """The journal's identity, 16 random bytes; None where it has none and create is False.
+
+    In the file a CRC32C of 4 bytes follows them; versions before it wrote the 16 bytes alone.
+
+    Raises:
+        CorruptionError: the file does not hold an identity, or not the one that was written.
+    """
+    disk, path = directory.disk, directory.at("id")
+    if disk.status(path) is not None:
+        data = read_small(disk, path, ID_SIZES[1])
+        identity = data[:ID_BYTES]
+        if data not in (identity, identity + CHECK.pack(crc32c(identity))) or len(identity) != ID_BYTES:
+            raise CorruptionError(
+                "this is not the identity that was written for this journal: put the file back from a copy; or remove"
+                " it to have the next writer make a new one, with which streams, merges and dead letters take the"
+                " journal for another one",
+                path=path,
+                position=0,
+            )
+        return identity
+    if not create:
+        return None
+    fresh = os.urandom(ID_BYTES)
+    disk.mkdir(directory.at("tmp"))
+    replace_file(disk, directory.at("tmp", "id"), path, fresh + CHECK.pack(crc32c(fresh)))
+    return fresh

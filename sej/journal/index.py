@@ -1,0 +1,385 @@
+"""The sparse index of a segment: where blocks start, their times and their checksums.
+
+The journal is the truth; an index is rebuilt from it at any time and never trusted over it. An entry is written after
+the bytes of its block were synced. It carries first and last offset and timestamp: where these differ from the journal
+the entry is stale and is dropped; where they agree and the CRC differs, the journal is damaged.
+
+Only a writer under the lock, or ``sej index``, writes the file (:class:`IndexFile`). Readers load it, or build the
+same entries in memory by walking the segment (:meth:`BlockIndex.extend`).
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from sej.codec import measure, message_size
+from sej.codec.format import NO_TIMESTAMP, OVERHEAD_SIZE
+from sej.errors import CorruptionError, DecodeError
+from sej.journal.directory import Directory, Segment
+from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
+from sej.journal.recovery import last_message_start
+from sej.system.checksum import crc32c
+from sej.system.disk import Disk, File
+
+__all__ = ["Block", "BlockIndex", "IndexFile", "check_block", "checksum_error", "read_blocks", "verify_block"]
+
+_READ_BYTES: Final = 1 << 20
+_ENTRIES_BYTES: Final = ENTRY_SIZE << 10
+
+
+class Block(NamedTuple):
+    """A run of whole messages in a segment.
+
+    Attributes:
+        position: its first byte.
+        end: the byte behind it.
+        first_offset: of its first message.
+        messages: how many are in it.
+        crc32c: of its bytes.
+        first_timestamp: of its first message, ns.
+        last_timestamp: of its last message, ns.
+        newest_timestamp: the newest in the segment up to its end, ns.
+    """
+
+    position: int
+    end: int
+    first_offset: int
+    messages: int
+    crc32c: int
+    first_timestamp: int
+    last_timestamp: int
+    newest_timestamp: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind it."""
+        return self.first_offset + self.messages
+
+    def pack(self) -> bytes:
+        """The entry as it stands in the file."""
+        body = ENTRY_BODY.pack(*self, 0)
+        return body + CHECK.pack(crc32c(body))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Block | None:
+        """The entry in 64 bytes; None where its check fails."""
+        *fields, _, check = ENTRY.unpack(data)
+        if crc32c(data[: -CHECK.size]) != check:
+            return None
+        block = cls(*fields)
+        return block if block.position < block.end and block.messages > 0 else None
+
+
+class BlockIndex:
+    """The blocks of one segment, in memory, from its start up to ``position``.
+
+    Attributes:
+        blocks: in order, without a hole.
+        position: where the next block starts.
+        due: the offset that is due there.
+    """
+
+    __slots__ = ("blocks", "due", "position")
+
+    def __init__(self, first_offset: int, blocks: list[Block] | None = None) -> None:
+        """Start at the segment's beginning, or behind the blocks that are known."""
+        self.blocks = blocks or []
+        self.position = self.blocks[-1].end if self.blocks else 0
+        self.due = self.blocks[-1].next_offset if self.blocks else first_offset
+
+    @property
+    def newest_timestamp(self) -> int:
+        """The newest timestamp so far, ns."""
+        return self.blocks[-1].newest_timestamp if self.blocks else NO_TIMESTAMP
+
+    def open_block(self, size: int) -> Block | None:
+        """The last block, if it is short and ends where the segment does: what is appended may belong to it."""
+        last = self.blocks[-1] if self.blocks else None
+        return last if last and last.end == size and last.end - last.position < BLOCK_BYTES else None
+
+    def add(self, block: Block) -> Block:
+        """Put the next block behind the others."""
+        assert block.position == self.position and block.first_offset == self.due
+        block = block._replace(newest_timestamp=max(block.newest_timestamp, self.newest_timestamp))
+        self.blocks.append(block)
+        self.position, self.due = block.end, block.next_offset
+        return block
+
+    def extend(self, file: File) -> None:
+        """Walk the segment from ``position`` to its last full block."""
+        for block in read_blocks(file, self.position, self.due):
+            if block.end - block.position >= BLOCK_BYTES:
+                self.add(block)
+
+    def before_offset(self, offset: int) -> tuple[int, int]:
+        """A place at or before an offset, at most a block away: (position, offset there)."""
+        at = bisect_right(self.blocks, offset, key=lambda block: block.first_offset) - 1
+        if at < 0:
+            return (self.position, self.due) if not self.blocks else (0, self.blocks[0].first_offset)
+        block = self.blocks[at]
+        return (block.end, block.next_offset) if block.next_offset <= offset else (block.position, block.first_offset)
+
+    def before_time(self, timestamp: int) -> tuple[int, int]:
+        """A place at or before the first message that is as new as timestamp: (position, offset there)."""
+        at = bisect_left(self.blocks, timestamp, key=lambda block: block.newest_timestamp)
+        if at == len(self.blocks):
+            return self.position, self.due
+        return self.blocks[at].position, self.blocks[at].first_offset
+
+
+def read_blocks(file: File, position: int, due: int) -> Iterator[Block]:
+    """Cut the good messages from position on into blocks; the last one may be short. Ends where they end."""
+    size = file.status().size
+    memory = bytearray(min(_READ_BYTES, max(size - position, 0)))
+    while position < size:
+        claimed: int | None = None
+        with memoryview(memory) as view:
+            there = file.read_into(view[: size - position], position)
+            at = 0
+            while at < there:
+                try:
+                    run = measure(view, at, there, due, BLOCK_BYTES)
+                    if run.position - at < BLOCK_BYTES and position + there < size:
+                        if at:
+                            break
+                        claimed = _whole(view, run.position, there)
+                except DecodeError:
+                    return
+                if (claimed is not None and len(memory) < claimed <= size - position) or not run.messages:
+                    break
+                crc = crc32c(view[at : run.position])
+                times = run.first_timestamp, run.last_timestamp, run.newest_timestamp
+                yield Block(position + at, position + run.position, due, run.messages, crc, *times)
+                due += run.messages
+                at = run.position
+        if at:
+            position += at
+        elif claimed is not None and len(memory) < claimed <= size - position:
+            memory = bytearray(claimed)  # the block ends with a message that is larger than what is read at once
+        else:
+            return
+
+
+def _whole(view: memoryview, start: int, there: int) -> int | None:
+    """How many bytes it takes to have the message at start too; None where that is none, or cannot be told."""
+    try:
+        claimed = message_size(view, start, there)
+    except DecodeError:
+        return None
+    return None if claimed is None else start + claimed
+
+
+def check_block(file: File, block: Block) -> bool:
+    """Whether an entry belongs to this segment: its first and last message carry the offsets and times it says."""
+    if file.status().size < block.end:
+        return False
+    start = last_message_start(file, block.end)
+    if start is None or start < block.position:
+        return False
+    first = _head(file, block.position)
+    last = _head(file, start)
+    return first == (block.first_offset, block.first_timestamp) and last == (
+        block.next_offset - 1,
+        block.last_timestamp,
+    )
+
+
+def _head(file: File, position: int) -> tuple[int, int]:
+    from sej.codec.format import HEAD as MESSAGE_HEAD
+
+    offset, timestamp, _, _ = MESSAGE_HEAD.unpack(file.read(MESSAGE_HEAD.size, position))
+    return offset, timestamp
+
+
+def verify_block(file: File, block: Block) -> None:
+    """Compare a block's bytes with the checksum that was written.
+
+    Raises:
+        CorruptionError: they differ.
+    """
+    error = checksum_error(block, file.read(block.end - block.position, block.position), file.path)
+    if error is not None:
+        raise error
+
+
+def checksum_error(block: Block, data: bytes | memoryview, path: str) -> CorruptionError | None:
+    """What is to be said of a block with these bytes; None: they are those that were written."""
+    found = crc32c(data)
+    if found == block.crc32c:
+        return None
+    return CorruptionError(
+        f"messages {block.first_offset} to {block.next_offset - 1} (bytes {block.position} to {block.end}) have"
+        f" CRC32C {found:08x}; {block.crc32c:08x} was written: the disk changed them",
+        path=path,
+        position=block.position,
+        offset=block.first_offset,
+    )
+
+
+def _entries(file: File, segment_bytes: int) -> Iterator[Block | None]:
+    """The entries of an index, None for each bad one, as they are read; none where the head is another one.
+
+    A segment has no more blocks than messages: what follows the room for so many is never read. Zeros are passed over.
+    """
+    if file.read(HEAD_SIZE, 0) != HEAD:
+        return
+    end = HEAD_SIZE + ENTRY_SIZE * (segment_bytes // OVERHEAD_SIZE)
+    position = HEAD_SIZE
+    while position < end and (data := file.read(min(_ENTRIES_BYTES, end - position), position)):
+        position += len(data)
+        if data.count(0) != len(data):
+            for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
+                yield Block.unpack(data[at : at + ENTRY_SIZE])
+        else:
+            yield None
+
+
+class IndexFile:
+    """The sidecar of one segment on disk.
+
+    Loading believes only entries that are whole, without a hole, inside the segment, and the last of which matches
+    the segment (:func:`check_block`); everything from the first doubt on is dropped.
+    """
+
+    __slots__ = ("_disk", "_entries", "_file", "path")
+
+    def __init__(self, directory: Directory, segment: Segment) -> None:
+        """Name it; nothing is opened."""
+        self._disk: Disk = directory.disk
+        self.path = directory.at("idx", f"{segment.first_offset:016x}.idx")
+        self._file: File | None = None
+        self._entries = 0
+
+    def load(self, segment_file: File, first_offset: int) -> BlockIndex:
+        """The blocks that can be believed; an empty index where the file is missing, foreign or stale."""
+        try:
+            file = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return BlockIndex(first_offset)
+        size = segment_file.status().size
+        index = BlockIndex(first_offset)
+        try:
+            for block in _entries(file, size):
+                place = index.position, index.due
+                if block is None or block.end > size or (block.position, block.first_offset) != place:
+                    break
+                index.add(block)
+        finally:
+            file.close()
+        while index.blocks and not check_block(segment_file, index.blocks[-1]):
+            index = BlockIndex(first_offset, index.blocks[: len(index.blocks) // 2])
+        return index
+
+    def sound_blocks(self, segment_file: File) -> list[Block]:
+        """Every entry that is whole and that the segment confirms, whatever is wrong with the others: for checking."""
+        try:
+            file = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found: list[Block] = []
+        try:
+            for block in _entries(file, segment_file.status().size):
+                if (
+                    block is not None
+                    and (not found or block.position >= found[-1].end)
+                    and check_block(segment_file, block)
+                ):
+                    found.append(block)
+        finally:
+            file.close()
+        return found
+
+    def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:
+        """The first block whose key is wanted or more, by bisection; the last one where there is none.
+
+        Costs a few entries. None where the file is missing, or says anything that the segment does not confirm.
+
+        Args:
+            segment_file: the segment.
+            first_offset: of the segment.
+            key: of a block; must not fall from one to the next.
+            wanted: what is looked for.
+        """
+        try:
+            file = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            count = (file.status().size - HEAD_SIZE) // ENTRY_SIZE
+            if count < 1 or file.read(HEAD_SIZE, 0) != HEAD:
+                return None
+            low, high = 0, count
+            below = found = None
+            while low < high:
+                middle = (low + high) // 2
+                block = Block.unpack(file.read(ENTRY_SIZE, HEAD_SIZE + middle * ENTRY_SIZE))
+                if block is None:
+                    return None
+                if key(block) < wanted:
+                    low, below = middle + 1, block
+                else:
+                    high, found = middle, block
+        finally:
+            file.close()
+        if found is None:
+            found = below
+        else:  # entries out of order must not make a reader jump: what is found follows what was passed
+            before = (0, first_offset) if below is None else (below.end, below.next_offset)
+            if (found.position, found.first_offset) != before:
+                return None
+        sound = found is not None and found.first_offset >= first_offset and check_block(segment_file, found)
+        return found if sound else None
+
+    def load_end(self, segment_file: File, first_offset: int) -> tuple[int, BlockIndex]:
+        """How many entries can be believed, and an index that knows only the last of them: for appending.
+
+        Costs one entry where the file is in order; whatever is odd about it makes it be loaded whole.
+        """
+        try:
+            file = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return 0, BlockIndex(first_offset)
+        try:
+            count = (file.status().size - HEAD_SIZE) // ENTRY_SIZE
+            if count > 0 and file.read(HEAD_SIZE, 0) == HEAD:
+                there = max(count - 2, 0)
+                data = file.read(2 * ENTRY_SIZE, HEAD_SIZE + there * ENTRY_SIZE)
+                below = Block.unpack(data[:ENTRY_SIZE]) if count > 1 else None
+                block = Block.unpack(data[ENTRY_SIZE * (count - 1 - there) :][:ENTRY_SIZE])
+                before = (0, first_offset) if count == 1 else below and (below.end, below.next_offset)
+                if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
+                    return count, BlockIndex(first_offset, [block])
+        finally:
+            file.close()
+        index = self.load(segment_file, first_offset)
+        return len(index.blocks), BlockIndex(first_offset, index.blocks[-1:])
+
+    def write(self, blocks: list[Block], keep: int) -> None:
+        """Make the file hold keep entries of what it held and then these; the bytes of all of them were synced.
+
+        A short block's entry is replaced by the bytes that go over it: it is never gone.
+        """
+        opened = self._file is None
+        if self._file is None:
+            self._disk.mkdir(os.path.dirname(self.path))
+            self._disk.open(self.path, "append").close()  # made if missing
+            self._file = self._disk.open(self.path, "edit")
+            self._entries = keep if self._file.status().size >= HEAD_SIZE else 0
+        data = b"".join(block.pack() for block in blocks)
+        if self._entries:
+            position = HEAD_SIZE + self._entries * ENTRY_SIZE
+        else:
+            position, data = 0, HEAD + data
+        self._file.write_at(data, position)
+        self._entries += len(blocks)
+        if opened:
+            self._file.truncate(position + len(data))
+
+    def close(self) -> None:
+        """Close the file, if it was written."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

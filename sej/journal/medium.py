@@ -1,0 +1,109 @@
+"""Which part of a journal is on the medium: the kept position of its last segment, and syncing up to an offset.
+
+Only the last segment can hold bytes that are not synced, because a segment is synced before its successor is made. The
+kept position is stored in ``idx/durable``; :mod:`sej.system.durable` explains why a successful sync alone proves
+nothing. An entry of the index is written after its bytes were synced, so the index is the kept position of a journal
+that was written by a version without one.
+"""
+
+from __future__ import annotations
+
+from sej.errors import OffsetBeyondEndError
+from sej.journal.directory import Directory, Segment, containing
+from sej.journal.end import Tail
+from sej.journal.index import IndexFile
+from sej.journal.recovery import good_end
+from sej.system.disk import File
+from sej.system.durable import Kept, KeptPosition, renew
+
+__all__ = ["durable_position", "kept_position", "sync_segment", "sync_up_to"]
+
+
+def kept_position(directory: Directory) -> KeptPosition:
+    """The kept position of a journal; nothing is opened."""
+    return KeptPosition(directory.disk, directory.at("idx", "durable"))
+
+
+def durable_position(directory: Directory, kept: KeptPosition, segment: Segment, file: File) -> Kept:
+    """Up to where the last segment is on the medium without a doubt, when it has just been opened.
+
+    If nothing says so, the names of the segments may be in doubt too and are synced.
+
+    Args:
+        directory: the journal.
+        kept: its kept position.
+        segment: the last one.
+        file: the open segment.
+    """
+    known = kept.load(file, segment.first_offset)
+    if known is None or not known.position:
+        directory.disk.sync_dir(directory.jnl)
+        directory.disk.sync_dir(directory.path)
+    if known is None:
+        _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
+        known = Kept(index.position, index.due)
+    return known
+
+
+def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:
+    """Make every message below offset durable; any process may sync a file.
+
+    The bytes that are there are synced, whoever wrote them. Nothing is done if they are known to be on the medium. A
+    process that may not write the segment cannot renew what is in doubt and relies on the sync alone.
+
+    Args:
+        directory: the journal.
+        offset: the messages below it are durable when this returns.
+        tail: of this journal, if the caller has one: it remembers where the journal ended.
+
+    Raises:
+        OffsetBeyondEndError: the journal ends before offset.
+        OSError: the sync failed.
+    """
+    segments = directory.segments()
+    at = containing(segments, offset - 1)
+    tail = tail or Tail(directory)
+    end = tail.end_offset()
+    if offset > end:
+        raise OffsetBeyondEndError(
+            f"offset {offset} cannot be kept: the journal ends at {end}", path=directory.path, offset=offset
+        )
+    if at < 0 or at != len(segments) - 1 or offset <= segments[at].first_offset:
+        return
+    writable = True
+    try:
+        file = directory.disk.open(segments[at].path, "edit")
+    except FileNotFoundError:
+        return  # sealed and merged meanwhile: both were synced
+    except PermissionError:  # a reader may sync what it may not write, if the system lets it
+        file, writable = directory.disk.open(segments[at].path, "read"), False
+    try:
+        kept = kept_position(directory)
+        known = durable_position(directory, kept, segments[at], file)
+        if known.offset >= offset:
+            return
+        place = tail.place
+        if place is None or place.identity != file.status().identity:
+            return  # sealed, or merged, between two looks: both were synced
+        if writable:
+            renew(directory.disk, file, known.position, place.position)
+            kept.store(file, segments[at].first_offset, place.position, end)
+        else:
+            file.sync()
+    finally:
+        file.close()
+
+
+def sync_segment(directory: Directory, segment: Segment, file: File) -> None:
+    """Make a whole segment durable, under the writer's lock.
+
+    Args:
+        directory: the journal.
+        segment: one of its segments.
+        file: the segment, opened for editing.
+    """
+    kept = kept_position(directory)
+    known = durable_position(directory, kept, segment, file)
+    position, due = good_end(file, *known)
+    renew(directory.disk, file, known.position, position)
+    kept.store(file, segment.first_offset, position, due)

@@ -1,0 +1,305 @@
+"""What the end of a segment means: all good, a torn tail, or corruption.
+
+The rules (docs/guarantees): at the byte where the next message is due, a well-formed message with the due offset is
+good; a well-formed one with another offset is corruption; anything else is damage. Damage is a torn tail unless a
+message that could belong follows: well formed, its offset above the due one and reachable (at most one message for
+each 26 bytes passed over). Where the due header is sound and its length runs past the end of the file, the ordinary
+torn write, only a chain of at least two such messages, consecutive and reaching the end of the file, counts: a value
+may hold whole messages.
+
+Reads with bounded memory; changes nothing. :func:`keep` moves bytes aside before a writer cuts them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from sej.codec import Candidate, find_candidate, measure, message_size
+from sej.codec.format import HEAD_SIZE, INT32, INT32_SIZE, MAX_KEY_SIZE, MAX_OFFSET, OFFSET, OVERHEAD_SIZE
+from sej.errors import CorruptionError, DecodeError
+from sej.journal.directory import Directory
+from sej.system.disk import File
+
+__all__ = [
+    "ANY_REACH",
+    "Damage",
+    "Recovery",
+    "corruption_at",
+    "find_damage",
+    "frame_end",
+    "good_end",
+    "is_torn",
+    "keep",
+    "last_message_start",
+    "next_candidate",
+    "size_before",
+    "what_is_wrong",
+]
+
+ANY_REACH: Final = 1 << 50
+"""Taken from the place of a damage, it makes every offset reachable."""
+_WINDOW_BYTES: Final = 1 << 22
+_FIRST_WINDOW_BYTES: Final = 1 << 16
+_HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
+
+
+class Recovery(NamedTuple):
+    """What a writer cut when it opened: a torn tail, or the messages of two writers, which are appended again.
+
+    Attributes:
+        path: the segment.
+        position: where it was cut, in bytes.
+        offset: the offset that was due there. After a torn tail the next message gets it.
+        size: how many bytes were cut.
+        kept: the file that holds them.
+        reason: what was wrong with them.
+    """
+
+    path: str
+    position: int
+    offset: int
+    size: int
+    kept: str
+    reason: str
+
+
+class Damage(NamedTuple):
+    """Bytes at the end of the good messages that are no message.
+
+    Attributes:
+        position: where they start.
+        offset: the offset that is due there.
+        size: bytes up to the end of the file.
+        reason: what was found.
+        follower: a good message behind them: then this is corruption; None: a torn tail.
+    """
+
+    position: int
+    offset: int
+    size: int
+    reason: str
+    follower: Candidate | None
+
+    def error(self, path: str) -> CorruptionError:
+        """The damage as the error it is where it is no torn tail."""
+        behind = ""
+        if self.follower is not None:
+            behind = f"; message {self.follower.offset} stands behind it at position {self.follower.position}"
+        return CorruptionError(
+            f"{self.reason}{behind}; nothing was cut: see `sej verify` and `sej repair`",
+            path=path,
+            position=self.position,
+            offset=self.offset,
+        )
+
+
+def good_end(file: File, position: int, due: int) -> tuple[int, int]:
+    """Where the good messages from position on end: (position, offset due there)."""
+    size = file.status().size
+    window = _FIRST_WINDOW_BYTES
+    while position < size:
+        data = file.read(min(window, size - position), position)
+        try:
+            run = measure(data, 0, len(data), due, len(data))
+        except DecodeError:
+            break
+        if run.messages == 0:
+            try:
+                claimed = message_size(data, 0, len(data))
+            except DecodeError:
+                break
+            if claimed is None or claimed > size - position or claimed <= window:
+                break
+            window = claimed  # one message that is larger than the window
+            continue
+        position += run.position
+        due += run.messages
+        window = min(4 * window, _WINDOW_BYTES)
+    return position, due
+
+
+class _Look(NamedTuple):
+    """What stands where a message is due: why it is none, another one instead, whether but a chain behind it counts."""
+
+    reason: str
+    instead: Candidate | None = None
+    chained: bool = False
+
+
+def _look(file: File, position: int, due: int, size: int) -> _Look | None:
+    if position >= size:
+        return None
+    head = file.read(min(_HEADS_BYTES, size - position), position)
+    try:
+        claimed = message_size(head, 0, len(head))
+    except DecodeError as error:
+        return _Look(error.reason)
+    offset = OFFSET.unpack_from(head)[0] if len(head) >= OFFSET.size else None
+    if claimed is None:
+        return _Look(f"{size - position} bytes: too few for a message")
+    if claimed > size - position:
+        reason = f"a message of {claimed} bytes begins, of which the file holds {size - position}"
+        return _Look(reason, chained=offset == due)
+    trailer = size_before(file, position + claimed)
+    if trailer != claimed:
+        return _Look(f"size field {trailer} at the message's end: expected {claimed}")
+    if offset == due:
+        return None
+    if offset is None or offset > MAX_OFFSET:
+        return _Look(f"offset {offset}, which no journal reaches")
+    reason = f"a message with offset {offset} stands where {due} is due"
+    return _Look(reason, Candidate(position, position + claimed, offset))
+
+
+def _message_at(file: File, position: int, due: int, size: int) -> Candidate | None:
+    if position >= size or _look(file, position, due, size) is not None:
+        return None
+    claimed = message_size(head := file.read(min(_HEADS_BYTES, size - position), position), 0, len(head))
+    return None if claimed is None else Candidate(position, position + claimed, due)
+
+
+def frame_end(file: File, position: int) -> int | None:
+    """Where the message that starts at position ends, whatever offset it has; None: there is no whole one."""
+    size = file.status().size
+    head = file.read(min(_HEADS_BYTES, max(size - position, 0)), position)
+    try:
+        claimed = message_size(head, 0, len(head))
+    except DecodeError:
+        return None
+    if claimed is None or claimed > size - position or size_before(file, position + claimed) != claimed:
+        return None
+    return position + claimed
+
+
+def what_is_wrong(file: File, position: int, due: int) -> str | None:
+    """Why no message with the due offset starts at position; None: one does, or the file ends there."""
+    found = _look(file, position, due, file.status().size)
+    return None if found is None else found.reason
+
+
+def find_damage(file: File, position: int, due: int) -> Damage | None:
+    """Judge what stands at position, where no good message with the due offset started when the caller looked.
+
+    None: nothing is wrong. The file ends there, or a writer has completed the message meanwhile.
+    """
+    size = file.status().size
+    found = _look(file, position, due, size)
+    if found is None:
+        return None
+    if found.instead is not None:
+        # Where the one that is due next stands behind it, only its offset is damaged.
+        behind = _message_at(file, found.instead.end, due + 1, size)
+        return Damage(position, due, size - position, found.reason, behind or found.instead)
+    if found.chained:
+        chains = _chains(file, position, due, size, position)
+        follower = next((start for start, reaches_end in chains if reaches_end), None)
+    else:
+        follower = next_candidate(file, position + 1, size, due, position)
+    return Damage(position, due, size - position, found.reason, follower)
+
+
+def corruption_at(file: File, position: int, due: int) -> CorruptionError | None:
+    """The error for the end of the good messages of the last segment; None: the file ends there, or with a torn tail.
+
+    A whole message with another offset is no torn tail either, even if nothing follows it.
+    """
+    damage = find_damage(file, position, due)
+    if damage is None or (damage.follower is None and frame_end(file, position) is None):
+        return None
+    return damage.error(file.path)
+
+
+def is_torn(file: File, position: int, due: int) -> bool:
+    """Whether the due message begins at position and the file lacks its end: what looks like messages is its value.
+
+    False where its length may be damaged: a chain that reaches the end of the file follows it, with any later offsets,
+    or a message right behind a size that says that one ends there which began at position.
+    """
+    size = file.status().size
+    found = _look(file, position, due, size)
+    if found is None or not found.chained:
+        return False
+    for start, reaches_end in _chains(file, position, due, size, position - ANY_REACH):
+        passed = start.position - position
+        if reaches_end or (passed >= OVERHEAD_SIZE and size_before(file, start.position) == passed):
+            return False
+    return True
+
+
+def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:
+    """The first message from start on that could follow the damage."""
+    window = _FIRST_WINDOW_BYTES
+    while start <= size - OVERHEAD_SIZE:
+        data = file.read(min(window, size - start), start)
+        window = min(4 * window, _WINDOW_BYTES)
+        last = start + len(data) >= size
+        found = find_candidate(data, 0, len(data), due, damage - start, size - start)
+        if found is None:
+            if last:
+                return None
+            start += len(data) - _HEADS_BYTES
+            continue
+        whole = Candidate(start + found.position, start + found.end, found.offset)
+        if found.end <= len(data) or _trailer_is(file, whole):
+            return whole
+        start = whole.position + 1
+    return None
+
+
+def _trailer_is(file: File, found: Candidate) -> bool:
+    return size_before(file, found.end) == found.end - found.position
+
+
+def _chains(file: File, position: int, due: int, size: int, damage: int) -> Iterator[tuple[Candidate, bool]]:
+    """Where consecutive messages start behind position, and whether at least two of them reach the end of the file."""
+    start = position + 1
+    while (found := next_candidate(file, start, size, due, damage)) is not None:
+        start, stop = good_end(file, found.position, found.offset)
+        yield found, start == size and stop - found.offset >= 2
+
+
+def size_before(file: File, position: int) -> int:
+    """The size that stands in front of position: where a message ends there, its own."""
+    size: int = INT32.unpack(file.read(INT32_SIZE, position - INT32_SIZE))[0]
+    return size
+
+
+def last_message_start(file: File, end: int) -> int | None:
+    """Where the message that ends at end starts, by its trailing size; None where no sound message does.
+
+    Reading backwards, which is what the trailing size is for. The header it leads to is checked.
+    """
+    if end < OVERHEAD_SIZE:
+        return None
+    size = size_before(file, end)
+    if not OVERHEAD_SIZE <= size <= end:
+        return None
+    head = file.read(min(_HEADS_BYTES, size), end - size)
+    try:
+        claimed = message_size(head, 0, len(head))
+    except DecodeError:
+        return None
+    return end - size if claimed == size else None
+
+
+def keep(directory: Directory, file: File, position: int, size: int, name: str) -> str:
+    """Copy bytes of a file into ``kept/`` and sync them; returns the path of the copy."""
+    directory.disk.mkdir(directory.at("kept"))
+    number = 0
+    while directory.disk.status(path := directory.at("kept", name + (f".{number}" if number else ""))) is not None:
+        number += 1
+    copy = directory.disk.open(path, "new")
+    try:
+        end = position + size
+        while position < end:
+            data = file.read(min(_WINDOW_BYTES, end - position), position)
+            if not data:
+                break
+            copy.write(data)
+            position += len(data)
+        copy.sync()
+    finally:
+        copy.close()
+    return os.fspath(path)

@@ -1,0 +1,300 @@
+"""Repair: from a damaged journal to one that opens, without losing a byte. Runs under the writer's lock.
+
+What is damaged is found first, all of it, by the rule of :mod:`sej.journal.salvage`. Then, segment by segment:
+
+1. The damaged bytes are copied to ``kept/``, the lost offsets recorded in ``gaps/``. Where damages lie close to each
+   other, one copy holds them and what is between them.
+2. The good runs, joined where no offset is lost between them, are written into ``tmp/`` and synced; an intent in
+   ``txn/repair`` names them.
+3. The runs are renamed into ``jnl/`` from the last to the first, so the one that replaces the damaged segment comes
+   last. A segment that had no good start is removed.
+
+After a crash the next writer (or repair) finishes from the intent. A block that is well formed but whose CRC32C is
+wrong stays: nobody can tell which of its messages changed. Its bytes are copied to ``kept/``, its checksum is made
+anew, and the report names it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from sej.codec.format import MAX_OFFSET
+from sej.errors import CorruptionError
+from sej.journal.directory import Directory, Segment
+from sej.journal.gaps import Gap, read_gaps, record_gap
+from sej.journal.index import BlockIndex, IndexFile, read_blocks, verify_block
+from sej.journal.medium import sync_segment
+from sej.journal.recovery import keep
+from sej.journal.retention import MARKER_BYTES, finish_merge, merged_away, readers_lock
+from sej.journal.salvage import Plan, Run, plan_segment
+from sej.journal.writer_lock import lock_segment, writer_lock
+from sej.system.disk import File, read_small, replace_file
+from sej.system.sealed import seal, unseal, whole
+
+__all__ = ["Repair", "finish_repair", "reindex", "repair"]
+
+_COPY_BYTES: Final = 1 << 20
+_NEAR_BYTES: Final = 1 << 16
+"""Damaged bytes no further apart are kept as one piece of the file: its name says where in the file they stood."""
+
+
+class Repair(NamedTuple):
+    """What a repair did, or with dry_run would do.
+
+    Attributes:
+        gaps: offsets that are lost, each recorded.
+        kept: the files that hold the damaged bytes.
+        segments: the segments that were written anew.
+        notes: one line for each thing that was found.
+    """
+
+    gaps: list[Gap]
+    kept: list[str]
+    segments: list[str]
+    notes: list[str]
+
+
+def repair(
+    directory: Directory, *, dry_run: bool = False, progress: Callable[[int, int], object] | None = None
+) -> Repair:
+    """See :meth:`sej.Journal.repair`."""
+    done = Repair([], [], [], [])
+    with writer_lock(directory):
+        if not dry_run:
+            finish_merge(directory)
+            finish_repair(directory)
+        gone = set(merged_away(directory))
+        segments = [segment for segment in directory.segments() if segment not in gone]
+        if segments:
+            last_file = directory.disk.open(segments[-1].path, "edit")
+            try:
+                lock_segment(last_file)
+            finally:
+                last_file.close()
+        known = read_gaps(directory)
+        behind = segments[0].first_offset if segments else 0
+        sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
+        read, total = 0, sum(sizes)
+        for at, segment in enumerate(segments):
+            if progress is not None:
+                progress(read, total)
+            read += sizes[at]
+            last = at == len(segments) - 1
+            file = directory.disk.open(segment.path, "read")
+            try:
+                ceiling = MAX_OFFSET if last else segments[at + 1].first_offset
+                plan = plan_segment(file, segment.first_offset, ceiling, floor=behind)
+                kept = _keep(directory, segment, file, plan.damage, done, dry_run)
+                starts = [(run.start, run.first, run.stop) for run in plan.runs]
+                if last and not starts:  # its name says where the journal goes on
+                    starts = [(file.status().size, segment.first_offset, segment.first_offset)]
+                ends = [end for _, end, _ in plan.damage]
+                for start, first, stop in starts:
+                    if first > behind:
+                        at_damage = bisect_right(ends, start) - 1
+                        reason, copy = "no segment holds them", None
+                        if at_damage >= 0:
+                            reason, copy = plan.damage[at_damage][2], kept[at_damage]
+                        _gap(directory, done, Gap(behind, first, reason, copy), known, dry_run)
+                    behind = max(behind, stop)
+                changed = _keep_changed(directory, segment, file, plan.runs, done, dry_run)
+                if plan.damage or not (plan.runs or last):
+                    _write_anew(directory, segment, file, plan, done, dry_run, last=last)
+                elif changed and not dry_run:
+                    _reindex(directory, segment, file)
+            finally:
+                file.close()
+    return done
+
+
+def _keep(
+    directory: Directory, segment: Segment, file: File, damage: list[tuple[int, int, str]], done: Repair, dry_run: bool
+) -> list[str | None]:
+    """Note every stretch of damaged bytes and copy it aside; those that lie near each other, as one piece of the file.
+
+    Returns:
+        The path of the copy of each; None where there are no bytes, or with dry_run.
+    """
+    pieces: list[tuple[int, int]] = []
+    for start, end, reason in damage:
+        done.notes.append(f"{segment.path}: bytes {start} to {end}: {reason}")
+        if start == end:
+            continue
+        if pieces and start - pieces[-1][1] <= _NEAR_BYTES:
+            start = pieces.pop()[0]
+        pieces.append((start, end))
+    if dry_run:
+        return [None] * len(damage)
+    copies = [
+        keep(directory, file, start, end - start, f"{segment.name}.{start:012x}.damaged") for start, end in pieces
+    ]
+    done.kept.extend(copies)
+    starts = [start for start, _ in pieces]
+    return [copies[bisect_right(starts, start) - 1] if start < end else None for start, end, _ in damage]
+
+
+def _write_anew(
+    directory: Directory, segment: Segment, file: File, plan: Plan, done: Repair, dry_run: bool, *, last: bool
+) -> None:
+    """Put the good runs of a segment in its place; those whose offsets follow each other are one segment."""
+    groups: list[list[Run]] = []
+    for run in plan.runs:
+        if groups and run.first == groups[-1][-1].stop:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+    done.segments.extend(directory.segment(group[0].first).path for group in groups)
+    if dry_run:
+        return
+    names = []
+    directory.disk.mkdir(directory.at("tmp"))
+    for group in groups:
+        name = _name(group[0].first)
+        directory.disk.unlink(directory.at("tmp", name))
+        copy = directory.disk.open(directory.at("tmp", name), "new")
+        try:
+            for run in group:
+                _copy(file, run, copy)
+            copy.sync()
+        finally:
+            copy.close()
+        names.append((name, group[0].first))
+    directory.disk.mkdir(directory.at("txn"))
+    intent = {"segment": segment.first_offset, "runs": names, "last": last}
+    replace_file(directory.disk, directory.at("tmp", "repair"), directory.at("txn", "repair"), seal("repair", intent))
+    finish_repair(directory)
+
+
+def _copy(file: File, run: Run, target: File) -> None:
+    position = run.start
+    while position < run.end:
+        data = file.read(min(_COPY_BYTES, run.end - position), position)
+        target.write(data)
+        position += len(data)
+
+
+def finish_repair(directory: Directory) -> None:
+    """Publish the runs that an intent names; called by a writer when it opens, under the lock."""
+    disk = directory.disk
+    path = directory.at("txn", "repair")
+    if disk.status(path) is None:
+        return
+    data = read_small(disk, path, MARKER_BYTES)
+    try:
+        intent = unseal(path, data, ("segment", "runs", "last"))
+        damaged = directory.segment(whole(intent["segment"], 0, MAX_OFFSET))
+        runs = [(_staged(directory, first), directory.segment(first)) for first in _starts(intent["runs"])]
+        is_last = bool(intent["last"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(
+            f"what a repair had begun cannot be read from this file ({error}); move it to kept/ and run `sej repair`"
+            " again",
+            path=path,
+            position=0,
+        ) from error
+    disk.unlink(IndexFile(directory, damaged).path)
+    for staged, segment in reversed(runs):
+        if disk.status(staged) is None:
+            continue
+        if disk.status(damaged.path) is None:  # it is there up to the last rename: retention took it with all in it
+            disk.unlink(staged)
+            continue
+        disk.unlink(IndexFile(directory, segment).path)
+        disk.rename(staged, segment.path)
+    if not runs and is_last:  # nothing of it was good, but the journal goes on at its name
+        emptied = disk.open(damaged.path, "edit")
+        try:
+            emptied.truncate(0)
+            emptied.sync()
+        finally:
+            emptied.close()
+    elif damaged not in (segment for _, segment in runs):
+        disk.unlink(damaged.path)
+    for _, segment in runs:
+        if disk.status(segment.path) is None:
+            continue  # retention took it since
+        file = disk.open(segment.path, "read")
+        try:
+            _reindex(directory, segment, file)
+        finally:
+            file.close()
+    disk.unlink(path)
+
+
+def _starts(runs: Any) -> list[int]:
+    """The first offsets of the runs that an intent names, each with the name of its file."""
+    found = [whole(first, 0, MAX_OFFSET) for _, first in runs]
+    if [name for name, _ in runs] != [_name(first) for first in found]:
+        raise ValueError("its runs have other names than their offsets give")
+    return found
+
+
+def _name(first: int) -> str:
+    return f"repair.{first:016x}"
+
+
+def _staged(directory: Directory, first: int) -> str:
+    return directory.at("tmp", _name(first))
+
+
+def _gap(directory: Directory, done: Repair, gap: Gap, known: list[Gap], dry_run: bool) -> None:
+    if any(one.start <= gap.start and gap.stop <= one.stop for one in known):
+        return
+    done.gaps.append(gap)
+    done.notes.append(str(gap))
+    if not dry_run:
+        record_gap(directory, gap)
+
+
+def _keep_changed(
+    directory: Directory, segment: Segment, file: File, runs: list[Run], done: Repair, dry_run: bool
+) -> bool:
+    """Note and keep the blocks of good messages whose checksums are wrong; whether there are any."""
+    found = False
+    starts = [run.start for run in runs]
+    for block in IndexFile(directory, segment).sound_blocks(file):
+        at = bisect_right(starts, block.position) - 1
+        if at < 0 or block.end > runs[at].end:
+            continue
+        try:
+            verify_block(file, block)
+        except CorruptionError as error:
+            found = True
+            done.notes.append(str(error))
+            if not dry_run:
+                name = f"{segment.name}.{block.position:012x}.checksum"
+                done.kept.append(keep(directory, file, block.position, block.end - block.position, name))
+    return found
+
+
+def reindex(directory: Directory) -> int:
+    """Write the index of every segment anew; returns the number of blocks."""
+    blocks = 0
+    with writer_lock(directory):
+        segments = directory.segments()
+        for segment in segments:
+            with readers_lock(directory):  # retention and merging wait
+                if directory.disk.status(segment.path) is None:
+                    continue
+                file = directory.disk.open(segment.path, "edit")
+                try:
+                    if segment == segments[-1]:  # an entry is written after its bytes are durable
+                        sync_segment(directory, segment, file)
+                    else:
+                        file.sync()
+                    blocks += _reindex(directory, segment, file)
+                finally:
+                    file.close()
+    return blocks
+
+
+def _reindex(directory: Directory, segment: Segment, file: File) -> int:
+    index = BlockIndex(segment.first_offset)
+    for block in read_blocks(file, 0, segment.first_offset):
+        index.add(block)
+    index_file = IndexFile(directory, segment)
+    index_file.write(index.blocks, 0)
+    index_file.close()
+    return len(index.blocks)

@@ -1,0 +1,149 @@
+"""Which messages of a damaged segment are good: the one rule, for repair and for readers that skip damage.
+
+The messages up to the first damage are good. Behind it every run of well-formed, consecutive messages is a candidate,
+wherever it starts: bytes may be missing. Of the candidates those are good that rise in offsets and hold the most
+messages. The others have a damaged offset, or are messages in the value of a damaged one::
+
+    0..9  [damage]  12..19  [5..7]  20..30  [900]  31..40  [end]
+    good            good    no      good    no     good
+
+Two more limits: offsets that the next segment has are its own, and a single message far ahead at the very end of a
+segment is not believed. Where the last segment ends with a torn write alone, nothing behind it counts.
+
+Reads with bounded memory, but for one small entry for each run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from sej.codec import decode_many
+from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
+from sej.journal.recovery import ANY_REACH, good_end, is_torn, next_candidate, what_is_wrong
+from sej.system.disk import File
+
+__all__ = ["Plan", "Run", "plan_segment"]
+
+_STEP_BYTES: Final = 1 << 16
+_JUMP_MAX: Final = 1 << 20
+"""A single message at a segment's end is believed when it is not further ahead than this."""
+
+
+class Run(NamedTuple):
+    """Good messages: bytes [start, end) of a segment, offsets [first, stop)."""
+
+    start: int
+    end: int
+    first: int
+    stop: int
+
+
+class Plan(NamedTuple):
+    """What is to be done with one segment: the good runs, and the bytes between them with their reasons."""
+
+    runs: list[Run]
+    damage: list[tuple[int, int, str]]
+
+
+def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0) -> Plan:
+    """Find the good messages of a segment, and what lies between them. Reads the segment once, piece by piece.
+
+    Args:
+        file: the segment.
+        first_offset: its first offset, by its name.
+        ceiling: where the next segment starts; MAX_OFFSET if this is the last one.
+        floor: offsets below it are in an earlier segment.
+    """
+    size = file.status().size
+    end, stop = good_end(file, 0, first_offset)
+    runs = [Run(0, end, first_offset, stop)]
+    if stop > ceiling:
+        runs = [Run(0, _place(file, runs[0], ceiling), first_offset, ceiling)]
+    # The last segment may end with a torn write, as opening would cut it; others were whole when they were left.
+    if end < size and stop <= ceiling and not (ceiling == MAX_OFFSET and is_torn(file, end, stop)):
+        runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
+    if len(runs) > 1 and _is_far(*runs[-2:]):
+        runs.pop()
+    if not end:
+        del runs[0]
+    damage = []
+    position, due = 0, first_offset
+    for run in runs:
+        if (run.start, run.first) != (position, due):
+            damage.append((position, run.start, what_is_wrong(file, position, due) or "bytes that came between"))
+        position, due = run.end, run.stop
+    if position < size:
+        damage.append((position, size, what_is_wrong(file, position, due) or "messages that the next segment has"))
+    return Plan(runs, damage)
+
+
+def _islands(file: File, position: int, due: int, ceiling: int) -> Iterator[Run]:
+    """Every run of well-formed, consecutive messages from position on with offsets from due to below ceiling.
+
+    Recovery asks for an offset that is reachable; here bytes may be missing, so any later offset will do. A run is cut
+    where an earlier one stops inside it: where stretches of the file overlap, each has messages that the others lack.
+    """
+    size = file.status().size
+    stops = [ceiling]
+    while (found := next_candidate(file, position, size, due - 1, position - ANY_REACH)) is not None:
+        position, stop = good_end(file, found.position, found.offset)
+        run = Run(found.position, position, found.offset, stop)
+        for cut in stops[bisect_right(stops, run.first) : bisect_left(stops, stop)]:
+            at = _place(file, run, cut)
+            yield Run(run.start, at, run.first, cut)
+            run = Run(at, position, cut, stop)
+        if run.first < ceiling:
+            yield run
+        if stop < ceiling and stops[bisect_left(stops, stop)] != stop:
+            insort(stops, stop)
+
+
+def _place(file: File, run: Run, offset: int) -> int:
+    """Where a message of a run starts."""
+    position, due = run.start, run.first
+    size = _STEP_BYTES
+    while due < offset:
+        data = file.read(min(size, run.end - position), position)
+        messages, end = decode_many(data, 0, len(data), due, offset - due)
+        position, due = position + end, due + len(messages)
+        size = _STEP_BYTES if messages else 2 * size
+    return position
+
+
+def _rising(runs: list[Run]) -> list[Run]:
+    """The first of the runs and those that follow each other in offsets, too, so that they hold the most messages.
+
+    The others have a damaged offset, or are messages in the value of a damaged one. Of choices with as many messages
+    the one is taken where more of the lost ones have had room.
+    """
+    stops = [runs[0].stop]  # where a choice may end,
+    scores = [(0, 0)]  # what it is worth at most, rising with it,
+    lasts = [0]  # and which run it ends with
+    before = [-1]
+    for at, run in enumerate(runs[1:], 1):
+        place = bisect_right(stops, run.first) - 1
+        messages, near = scores[place]
+        score = (messages + run.stop - run.first, near + _has_room(runs[lasts[place]], run))
+        before.append(lasts[place])
+        if scores[bisect_right(stops, run.stop) - 1] < score:
+            left = bisect_left(stops, run.stop)
+            right = bisect_right(scores, score, left)
+            stops[left:right], scores[left:right], lasts[left:right] = [run.stop], [score], [at]
+    chosen = []
+    at = lasts[-1]
+    while at >= 0:
+        chosen.append(runs[at])
+        at = before[at]
+    return chosen[::-1]
+
+
+def _has_room(last: Run, run: Run) -> bool:
+    """Whether the messages between two runs may have stood between them: none may be missing but those."""
+    return run.first - last.stop <= (run.start - last.end) // OVERHEAD_SIZE
+
+
+def _is_far(last: Run, run: Run) -> bool:
+    """Whether a run is a single message, too far ahead to be believed."""
+    return run.stop - run.first == 1 and run.first - last.stop >= _JUMP_MAX and not _has_room(last, run)

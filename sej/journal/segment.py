@@ -1,0 +1,240 @@
+"""Reading one segment forwards, with bounded memory.
+
+A segment may grow while it is read. Nothing that was read of an incomplete message is kept: it is read again from its
+start next time, because another writer may have cut the tail and written anew. No length is believed before the file
+is that long, so memory is bounded by the chunk and by the largest message that is really there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from sej.codec import IMPLEMENTATION, Columns, columns, decode_many, measure, message_size
+from sej.errors import CorruptionError, DecodeError, TruncatedError
+from sej.message import Message
+from sej.system.disk import Disk, File, Status
+
+__all__ = ["CHUNK_BYTES", "Place", "SegmentReader"]
+
+CHUNK_BYTES: Final = 1 << 18
+_SMALL_BYTES: Final = 4096
+
+
+class Place(NamedTuple):
+    """A byte of a segment, by the file's (device, inode): names alone may mean another file by now."""
+
+    identity: tuple[int, int]
+    position: int
+
+
+class SegmentReader:
+    """Reads messages from a position of a segment on.
+
+    Attributes:
+        path: the file.
+        position: the byte where the next message starts.
+        due: the offset of the next message.
+        seen_size: the size of the file when it was last looked at, bytes.
+        end: the byte to stop at, although the file may go on; None: the end of the file.
+    """
+
+    __slots__ = (
+        "_chunk",
+        "_chunk_at",
+        "_chunk_bytes",
+        "_file",
+        "_memory",
+        "_room",
+        "due",
+        "end",
+        "path",
+        "position",
+        "seen_size",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str | os.PathLike[str],
+        position: int,
+        due: int,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        room: Callable[[int], None] | None = None,
+    ) -> None:
+        """Open the file.
+
+        Args:
+            disk: the seam.
+            path: the segment.
+            position: the byte where the next message starts.
+            due: the offset of the next message.
+            chunk_bytes: how much is read at once.
+            room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
+                read; raises if there is no memory for it, and the reader stays where it is.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        self.path = os.fspath(path)
+        self._file: File = disk.open(self.path, "read")
+        self.position = position
+        self.due = due
+        self.seen_size = 0
+        self.end: int | None = None
+        self._chunk: bytes | memoryview = b""
+        self._chunk_at = position
+        self._chunk_bytes = chunk_bytes
+        self._room = room
+        self._memory = bytearray()
+
+    def read(self, limit: int) -> list[Message]:
+        """Up to limit messages; an empty list where no whole message follows now.
+
+        Raises:
+            CorruptionError: what stands here is no message, or not the one that is due (then ``__cause__.found``).
+            TruncatedError: the file is shorter than what was read from it.
+        """
+        while True:
+            at = self.position - self._chunk_at
+            if at < len(self._chunk):
+                try:
+                    messages, end = decode_many(self._chunk, at, len(self._chunk), self.due, limit)
+                except DecodeError as error:
+                    raise self._corruption(error) from error
+                if messages:
+                    self.position = self._chunk_at + end
+                    self.due += len(messages)
+                    return messages
+            if not self._refill():
+                return []
+
+    def read_columns(self, limit: int) -> Columns | None:
+        """Up to limit messages as columns; None where no whole message follows now.
+
+        Raises:
+            CorruptionError: as :meth:`read`.
+            TruncatedError: as :meth:`read`.
+        """
+        while True:
+            at = self.position - self._chunk_at
+            if at < len(self._chunk):
+                try:
+                    found = columns(self._chunk, at, len(self._chunk), self.due, limit)
+                except DecodeError as error:
+                    raise self._corruption(error) from error
+                if found.messages:
+                    self.position = self._chunk_at + found.position
+                    self.due += found.messages
+                    return found
+            if not self._refill():
+                return None
+
+    def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
+        """Whole messages as they stand here, up to the first that reaches limit_bytes, and how many; none: as read.
+
+        Raises:
+            CorruptionError: as :meth:`read`.
+            TruncatedError: as :meth:`read`.
+        """
+        while True:
+            at = self.position - self._chunk_at
+            if at < len(self._chunk):
+                try:
+                    run = measure(self._chunk, at, len(self._chunk), self.due, limit_bytes)
+                except DecodeError as error:
+                    raise self._corruption(error) from error
+                if run.messages:
+                    self.position = self._chunk_at + run.position
+                    self.due += run.messages
+                    return bytes(self._chunk[at : run.position]), run.messages
+            if not self._refill():
+                return b"", 0
+
+    def load(self, start: int, end: int) -> bytes | memoryview:
+        """Read the bytes from start, at or before the next message, to end; what is read next is decoded from them."""
+        if (self._chunk_at, len(self._chunk)) != (start, end - start):
+            if self._room is not None and end - start > self._chunk_bytes:
+                self._room(end - start)
+            self._fill(start, end - start)
+        return self._chunk
+
+    def skip(self, position: int, due: int, end: int | None = None) -> None:
+        """Go on at another message of this segment, up to end."""
+        self.position = self._chunk_at = position
+        self.due = due
+        self.end = end
+        self._chunk = b""
+
+    def rest(self) -> int:
+        """Bytes of the file behind the last whole message that was read."""
+        return self._file.size() - self.position
+
+    def status(self) -> Status:
+        """The file as it is now."""
+        return self._file.status()
+
+    @property
+    def file(self) -> File:
+        """The open file."""
+        return self._file
+
+    def close(self) -> None:
+        """Close the file."""
+        self._chunk = b""
+        self._memory = bytearray()
+        self._file.close()
+
+    def _refill(self) -> bool:
+        """Read a chunk from the next message on; whether there is more to decode than before."""
+        size = self._file.size()
+        if self.end is not None and size > self.end:
+            size = self.end
+        self.seen_size = size
+        there = size - self.position
+        had = len(self._chunk) - (self.position - self._chunk_at)
+        if there < 0:
+            raise TruncatedError(
+                f"the file has {size} bytes, but messages up to byte {self.position} were read from it:"
+                " it was cut or replaced; start a new scanner at this offset",
+                path=self.path,
+                position=size,
+                offset=self.due,
+            )
+        if there <= max(had, 0):
+            self._chunk = b""  # drop the incomplete message: it is read again
+            self._chunk_at = self.position
+            return False
+        want = min(there, self._chunk_bytes)
+        if had == want == self._chunk_bytes:  # a whole chunk held no message: how long is it?
+            try:
+                claimed = message_size(self._chunk, self.position - self._chunk_at, len(self._chunk))
+            except DecodeError as error:
+                raise self._corruption(error) from error
+            if claimed is None or claimed > there:
+                self._chunk = b""
+                self._chunk_at = self.position
+                return False
+            if self._room is not None:
+                self._room(claimed)
+            want = claimed
+        self._fill(self.position, want)
+        return len(self._chunk) > had
+
+    def _fill(self, position: int, size: int) -> None:
+        """Read a chunk: a large one into the same memory again where the codec takes that as fast as bytes."""
+        self._chunk = b""  # what a read that fails leaves in the memory is nobody's
+        self._chunk_at = position
+        if size <= _SMALL_BYTES or size > self._chunk_bytes or IMPLEMENTATION == "python":
+            self._chunk = self._file.read(size, position)
+            return
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        view = memoryview(self._memory)
+        self._chunk = view[: self._file.read_into(view[:size], position)]
+
+    def _corruption(self, error: DecodeError) -> CorruptionError:
+        position = self._chunk_at + (error.position or 0)
+        return CorruptionError(error.reason, path=self.path, position=position, offset=self.due)

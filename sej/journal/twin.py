@@ -1,0 +1,210 @@
+"""The twin of a kept offset: a checksum for eight bytes whose format has no room for one.
+
+``ofs/NAME.ofs`` is 8 bytes that the original reads and writes too. Its twin, ``ofs/NAME.check``, says for the newest
+two states of that file which offset it holds, and which file it is: inode and time of change. The layout is in
+:mod:`sej.journal.twin_format`.
+
+A commit makes the new ``.ofs`` durable under a temporary name, notes it in the slot that does not describe the present
+``.ofs``, and renames it into place. So at any moment one slot describes the file that is there:
+
+==============================  =====================  ==========================================================
+what a crash leaves             the slots say          the ``.ofs`` is
+==============================  =====================  ==========================================================
+nothing of the commit           old, older             the old one: the first slot describes it
+a torn slot                     old                    the old one
+the slot, but no rename         old, new               the old one
+slot and rename                 old, new               the new one
+the rename, but no slot         old, older             a file that no slot describes; a reader's twin is not synced
+==============================  =====================  ==========================================================
+
+Which differences are damage? Where a slot describes the very file (inode and time of change), its bytes must say the
+same offset: a medium that flips a bit changes neither. Any other file was written by another program, such as the
+original's reader, or is a restored copy. That is legal and accepted, but not where the newest slot is strict. A work
+queue keeps others out by its lock and syncs its twin before the rename. There an offset that neither slot names is
+damage.
+
+An old journal without twins is read as it is, and the first commit makes the twin. Without the ``.ofs`` the twin means
+nothing, and a reader that begins again removes it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sej.codec.format import OFFSET, OFFSET_SIZE
+from sej.errors import BadOffsetFileError
+from sej.journal.directory import Directory
+from sej.journal.twin_format import CHECK, MAGIC, NOTHING, SLOT, SLOT_BODY, SLOT_SIZE, STRIDE, TWIN_BYTES
+from sej.system.checksum import crc32c
+from sej.system.disk import File, Status, replace_file
+from sej.system.durable import renew
+
+__all__ = ["drop_twin", "keep_offset", "read_kept", "twin_path"]
+
+_SLOTS: Final = 2
+
+
+class _Slot(NamedTuple):
+    """What one slot says; number: where it is in the file."""
+
+    number: int
+    sequence: int
+    offset: int
+    inode: int
+    mtime_ns: int
+    strict: bool
+
+
+class _Kept(NamedTuple):
+    """The ``.ofs`` as it was found: its bytes, at most one more than it should have, and its status."""
+
+    data: bytes
+    status: Status
+
+    @property
+    def offset(self) -> int:
+        """What the bytes say, if they are an offset at all."""
+        return OFFSET.unpack(self.data)[0] if len(self.data) == OFFSET_SIZE else NOTHING
+
+
+def twin_path(directory: Directory, name: str) -> str:
+    """Where the twin of a reader's kept offset is."""
+    return directory.at("ofs", f"{name}.check")
+
+
+def drop_twin(directory: Directory, name: str) -> None:
+    """Remove the twin of an ``.ofs`` that was removed; the caller holds the reader's lock."""
+    if directory.disk.status(twin_path(directory, name)) is not None:
+        directory.disk.unlink(twin_path(directory, name))
+
+
+def read_kept(directory: Directory, name: str) -> int | None:
+    """A reader's kept offset, compared with its twin; no lock is needed. None: it never committed.
+
+    Raises:
+        BadOffsetFileError: the file has another size, or its bytes are not those that were written.
+        FileTypeError: it is not a regular file.
+    """
+    before = None
+    while True:
+        kept = _look(directory, name)
+        if kept is None:
+            return None
+        slots = _slots(directory, name)
+        wrong = _wrong(kept, slots)
+        if wrong is None:
+            return kept.offset if kept.data else None
+        if (kept, slots) == before:  # or a commit came between the two looks
+            raise BadOffsetFileError(
+                f"{wrong}: set the right offset with `sej reset`, or remove the file so that the reader starts at its"
+                " default",
+                path=directory.at("ofs", f"{name}.ofs"),
+            )
+        before = kept, slots
+
+
+def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -> None:
+    """Make the ``.ofs`` hold an offset, durably, and note it in the twin; the caller holds the reader's lock.
+
+    strict: no other program writes this file: for work queues.
+    """
+    disk, path = directory.disk, directory.at("ofs", f"{name}.ofs")
+
+    def note(fresh: Status) -> None:
+        kept, slots = _look(directory, name), _slots(directory, name)
+        here = _describes(kept, slots)
+        sequence = max((slot.sequence for slot in slots), default=0)
+        try:
+            twin = disk.open(twin_path(directory, name), "edit")
+        except FileNotFoundError:  # without its name a strict one would not outlive the rename
+            twin = disk.open(twin_path(directory, name), "new" if strict else "temp")
+            twin.close()
+            twin = disk.open(twin_path(directory, name), "edit")
+        try:
+            if strict:  # the slot that describes what is there must be durable before the other one is written
+                renew(disk, twin, 0, twin.size())
+            if here is None and kept is not None:  # the twin begins with what is there now
+                sequence += 1
+                here = _Slot(0, sequence, kept.offset, kept.status.inode, kept.status.mtime_ns, strict)
+                _write(twin, name, here)
+                if strict:
+                    twin.sync()
+            number = 0 if here is None else 1 - here.number
+            _write(twin, name, _Slot(number, sequence + 1, offset, fresh.inode, fresh.mtime_ns, strict))
+            if strict:
+                twin.sync()
+        finally:
+            twin.close()
+
+    temporary = directory.at("tmp", f"{name}.ofs")
+    replace_file(disk, temporary, path, OFFSET.pack(offset), before_rename=note)
+
+
+def _look(directory: Directory, name: str) -> _Kept | None:
+    try:
+        file = directory.disk.open(directory.at("ofs", f"{name}.ofs"), "read")
+    except FileNotFoundError:
+        return None
+    try:
+        return _Kept(file.read(OFFSET_SIZE + 1, 0), file.status())
+    finally:
+        file.close()
+
+
+def _slots(directory: Directory, name: str) -> list[_Slot]:
+    """The slots that are sound and this reader's, the newest first."""
+    try:
+        file = directory.disk.open(twin_path(directory, name), "read")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    try:
+        data = file.read(TWIN_BYTES, 0)
+    finally:
+        file.close()
+    found = []
+    for number in range(_SLOTS):
+        slot = data[number * STRIDE :][:SLOT_SIZE]
+        if len(slot) < SLOT_SIZE or crc32c(slot[: -CHECK.size]) != CHECK.unpack(slot[-CHECK.size :])[0]:
+            continue
+        magic, reader, strict, sequence, offset, inode, mtime_ns, _ = SLOT.unpack(slot)
+        if (magic, reader) == (MAGIC, _reader(name)):
+            found.append(_Slot(number, sequence, offset, inode, mtime_ns, bool(strict)))
+    return sorted(found, key=lambda slot: -slot.sequence)
+
+
+def _write(twin: File, name: str, slot: _Slot) -> None:
+    body = SLOT_BODY.pack(
+        MAGIC, _reader(name), slot.strict, slot.sequence, slot.offset, slot.inode, slot.mtime_ns
+    )  # fmt: skip
+    twin.write_at(body + CHECK.pack(crc32c(body)), slot.number * STRIDE)
+
+
+def _describes(kept: _Kept | None, slots: list[_Slot]) -> _Slot | None:
+    """The slot that describes the file that is there: by who it is, or in a copy by what it says."""
+    if kept is None:
+        return None
+    there = kept.status.inode, kept.status.mtime_ns
+    same = next((slot for slot in slots if (slot.inode, slot.mtime_ns) == there), None)
+    return same or next((slot for slot in slots if slot.offset == kept.offset), None)
+
+
+def _wrong(kept: _Kept, slots: list[_Slot]) -> str | None:
+    """What is wrong with an ``.ofs``; None: nothing is known to be."""
+    size = len(kept.data)
+    if size not in (0, OFFSET_SIZE):
+        return f"a kept offset has {OFFSET_SIZE} bytes, this file has {size}{'+' if size > OFFSET_SIZE else ''}"
+    if not slots:
+        return None
+    newest, here = slots[0], _describes(kept, slots)
+    if not size:
+        emptied = here is None or any(slot.inode == kept.status.inode for slot in slots if slot.offset != NOTHING)
+        return f"this file is empty, though the reader has kept offset {newest.offset}" if emptied else None
+    if here is not None and here.offset == kept.offset:
+        return None
+    if here is None and not newest.strict:
+        return None
+    return f"this file holds offset {kept.offset}, but {(here or newest).offset} was written: its bytes have changed"
+
+
+def _reader(name: str) -> int:
+    return crc32c(name.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,152 @@
+"""Reading everything once and saying what is wrong with it. Changes nothing; bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from sej.errors import CorruptionError
+from sej.journal.directory import Directory, Segment, containing, is_still
+from sej.journal.gaps import Gap, read_gaps
+from sej.journal.index import IndexFile, verify_block
+from sej.journal.recovery import Damage, find_damage, good_end
+from sej.journal.retention import merged_away
+from sej.system.disk import File
+
+__all__ = ["Problem", "verify"]
+
+_Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file"]
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong.
+
+    Attributes:
+        kind: what sort of thing.
+        path: the file.
+        position: the byte in it.
+        offset: the message that is due there.
+        reason: what was found and what was expected.
+        end: where the good messages go on in the same file; None: not in this file.
+        next_offset: the offset that is due there.
+    """
+
+    kind: _Kind
+    path: str
+    position: int
+    offset: int
+    reason: str
+    end: int | None = None
+    next_offset: int | None = None
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{self.path}: position {self.position}, offset {self.offset}: {self.kind}: {self.reason}"
+
+
+def verify(directory: Directory, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
+    """Every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files.
+
+    What looks wrong is looked at again where somebody else has changed the segments meanwhile.
+    """
+    problems: dict[str, list[Problem]] = {}
+    segments, gaps = _segments(directory), read_gaps(directory)
+    sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
+    total = sum(sizes)
+    at = read = 0
+    while at < len(segments):
+        segment = segments[at]
+        if progress is not None:
+            progress(min(read, total), total)
+        try:
+            file = directory.disk.open(segment.path, "read")
+        except FileNotFoundError:  # retention took it, or a merge, which put it into another one
+            segments = _segments(directory)
+            at = max(containing(segments, segment.first_offset), 0)
+            continue
+        try:
+            following = segments[at + 1].first_offset if at + 1 < len(segments) else None
+            found = _problems(directory, segment, file, following, gaps)
+            if found:
+                again = _segments(directory)
+                if again != segments or not is_still(directory.disk, segment, file):
+                    segments, gaps = again, read_gaps(directory)
+                    at = max(containing(segments, segment.first_offset), 0)
+                    continue
+            problems[segment.path] = found
+            read += file.status().size
+        finally:
+            file.close()
+        at += 1
+    listed = [problem for found in problems.values() for problem in found]
+    for name in directory.foreign():
+        reason = "this is no segment: the original's scanner breaks on foreign files; move it out of jnl/"
+        listed.append(Problem("foreign file", directory.at("jnl", name), 0, 0, reason))
+    return listed
+
+
+def _segments(directory: Directory) -> list[Segment]:
+    """The segments, without those that a merge has joined and not removed so far."""
+    segments = directory.segments()
+    gone = set(merged_away(directory))
+    return [segment for segment in segments if segment not in gone] if gone else segments
+
+
+def _problems(
+    directory: Directory, segment: Segment, file: File, following: int | None, gaps: list[Gap]
+) -> list[Problem]:
+    """What is wrong in a segment, and between it and the next one, which starts with following."""
+    due, problems = _segment(directory, segment, file, last=following is None)
+    if following is not None and following > due and not _is_recorded(gaps, due, following):
+        reason = f"messages {due} to {following - 1} are missing before the next segment"
+        problems.append(Problem("gap", segment.path, file.status().size, due, reason))
+    if following is not None and following < due and not problems:
+        reason = f"messages {following} to {due - 1} stand in the next segment, too: two writers were at work"
+        problems.append(Problem("corruption", segment.path, file.status().size, following, reason))
+    return problems
+
+
+def _is_recorded(gaps: list[Gap], due: int, following: int) -> bool:
+    return any(gap.start <= due and following <= gap.stop for gap in gaps)
+
+
+def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) -> tuple[int, list[Problem]]:
+    """The offset behind the last good message of a segment, and what is wrong in it."""
+    problems: list[Problem] = []
+    position, due = 0, segment.first_offset
+    while True:
+        position, due = good_end(file, position, due)
+        damage = find_damage(file, position, due)
+        if damage is None:
+            break
+        problem = _problem(segment, damage, last=last)
+        if problems and problems[-1].end == position and problem.end is not None:
+            problems[-1] = problems[-1]._replace(end=problem.end, next_offset=problem.next_offset)
+        else:  # else there was no good message between: it is one problem, however many messages it has
+            problems.append(problem)
+        if problem.end is None or problem.next_offset is None:
+            break
+        position, due = problem.end, problem.next_offset
+    if not problems:
+        for block in IndexFile(directory, segment).sound_blocks(file):
+            try:
+                verify_block(file, block)
+            except CorruptionError as error:
+                problems.append(
+                    Problem("checksum", segment.path, block.position, block.first_offset, error.reason, block.end)
+                )
+    return due, problems
+
+
+def _problem(segment: Segment, damage: Damage, *, last: bool) -> Problem:
+    if damage.follower is not None:
+        reason = f"{damage.reason}; message {damage.follower.offset} follows at position {damage.follower.position}"
+        end, due = damage.follower.position, damage.follower.offset
+        if due < damage.offset:  # an older message once more
+            end, due = damage.follower.end, damage.offset
+        return Problem("corruption", segment.path, damage.position, damage.offset, reason, end, due)
+    if last:
+        reason = f"{damage.reason}; the next writer cuts these {damage.size} bytes and keeps them in kept/"
+        return Problem("torn tail", segment.path, damage.position, damage.offset, reason)
+    reason = f"{damage.reason}, and this is not the last segment"
+    return Problem("corruption", segment.path, damage.position, damage.offset, reason)

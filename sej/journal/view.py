@@ -1,0 +1,337 @@
+"""A journal as it stands: its segments, offsets and times. Looks, and creates nothing.
+
+Reading forwards is the cursor's business; here are the questions that need no reading of everything: where it begins
+and ends, where a time is, what the last messages are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from sej.checks import COUNT, DISK, FLAG, PROGRESS, TIMESTAMP, a, require
+from sej.codec import decode
+from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
+from sej.errors import CorruptionError, DecodeError, OffsetGapError
+from sej.journal.directory import Directory, Segment, containing, is_still
+from sej.journal.end import Tail
+from sej.journal.gaps import read_gaps
+from sej.journal.identity import journal_id
+from sej.journal.index import Block, BlockIndex, IndexFile
+from sej.journal.kept_offsets import kept_offsets
+from sej.journal.recovery import corruption_at, good_end, last_message_start
+from sej.journal.repair import Repair, reindex, repair
+from sej.journal.retention import Retention, clean, merge
+from sej.journal.segment import SegmentReader
+from sej.journal.verify import Problem, verify
+from sej.message import Message
+from sej.system.disk import OS, Disk, File
+
+__all__ = ["Journal", "SegmentInfo"]
+
+_BACK_BYTES: Final = 1 << 16
+_SCAN_MESSAGES: Final = 4096
+
+
+class SegmentInfo(NamedTuple):
+    """One segment as it is now.
+
+    Attributes:
+        first_offset: the offset of its first message, by its name.
+        path: the file.
+        size: in bytes.
+        mtime_ns: the time of its last change, ns since the epoch.
+    """
+
+    first_offset: int
+    path: str
+    size: int
+    mtime_ns: int
+
+    @property
+    def name(self) -> str:
+        """The file's name without its directory."""
+        return os.path.basename(self.path)
+
+
+class Journal:
+    """Looks at a SEJ directory.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b", b"c"])
+        >>> j = Journal(path)
+        >>> j.first_offset, j.end_offset, [m.value for m in j.tail(2)]
+        (0, 3, [b'b', b'c'])
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, disk: Disk = OS) -> None:
+        """Look whether there is a journal.
+
+        Raises:
+            JournalNotFoundError: there is nothing at path.
+            NotAJournalError: what is there is no SEJ directory.
+        """
+        DISK("disk", disk)
+        self._directory = Directory(path, disk)
+        self._directory.require()
+        self._disk = disk
+        self.path = self._directory.path
+
+    @property
+    def segments(self) -> list[SegmentInfo]:
+        """The segments by first offset."""
+        found = []
+        for segment in self._directory.segments():
+            status = self._disk.status(segment.path)
+            if status is not None:
+                found.append(SegmentInfo(segment.first_offset, segment.path, status.size, status.mtime_ns))
+        return found
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first message that is there; of the next one, where there is none."""
+        segments = self._directory.segments()
+        return segments[0].first_offset if segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next message gets, behind the last whole message, torn tail or not.
+
+        Raises:
+            CorruptionError: what is behind the last good message is no torn tail: see :meth:`repair`.
+        """
+        return Tail(self._directory).end_offset(judge=True)
+
+    @property
+    def id(self) -> bytes | None:
+        """The journal's identity, 16 random bytes; None where the original made it."""
+        return journal_id(self._directory)
+
+    def offsets(self) -> dict[str, int | None]:
+        """The kept offsets by reader's name; None: never committed."""
+        return kept_offsets(self._directory)
+
+    def find_time(self, timestamp: int) -> int:
+        """The first offset whose message is as new as timestamp (ns since the epoch); the end where there is none.
+
+        Clocks need not be sorted: it is the first in the order of offsets.
+        """
+        TIMESTAMP("timestamp", timestamp)
+        segments, at = self._directory.segments(), 0
+        while at < len(segments):
+            try:
+                found = self._find_time(segments[at], timestamp)
+            except FileNotFoundError:  # retention took it, or a merge, which put it into another one
+                first_offset = segments[at].first_offset
+                segments = self._directory.segments()
+                at = max(containing(segments, first_offset), 0)
+                continue
+            if found is not None:
+                return found
+            at += 1
+        return Tail(self._directory).end_offset()
+
+    def tail(self, count: int = 10) -> list[Message]:
+        """The last messages, oldest first. Costs what it returns, not the segment.
+
+        Raises:
+            CorruptionError: as :meth:`reversed`.
+            OffsetGapError: as :meth:`reversed`.
+        """
+        COUNT("count", count)
+        return list(islice(self.reversed(), count))[::-1]
+
+    def reversed(self) -> Iterator[Message]:
+        """The messages from the last one backwards, by the size that stands at the end of each.
+
+        Raises:
+            CorruptionError: a message cannot be found from its end, or bytes behind the last good one are no torn
+                tail.
+            OffsetGapError: messages are missing between two segments, and no gap is recorded.
+        """
+        segments = self._directory.segments()
+        at, below = len(segments) - 1, None
+        while at >= 0:
+            try:
+                file = self._disk.open(segments[at].path, "read")
+            except FileNotFoundError:
+                at -= 1
+                continue
+            try:
+                if below is None:
+                    end, due = self._good_end(segments[at], file)
+                else:
+                    end = file.status().size
+                    due = _offset_behind(file, end, segments[at].first_offset)
+                if below is not None and due < below and not self._is_recorded(due, below):
+                    again = self._directory.segments()
+                    if again == segments and is_still(self._disk, segments[at], file):
+                        raise OffsetGapError(
+                            f"messages {due} to {below - 1} are missing behind this segment; `sej repair` records the"
+                            " gap",
+                            path=segments[at].path,
+                            position=end,
+                            offset=due,
+                        )
+                    segments, at = again, containing(again, below - 1)
+                    continue
+                for message in _backwards(file, segments[at], end, due):
+                    if below is None or message.offset < below:  # segments overlap while a merge is not finished
+                        below = message.offset
+                        yield message
+                below = segments[at].first_offset if below is None else below
+            finally:
+                file.close()
+            at -= 1
+
+    def verify(self, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
+        """Read everything and compare it with the format, the offsets and the checksums; an empty list: all is well.
+
+        Args:
+            progress: called before each segment with the bytes read and the bytes there are.
+        """
+        PROGRESS("progress", progress)
+        return verify(self._directory, progress=progress)
+
+    def clean(
+        self,
+        max_age_s: float | None = None,
+        max_bytes: int | None = None,
+        keep_segments: int = 1,
+        dry_run: bool = False,
+        *,
+        ignore_readers: Collection[str] = (),
+    ) -> list[str]:
+        """Remove the oldest segments that pass a limit, never one that a reader with a kept offset still needs.
+
+        Args:
+            max_age_s: seconds since a segment's last append.
+            max_bytes: what all segments together may take.
+            keep_segments: so many of the newest stay.
+            dry_run: only say what would go.
+            ignore_readers: readers, by name, whose kept offsets do not count.
+
+        Returns:
+            The paths that went, or would go.
+        """
+        policy = Retention(max_age_s, max_bytes, keep_segments)
+        require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, a(list, tuple, set, frozenset)))
+        return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
+
+    def merge(self, min_bytes: int) -> int:
+        """Join small sealed segments until each has min_bytes, under live readers; returns how many went."""
+        COUNT("min_bytes", min_bytes)
+        return merge(self._directory, min_bytes)
+
+    def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:
+        """Make a damaged journal one that opens, without losing a byte; explicit, and never done for you.
+
+        Good runs become segments named by their first offset, damaged bytes go to ``kept/``, gaps are recorded so that
+        scanners pass and report them. The original cannot pass a gap.
+
+        Args:
+            dry_run: only say what would be done.
+            progress: called before each segment with the bytes read and the bytes there are.
+
+        Raises:
+            LockedError: a writer is at work.
+        """
+        require(dry_run=(dry_run, FLAG), progress=(progress, PROGRESS))
+        return repair(self._directory, dry_run=dry_run, progress=progress)
+
+    def reindex(self) -> int:
+        """Rebuild the sidecar index of every segment from the journal; returns how many blocks it has."""
+        return reindex(self._directory)
+
+    def __repr__(self) -> str:
+        """The path."""
+        return f"<sej.Journal {self.path!r}>"
+
+    def _is_recorded(self, due: int, following: int) -> bool:
+        """Whether everything between is in a recorded gap."""
+        return any(gap.start <= due and following <= gap.stop for gap in read_gaps(self._directory))
+
+    def _find_time(self, segment: Segment, timestamp: int) -> int | None:
+        """The first offset in a segment whose message is as new as timestamp."""
+        file = self._disk.open(segment.path, "read")
+        try:
+            found = IndexFile(self._directory, segment).find(file, segment.first_offset, _newest, timestamp)
+            index = BlockIndex(segment.first_offset, [found] if found else [])
+            if found is None or found.newest_timestamp < timestamp:
+                index.extend(file)
+            reader = SegmentReader(self._disk, segment.path, *index.before_time(timestamp))
+        finally:
+            file.close()
+        try:
+            # The first block that is new enough holds the message; without one it can only be in the short rest.
+            while messages := reader.read(_SCAN_MESSAGES):
+                for message in messages:
+                    if message.timestamp >= timestamp:
+                        return message.offset
+        finally:
+            reader.close()
+        return None
+
+    def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
+        _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)
+        position, due = good_end(file, index.position, index.due)
+        if (error := corruption_at(file, position, due)) is not None:
+            raise error
+        return position, due
+
+
+def _newest(block: Block) -> int:
+    return block.newest_timestamp
+
+
+def _offset_behind(file: File, end: int, first_offset: int) -> int:
+    """The offset behind the message that ends at end."""
+    start = last_message_start(file, end)
+    if end == 0:
+        return first_offset
+    if start is None:
+        raise _broken(file, end, first_offset, "no sound message ends here")
+    offset: int = OFFSET.unpack(file.read(OFFSET.size, start))[0]
+    return offset + 1
+
+
+def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Message]:
+    """The messages of one segment before end, where due would be the next, from the last one on."""
+    while end > 0:
+        start = max(end - _BACK_BYTES, 0)
+        data = file.read(end - start, start)
+        at = len(data)
+        while at >= OVERHEAD_SIZE:
+            size = INT32.unpack_from(data, at - INT32_SIZE)[0]
+            if size < OVERHEAD_SIZE or size > start + at:
+                raise _broken(file, start + at, due, f"the size field before it says {size}")
+            if size > at:
+                if start == 0 or at < len(data):
+                    break
+                data, start = file.read(size, start + at - size), start + at - size  # one message larger than the chunk
+                at = len(data)
+            try:
+                found = decode(data, at - size, at)
+            except DecodeError as error:
+                raise _broken(file, start + at, due, error.reason) from error
+            if found is None or found[1] != at or found[0].offset != due - 1:
+                raise _broken(file, start + at, due, "the message before it is not the one that is due")
+            due -= 1
+            at -= size
+            yield found[0]
+        if start + at == end:
+            raise _broken(file, end, due, "too few bytes for a message stand before it")
+        end = start + at
+    if due != segment.first_offset:
+        raise _broken(file, 0, due, f"the segment's name says that it starts with {segment.first_offset}")
+
+
+def _broken(file: File, position: int, due: int, reason: str) -> CorruptionError:
+    return CorruptionError(
+        f"reading backwards from here: {reason}; see `sej verify`", path=file.path, position=position, offset=due - 1
+    )

@@ -1,0 +1,238 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The hot half of a queue's state log, compiled: the same names, results and effects as the reference.
+
+The reference is ``queue_codec`` for records as bytes and ``QueueState.apply`` for what they do to a state. Here the two
+records that every item has, a LEASE and a DONE, are applied without Python; any other one is handed to the state.
+"""
+
+from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_DelItem, PyDict_GetItem, PyDict_SetItem, PyDict_Size
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from sej.codec._layout cimport get32, get64, put32, put64
+
+from sej.queue.records import Checked
+from sej.queue.log_format import CHECKED as _CHECKED
+from sej.queue.log_format import DONE as _DONE
+from sej.queue.log_format import LEASE as _LEASE
+from sej.queue.log_format import RECORD_SIZE as _RECORD_SIZE
+from sej.queue.state import Lease as _Lease
+from sej.queue.state import QueueState as _QueueState
+
+__all__ = ["apply", "done_record", "good_bytes", "lease_record"]
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    static uint32_t sej_crc_table[8][256];
+    static void sej_crc_start(void) {
+        for (uint32_t n = 0; n < 256; n++) {
+            uint32_t crc = n;
+            for (int bit = 0; bit < 8; bit++)
+                crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+            sej_crc_table[0][n] = crc;
+        }
+        for (uint32_t n = 0; n < 256; n++)
+            for (int k = 1; k < 8; k++)
+                sej_crc_table[k][n] = sej_crc_table[0][sej_crc_table[k - 1][n] & 255] ^ sej_crc_table[k - 1][n] >> 8;
+    }
+    /* CRC32C of whole groups of four bytes, eight at a time while there are as many. */
+    static uint32_t sej_crc(const unsigned char *p, int size) {
+        uint32_t crc = 0xffffffffu;
+        for (; size >= 8; size -= 8, p += 8) {
+            crc ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+            crc = sej_crc_table[7][crc & 255] ^ sej_crc_table[6][crc >> 8 & 255]
+                ^ sej_crc_table[5][crc >> 16 & 255] ^ sej_crc_table[4][crc >> 24]
+                ^ sej_crc_table[3][p[4]] ^ sej_crc_table[2][p[5]] ^ sej_crc_table[1][p[6]] ^ sej_crc_table[0][p[7]];
+        }
+        while (size-- > 0)
+            crc = sej_crc_table[0][(crc ^ *p++) & 255] ^ crc >> 8;
+        return crc ^ 0xffffffffu;
+    }
+    static inline void sej_put_check(unsigned char *p) {
+        uint32_t x = sej_crc(p, 36);
+        p[36] = x; p[37] = x >> 8; p[38] = x >> 16; p[39] = x >> 24;
+    }
+    """
+    void sej_crc_start()
+    uint32_t sej_crc(const unsigned char *p, int size) nogil
+    void sej_put_check(unsigned char *p) nogil
+
+cdef extern from "Python.h":
+    PyObject *PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t nitems) except NULL
+    void PyObject_GC_UnTrack(PyObject *op)
+
+cdef extern from *:
+    """
+    #define sej_drop(x) Py_DECREF(x)
+    """
+    void sej_drop(PyObject *)
+
+cdef enum:
+    SIZE = 40
+
+cdef uint8_t LEASE = _LEASE
+cdef uint8_t DONE = _DONE
+cdef uint32_t CHECKED = _CHECKED
+cdef object ONE = 1
+cdef object ZERO = 0
+cdef object reference = _QueueState.apply
+cdef PyTypeObject *LEASED = <PyTypeObject *> _Lease
+
+assert _RECORD_SIZE == SIZE
+sej_crc_start()
+
+
+cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t slot, uint64_t offset, uint64_t a, uint64_t b,
+                          uint32_t extra):
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, SIZE)
+    cdef unsigned char *p = <unsigned char *> PyBytes_AS_STRING(made)
+    memset(p, 0, 8)
+    p[0] = kind
+    p[2] = attempt >> 8
+    p[3] = attempt & 255
+    put32(p + 4, slot)
+    put64(p + 8, offset)
+    put64(p + 16, a)
+    put64(p + 24, b)
+    put32(p + 32, extra)
+    sej_put_check(p)
+    return made
+
+
+def done_record(uint64_t offset, uint32_t stamp=0):
+    """A single item is done."""
+    return _record(DONE, 0, 0, offset, offset + 1, 0, stamp)
+
+
+def lease_record(uint64_t first, uint64_t stop, uint64_t deadline, uint32_t slot, uint32_t stamp):
+    """A run of fresh messages is leased."""
+    return _record(LEASE, 1, slot, first, stop, deadline, stamp)
+
+
+cdef class _View:
+    """A buffer held for the length of a call."""
+    cdef Py_buffer raw
+    cdef bint held
+
+    def __cinit__(self, object data):
+        PyObject_GetBuffer(data, &self.raw, PyBUF_CONTIG_RO)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.raw)
+
+
+def good_bytes(data):
+    """Check records, from the first byte on."""
+    cdef _View view = _View(data)
+    cdef const unsigned char *p = <const unsigned char *> view.raw.buf
+    cdef Py_ssize_t size = view.raw.len, at = 0, later
+    cdef bint damaged = False
+    with nogil:
+        while size - at >= SIZE and sej_crc(p + at, SIZE) == CHECKED:
+            at += SIZE
+        later = at + SIZE
+        while size - later >= SIZE and not damaged:
+            damaged = sej_crc(p + later, SIZE) == CHECKED
+            later += SIZE
+    return Checked(at, damaged)
+
+
+cdef inline object _lease(object slot, object deadline):
+    """A first lease, made as ``tuple.__new__`` makes it."""
+    cdef PyObject *raw = PyType_GenericAlloc(LEASED, 4)
+    cdef object lease = <object> raw
+    sej_drop(raw)
+    Py_INCREF(ONE)
+    PyTuple_SET_ITEM(lease, 0, ONE)
+    Py_INCREF(slot)
+    PyTuple_SET_ITEM(lease, 1, slot)
+    Py_INCREF(deadline)
+    PyTuple_SET_ITEM(lease, 2, deadline)
+    Py_INCREF(ZERO)
+    PyTuple_SET_ITEM(lease, 3, ZERO)
+    PyObject_GC_UnTrack(raw)  # numbers only: nothing for the collector to look at
+    return lease
+
+
+cdef inline bint unknown(dict leased, dict waiting, uint64_t offset):
+    cdef object key
+    if PyDict_Size(leased) == 0 and PyDict_Size(waiting) == 0:
+        return True
+    key = offset
+    return PyDict_GetItem(leased, key) == NULL and PyDict_GetItem(waiting, key) == NULL
+
+
+def apply(state, data):
+    """Take in whole, checked records; as ``QueueState.apply``."""
+    cdef _View view = _View(data)
+    cdef const unsigned char *p = <const unsigned char *> view.raw.buf
+    cdef const unsigned char *end = p + view.raw.len
+    cdef dict leased, waiting
+    cdef uint64_t frontier, earliest, offset, a, b, number, last = 0
+    cdef uint32_t stamp = 0
+    cdef Py_ssize_t done
+    cdef bint plain, quiet, taken
+    cdef object slot, deadline, key
+    cdef const unsigned char *start
+    if view.raw.len % SIZE:
+        raise ValueError(f"{view.raw.len} bytes are no whole records")
+    while p < end:
+        leased, waiting = state.leased, state.waiting
+        frontier, earliest = state.frontier, state._earliest
+        plain = not state.above and not state.intents
+        quiet = plain and not state.lapsed and not state.expires
+        done = 0
+        taken = False
+        while p < end:
+            offset = get64(p + 8)
+            a = get64(p + 16)
+            if plain and p[0] == LEASE:
+                b = get64(p + 24)
+                last, stamp = a - 1, get32(p + 32)
+                if (quiet and a - offset == 1 and end - p > SIZE and p[SIZE] == DONE
+                        and get64(p + SIZE + 8) == offset and get64(p + SIZE + 16) == a
+                        and unknown(leased, waiting, offset)):
+                    p += SIZE  # taken and done: nothing of it is left but the counts
+                    done += 1
+                    offset = a
+                else:
+                    slot, deadline = get32(p + 4), b
+                for number in range(offset, a):
+                    key = number
+                    if PyDict_Size(waiting) and PyDict_GetItem(waiting, key) != NULL:
+                        PyDict_DelItem(waiting, key)
+                    PyDict_SetItem(leased, key, _lease(slot, deadline))
+                if b < earliest:
+                    earliest = b
+                frontier = a
+                taken = True
+            elif quiet and p[0] == DONE and a <= frontier:
+                for number in range(offset, a):
+                    key = number
+                    if PyDict_GetItem(leased, key) != NULL:
+                        PyDict_DelItem(leased, key)
+                        done += 1
+                    elif PyDict_Size(waiting) and PyDict_GetItem(waiting, key) != NULL:
+                        PyDict_DelItem(waiting, key)
+                        done += 1
+            else:
+                break
+            p += SIZE
+        if taken:
+            state.frontier, state._earliest, state.anchor = frontier, earliest, (last, stamp)
+        if done:
+            state.done += done
+        start = p
+        while p < end and (p == start or not plain or (p[0] != LEASE and p[0] != DONE)):
+            p += SIZE
+        if p > start:
+            reference(state, PyBytes_FromStringAndSize(<const char *> start, p - start))

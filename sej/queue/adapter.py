@@ -1,0 +1,350 @@
+"""Other shapes of a work queue: that of ``queue.Queue`` for code that has one already, and one for asyncio.
+
+Both stand on the face alone, so they work with every backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from sej.checks import FLAG, WAIT, a, refuse_pickling, require
+from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
+from sej.queue.interface import Item, Stats, WorkQueue
+
+__all__ = ["AsyncQueue", "QueueAdapter"]
+
+_SLICE_S: Final = 0.5
+_PAUSE_S: Final = 0.001
+_PAUSE_MAX_S: Final = 0.05
+_T = TypeVar("_T")
+
+
+class QueueAdapter:
+    """A work queue with the methods and exceptions of :class:`queue.Queue`.
+
+    ``get`` returns values; ``task_done`` ends the oldest value that this thread got and did not end. What was got and
+    never ended comes back when its lease is over, here or in another process: that is the difference.
+
+    Example:
+        >>> import tempfile, sej
+        >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as work:
+        ...     q = QueueAdapter(work)
+        ...     q.put(b"job")
+        ...     print(q.get(), q.qsize())
+        ...     q.task_done()
+        ...     q.join()
+        b'job' 0
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(self, work: WorkQueue) -> None:
+        """Wrap a queue; closing stays the caller's business."""
+        a(WorkQueue)("work", work)
+        self.work = work
+        self._held = threading.local()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put a value.
+
+        Args:
+            item: bytes, or what the queue's serializer takes.
+            block: whether to wait for room.
+            timeout: seconds to wait at most; None: for ever.
+
+        Raises:
+            queue.Full: the queue has a maxsize and no room came in time.
+        """
+        try:
+            self.work.put(item, timeout=_wait(block, timeout))
+        except QueueFullError as error:
+            raise queue.Full from error
+
+    def put_nowait(self, item: Any) -> None:
+        """Put without waiting."""
+        self.put(item, block=False)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take a value.
+
+        Args:
+            block: whether to wait for one.
+            timeout: seconds to wait at most; None: for ever.
+
+        Raises:
+            queue.Empty: none came in time.
+            InvalidMessageError: the serializer cannot read it; it was given back, as after a failed attempt.
+        """
+        item = self.work.get(timeout=_wait(block, timeout))
+        if item is None:
+            raise queue.Empty
+        try:
+            value = item.value
+        except InvalidMessageError as error:
+            item.retry(reason=str(error))
+            raise
+        self._items().append(item)
+        return value
+
+    def get_nowait(self) -> Any:
+        """Take without waiting."""
+        return self.get(block=False)
+
+    def task_done(self) -> None:
+        """End the oldest value that this thread got.
+
+        Raises:
+            ValueError: there is none.
+            LeaseLostError: it took longer than its lease.
+        """
+        items = self._items()
+        if not items:
+            raise ValueError("task_done() called too many times: this thread holds no item")
+        items.popleft().done()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until every item, whoever holds it, is done or dead; a time-out in seconds ends the wait."""
+        WAIT("timeout", timeout)
+        pause = threading.Event()
+        left = timeout
+        wait = 0.001
+        while True:
+            stats = self.work.stats()
+            if not (stats.ready or stats.delayed or stats.leased) or (left is not None and left <= 0):
+                return
+            pause.wait(wait if left is None else min(wait, left))
+            left = None if left is None else left - wait
+            wait = min(wait * 2, 0.05)
+
+    def qsize(self) -> int:
+        """How many items wait."""
+        return len(self.work)
+
+    def empty(self) -> bool:
+        """Whether none waits."""
+        return len(self.work) == 0
+
+    def full(self) -> bool:
+        """Whether a put would have to wait."""
+        maxsize = getattr(self.work, "maxsize", 0)
+        return bool(maxsize) and len(self.work) >= maxsize
+
+    def _items(self) -> deque[Item]:
+        items: deque[Item] | None = getattr(self._held, "items", None)
+        if items is None:
+            items = self._held.items = deque()
+        return items
+
+
+def _wait(block: bool, timeout: float | None) -> float | None:
+    require(block=(block, FLAG), timeout=(timeout, WAIT))
+    return timeout if block else 0.0
+
+
+class _Hand:
+    """Takes items in a thread, for a task that may be cancelled meanwhile, and once more while they are given back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: list[Item] = []
+        self._away = False
+
+    def take(self, work: WorkQueue, n: int, timeout: float) -> list[Item]:
+        found = work.get_many(n, timeout)
+        with self._lock:
+            if not self._away:
+                self._found = found
+                return found
+        _give_back(found)
+        return []
+
+    def turn_away(self) -> list[Item]:
+        """Nobody wants them any more; those that came already."""
+        with self._lock:
+            self._away = True
+            return self._found
+
+
+def _give_back(items: list[Item]) -> None:
+    for item in items:
+        with contextlib.suppress(LeaseLostError, ClosedError):  # closing gives back, too
+            item.give_back()
+
+
+class _Turns(NamedTuple):
+    """Of the tasks of one loop that wait, one at a time does so for all: a thread each would leave none for others."""
+
+    loop: asyncio.AbstractEventLoop
+    get: asyncio.Lock
+    put: asyncio.Lock
+
+
+async def _acquired(lock: asyncio.Lock, end: float | None) -> bool:
+    """Whether it was one's turn before the end."""
+    try:
+        async with asyncio.timeout_at(end):
+            return await lock.acquire()
+    except TimeoutError:
+        return False
+
+
+class AsyncQueue:
+    """A work queue for coroutines: each call runs in a thread, so that the loop goes on.
+
+    However many tasks wait for items, they take up one thread. Its wait is cut into slices of half a second: a task
+    that is cancelled ends within one, and an item that arrived meanwhile is given back. A task that is cancelled while
+    it waits for room has put nothing, unless room came in that very moment: a put that has begun goes on.
+
+    Example:
+        >>> import asyncio, tempfile, sej
+        >>> async def main(work: sej.WorkQueue) -> None:
+        ...     q = AsyncQueue(work)
+        ...     await q.put(b"job")
+        ...     item = await q.get()
+        ...     print(item.value)
+        ...     await q.done(item)
+        >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as work:
+        ...     asyncio.run(main(work))
+        b'job'
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(self, work: WorkQueue) -> None:
+        """Wrap a queue; closing stays the caller's business."""
+        a(WorkQueue)("work", work)
+        self.work = work
+        self._waiting = ThreadPoolExecutor(1, "sej-queue")  # its thread begins with the first wait and ends with this
+        self._last_turns: _Turns | None = None
+
+    async def put(self, value: Any, key: bytes = b"", *, timeout: float | None = None, **options: Any) -> int:  # noqa: ASYNC109
+        """As :meth:`sej.WorkQueue.put`."""
+        return await self._put(partial(self.work.put, value, key, **options), timeout)
+
+    async def put_many(
+        self,
+        values: Iterable[Any],
+        keys: Iterable[bytes] | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        **options: Any,
+    ) -> Sequence[int]:
+        """As :meth:`sej.WorkQueue.put_many`."""
+        listed = None if keys is None else list(keys)
+        return await self._put(partial(self.work.put_many, list(values), listed, **options), timeout)
+
+    async def _put(self, put: Callable[..., _T], timeout: float | None) -> _T:  # noqa: ASYNC109
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        turn = self._turns().put
+        try:
+            return await asyncio.to_thread(put, timeout=0.0)
+        except QueueFullError as error:
+            if error.never or "maxsize" not in self.work.can or not await _acquired(turn, end):
+                raise
+        try:
+            pause = _PAUSE_S
+            while True:
+                left = pause if end is None else end - loop.time()
+                await asyncio.sleep(max(min(pause, left), 0.0))
+                pause = min(pause * 2, _PAUSE_MAX_S)
+                try:
+                    return await asyncio.to_thread(put, timeout=0.0)
+                except QueueFullError as full:
+                    if full.never or (end is not None and loop.time() >= end):
+                        raise
+        finally:
+            turn.release()
+
+    async def get(self, timeout: float | None = None) -> Item | None:  # noqa: ASYNC109 - the face's own name
+        """As :meth:`sej.WorkQueue.get`."""
+        found = await self.get_many(1, timeout)
+        return found[0] if found else None
+
+    async def get_many(self, n: int, timeout: float | None = None) -> list[Item]:  # noqa: ASYNC109
+        """As :meth:`sej.WorkQueue.get_many`."""
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        turn = self._turns().get
+        found = await self._take(None, n, 0.0)
+        if found or timeout == 0 or not await _acquired(turn, end):
+            return found
+        try:
+            while True:
+                wait = _SLICE_S if end is None else max(min(end - loop.time(), _SLICE_S), 0.0)
+                found = await self._take(self._waiting, n, wait)
+                if found or (end is not None and loop.time() >= end):
+                    return found
+        finally:
+            turn.release()
+
+    async def _take(self, executor: ThreadPoolExecutor | None, n: int, wait: float) -> list[Item]:
+        loop = asyncio.get_running_loop()
+        hand = _Hand()
+        taking = loop.run_in_executor(executor, hand.take, self.work, n, wait)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            if late := hand.turn_away():
+                await asyncio.shield(loop.run_in_executor(None, _give_back, late))
+            else:
+                with contextlib.suppress(Exception):
+                    await asyncio.shield(taking)
+            raise
+
+    def _turns(self) -> _Turns:
+        loop = asyncio.get_running_loop()
+        if self._last_turns is None or self._last_turns.loop is not loop:
+            self._last_turns = _Turns(loop, asyncio.Lock(), asyncio.Lock())
+        return self._last_turns
+
+    async def done(self, item: Item) -> None:
+        """As :meth:`sej.Item.done`."""
+        await asyncio.to_thread(item.done)
+
+    async def retry(self, item: Item, delay_s: float | None = None, reason: str = "") -> None:
+        """As :meth:`sej.Item.retry`."""
+        await asyncio.to_thread(item.retry, delay_s, reason)
+
+    async def fail(self, item: Item, reason: str = "") -> None:
+        """As :meth:`sej.Item.fail`."""
+        await asyncio.to_thread(item.fail, reason)
+
+    async def extend(self, item: Item, lease_s: float) -> None:
+        """As :meth:`sej.Item.extend`."""
+        await asyncio.to_thread(item.extend, lease_s)
+
+    async def done_many(self, items: Iterable[Item]) -> None:
+        """As :meth:`sej.WorkQueue.done_many`."""
+        await asyncio.to_thread(self.work.done_many, items)
+
+    async def stats(self) -> Stats:
+        """As :meth:`sej.WorkQueue.stats`."""
+        return await asyncio.to_thread(self.work.stats)
+
+    async def close(self) -> None:
+        """Close the queue."""
+        await asyncio.to_thread(self.work.close)
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """Item after item, waiting for each; for ever."""
+        while True:
+            item = await self.get()
+            if item is not None:
+                yield item
+
+    async def __aenter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the queue."""
+        await self.close()

@@ -1,0 +1,156 @@
+"""The dead letters of a queue on a journal: items that were given up, and the way back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from sej.errors import JournalNotFoundError, SejError
+from sej.journal.directory import Directory
+from sej.journal.view import Journal
+from sej.message import Message
+from sej.queue.clock import Clock
+from sej.queue.log import QueueLog
+from sej.queue.log_format import DEAD, DOOMED, PICK, WAIT
+from sej.queue.records import message_check, record, stamp_of
+from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
+from sej.reading.offset import Offset, read_offset
+from sej.system.disk import of_system
+
+__all__ = ["Grave"]
+
+_BATCH: Final = 256
+_LOOK_BACK: Final = 4096
+_LOCK_S: Final = 1.0
+"""Others write one letter at a time; who has that journal for longer must not keep the whole queue waiting."""
+
+
+class Grave:
+    """Where one queue's dead letters go, and come back from.
+
+    There is one letter of an item, and it comes back once.
+
+    Attributes:
+        path: the journal of the dead letters.
+    """
+
+    def __init__(
+        self, directory: Directory, name: str, log: QueueLog, clock: Clock, path: str | os.PathLike[str]
+    ) -> None:
+        """Name the journal; nothing is opened."""
+        self._directory = directory
+        self._name = name
+        self._log = log
+        self._clock = clock
+        self.path = os.fspath(path)
+        self._letters: dict[int, tuple[int, int]] = {}
+        self._seen_to = 0
+
+    def bury(self, message: Message, attempts: int, reason: str) -> None:
+        """Give an item up, under the queue's lock.
+
+        The dead letter is durable before the item is given up, and before it that this was begun: whoever dies in
+        between left an item that nobody gets any more, and that is buried by whoever would.
+        """
+        log, offset, stamp = self._log, message.offset, stamp_of(message.timestamp)
+        if not self._is_there(message):
+            there, band = log.state.leased.get(offset), log.state.band(offset)
+            log.append(record(WAIT, offset, stamp, band=band, attempt=attempts, extra=DOOMED))
+            log.force()
+            append = partial(
+                append_dead_letter,
+                self.path,
+                message,
+                source=source_of(self._directory),
+                reader=self._name,
+                attempts=attempts,
+                reason=reason,
+                priority=band,
+                expire_s=self._expire_s(message),
+                lock_timeout=_LOCK_S,
+                disk=self._directory.disk,
+            )
+            try:
+                log.reserve.with_room(append, partial(append, perhaps_there=True))
+            except (OSError, SejError) as error:
+                refused = isinstance(error, SejError) or of_system(error)  # else the letter may be there
+                if refused and there is not None:  # whoever holds it may try again
+                    log.append(record(PICK, offset, 0, there.deadline, band=band, attempt=attempts, slot=there.slot))
+                raise
+        else:
+            sync_dead_letters(self.path, self._directory.disk)  # who wrote it may have died before he did
+        log.append(record(DEAD, offset, attempt=attempts, extra=stamp))
+
+    def _expire_s(self, message: Message) -> float | None:
+        """For how many seconds an item was put; None: for ever.
+
+        The log says when nobody wants it any more. If the wall clock was set back since, that is at least what is left.
+        """
+        row = self._log.state.expires.get(message.offset)
+        if row is None or row[1:] != (message.timestamp, message_check(message)):
+            return None
+        left = row[0] - self._clock.boot_ns()
+        return max(left + self._clock.wall_ns() - message.timestamp, left, 0) / 1e9
+
+    def _is_there(self, message: Message) -> bool:
+        """Whether there is a letter of this very message that was not put back."""
+        disk, source = self._directory.disk, source_of(self._directory)
+        try:
+            journal = Journal(self.path, disk=disk)
+            first = self._first_letter()
+        except JournalNotFoundError:
+            return False
+        start = max(self._seen_to, first, journal.first_offset, journal.end_offset - _LOOK_BACK)
+        for letter in dead_letters(self.path, start, disk=disk):
+            if (letter.source, letter.reader) == (source, self._name):
+                self._letters[letter.message.offset] = letter.letter_offset, message_check(letter.message)
+            self._seen_to = letter.letter_offset + 1
+        while len(self._letters) > _LOOK_BACK:
+            del self._letters[next(iter(self._letters))]
+        letter_offset, check = self._letters.get(message.offset, (-1, 0))
+        return letter_offset >= first and check == message_check(message)
+
+    def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
+        """Hand this queue's letters to put_back, oldest first; how far that went is kept beside them."""
+        disk = self._directory.disk
+        source = source_of(self._directory)
+        count = 0
+        try:
+            place = Offset(self.path, f"redrive-{self._name}", disk=disk)
+        except JournalNotFoundError:
+            return 0
+        with place:
+            mine: list[DeadLetter] = []
+            sync_dead_letters(self.path, disk)  # or what comes in the place of one that power takes stays there
+            first = seen = max(place.value, self._first_letter())
+            for letter in dead_letters(self.path, first, disk=disk):
+                if count == limit:
+                    break
+                if (letter.source, letter.reader) == (source, self._name):
+                    mine.append(letter)
+                seen = letter.letter_offset + 1
+                if len(mine) == _BATCH or (limit is not None and count + len(mine) == limit):
+                    count += put_back(self._number(), mine)
+                    place.commit(seen)
+                    mine = []
+            count += put_back(self._number(), mine)
+            place.commit(seen)
+        return count
+
+    def _first_letter(self) -> int:
+        """The first letter that was not put back: by the state, or by what is kept beside the letters.
+
+        A state that began anew, as after a reset, knows nothing of those that were.
+        """
+        kept = read_offset(self.path, f"redrive-{self._name}", disk=self._directory.disk)
+        return max(self._log.state.redriven.get(self._number(), 0), kept or 0)
+
+    def _number(self) -> int:
+        """Which journal of dead letters this is."""
+        try:
+            identity = Journal(self.path, disk=self._directory.disk).id or b""
+        except JournalNotFoundError:
+            identity = b""
+        return int.from_bytes(identity[:8], "big")

@@ -1,0 +1,504 @@
+"""The work queue on a journal: any number of processes and threads put, get and end items.
+
+The messages stay in the journal. Putting is the shared writer's business (:mod:`sej.queue.put`); who holds what stands
+in the state log (:mod:`sej.queue.log`), which every operation first catches up with, under the queue's lock. A lease is
+fenced by its attempt: a later hand-out of the same item has a higher one, and the earlier holder's ``done`` raises
+:class:`~sej.LeaseLostError`.
+
+What it promises: in order within the ready items of a band; nothing that was put is lost, nothing that was done comes
+back; no item is held by two at once. A dead process' leases come back as soon as somebody looks, by its slot's lock; a
+stuck one's at the deadline, on a clock that nobody can set.
+
+A signal's handler may raise between any two bytecodes. Every operation runs inside :meth:`JournalQueue._locked`, where
+the same two rules hold as in :mod:`sej.writing.shared_writer`: locks are released by C code alone, and the log is
+unsure from an operation's beginning to its end, so that whatever ends it otherwise lets the next one read the log
+again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final, TypeVar, Unpack
+
+from sej.checks import (
+    COUNT,
+    FLAG,
+    ITERABLE,
+    PATH,
+    POSITIVE_SECONDS,
+    SECONDS,
+    START,
+    between,
+    optional,
+    options_of,
+    refuse_unknown,
+    require,
+    with_methods,
+)
+from sej.errors import ClosedError, InvalidNameError, LeaseLostError, LockedError, QueueFullError
+from sej.journal.directory import Directory, check_name
+from sej.message import FIRST, Start
+from sej.queue.ack import Backoff, Ender
+from sej.queue.clock import SYSTEM, Clock, span_ns
+from sej.queue.dead_letters import Grave
+from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known
+from sej.queue.item import JournalItem
+from sej.queue.liveness import Slots
+from sej.queue.log import QueueLog, queue_names, register_queue
+from sej.queue.log_format import FREE, MAX_ATTEMPT
+from sej.queue.put import Putter
+from sej.queue.records import record
+from sej.queue.take import PROBE_NS, Taker
+from sej.reading.dead_letters import DeadLetter
+from sej.system.disk import OS, Disk, full_disk_advice
+from sej.system.group_commit import Syncer, is_mine
+from sej.system.locks import Lock
+from sej.system.watch import Watch
+from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
+
+__all__ = ["JournalQueue", "open_backend"]
+
+_NS: Final = 1_000_000_000
+_KEEP_NS: Final = _NS
+_SEGMENT_BYTES: Final = 1 << 26
+_SUFFIX: Final = ".queue"
+_T = TypeVar("_T")
+
+
+class JournalQueue(WorkQueue):
+    """A work queue over a SEJ directory; open it with :func:`sej.open_queue`.
+
+    Attributes:
+        dead_letter: the journal of the dead letters.
+        maxsize: how many items may wait; 0: no bound.
+        recovered: what opening found damaged, or None.
+
+    Example:
+        >>> import tempfile, sej
+        >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as q:
+        ...     _ = q.put(b"job")
+        ...     with q.get(timeout=0) as item:
+        ...         print(item.value, item.attempts)
+        ...     q.stats()
+        b'job' 1
+        Stats(ready=0, delayed=0, leased=0, done=1, dead=0)
+    """
+
+    can: ClassVar[frozenset[str]] = frozenset(CAPABILITIES)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        lease_s: float = 60.0,
+        max_attempts: int = 5,
+        default: int | Start = FIRST,
+        dead_letter: str | os.PathLike[str] | None = None,
+        maxsize: int = 0,
+        expire_s: float | None = None,
+        dedupe_window_s: float = 3600.0,
+        backoff_s: float = 1.0,
+        backoff_max_s: float = 600.0,
+        compact_bytes: int = 1 << 22,
+        create: bool | None = None,
+        clock: Clock = SYSTEM,
+        disk: Disk = OS,
+        **writer: Unpack[SharedOptions],
+    ) -> None:
+        """Open a queue; the journal is made if missing.
+
+        Args:
+            path: the SEJ directory.
+            name: the queue's, as a reader's.
+            lease_s: how long an item is held, in seconds, unless it is extended.
+            max_attempts: after so many hand-outs an item goes to the dead letters.
+            default: where a new queue begins: an offset, FIRST or LAST.
+            dead_letter: the journal of the dead letters; None: ``dead/<name>`` in the SEJ directory.
+            maxsize: put waits, or raises QueueFullError, while so many items wait; 0: no bound.
+            expire_s: messages older than so many seconds are thrown away when their turn comes; None: never, and
+                a message without a timestamp is not old.
+            dedupe_window_s: for how long a dedupe_key is remembered.
+            backoff_s: the first wait of ``retry()``, doubled with each attempt, with jitter.
+            backoff_max_s: the longest.
+            compact_bytes: the log is written anew when so much was added.
+            create: whether to make the queue if it is missing. None: only if the journal has no queue yet, because a
+                second queue is handed every message again; True: make it; False: make neither queue nor journal.
+            clock: the clocks.
+            disk: the seam.
+            writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` says what ``done`` waits for,
+                too; ``segment_bytes`` is 64 MiB here unless it is given.
+
+        Raises:
+            LockedError: an ordinary reader of that name is at work.
+            CorruptionError: the journal's end is damaged.
+            OffsetBeyondEndError: the kept offset lies behind the journal's end.
+            QueueNotFoundError: the queue is missing, and create does not allow to make it.
+            JournalNotFoundError: the journal is missing, and create is False.
+        """
+        refuse_unknown("a queue", writer, (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__))
+        require(
+            path=(path, PATH),
+            lease_s=(lease_s, POSITIVE_SECONDS),
+            max_attempts=(max_attempts, between(1, MAX_ATTEMPT)),
+            default=(default, START),
+            dead_letter=(dead_letter, optional(PATH)),
+            maxsize=(maxsize, COUNT),
+            expire_s=(expire_s, optional(POSITIVE_SECONDS)),
+            dedupe_window_s=(dedupe_window_s, SECONDS),
+            backoff_s=(backoff_s, SECONDS),
+            backoff_max_s=(backoff_max_s, SECONDS),
+            compact_bytes=(compact_bytes, COUNT),
+            create=(create, optional(FLAG)),
+            clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
+        )
+        check_shared_options(disk=disk, **writer)
+        self._directory = Directory(path, disk)
+        self.path = self._directory.path
+        self.name = check_name(name, "a queue's name")
+        if name.endswith(_SUFFIX):
+            raise InvalidNameError(f"a queue's name {name!r}: none ends in {_SUFFIX!r}, as the files of another one do")
+        if create is False:
+            self._directory.require()
+        require_known(name, queue_names(self._directory), create, self.path)
+        self.maxsize = maxsize
+        self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
+        self._clock = clock
+        self._disk = disk
+        self._pid = os.getpid()
+        self._closed = False
+        self._mutex = threading.RLock()
+        self._closing = threading.RLock()
+        self._inside = self._close_later = False
+        self._judge_at = 0
+        self._keep_at = clock.boot_ns() + _KEEP_NS
+        self._kept: int | None = None
+        self._watched: list[Watch] = []
+        options: SharedOptions = {"segment_bytes": _SEGMENT_BYTES, **writer}
+        self._writer = SharedWriter(path, disk=disk, **options)
+        self._durable = self._writer.durability == "disk"
+        self._reader_lock = Lock(
+            self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
+        )
+        self._slots = Slots(self._directory, name)
+        try:
+            self._reader_lock.acquire()
+            register_queue(self._directory, name, create)
+            self._log = QueueLog(self._directory, name, clock, default=default, compact_bytes=compact_bytes)
+            self.recovered = self._log.recovered
+            self._grave = Grave(self._directory, self.name, self._log, clock, self.dead_letter)
+            self._taker = Taker(
+                self._directory,
+                self._log,
+                self._slots,
+                clock,
+                self._grave.bury,
+                lease_ns=span_ns(lease_s),
+                max_attempts=max_attempts,
+                expire_ns=None if expire_s is None else span_ns(expire_s),
+            )
+            self._ender = Ender(
+                self._log,
+                self._slots,
+                clock,
+                self._grave.bury,
+                Backoff(backoff_s, backoff_max_s),
+                max_attempts=max_attempts,
+            )
+            self._syncer = Syncer(
+                self._log.sync,
+                self._log.fail,
+                lambda: self._log.appended,
+                0,
+                interval_s=self._writer.interval_s,
+            )
+            self._putter = Putter(
+                self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=span_ns(dedupe_window_s)
+            )
+            self._locked(self._take_slot)
+            self._kept = self._log.state.kept
+        except BaseException:
+            self._slots.release()
+            self._reader_lock.release()
+            self._writer.close()
+            raise
+        _alive.add(self)
+
+    # --- putting
+
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+        self._require_open()
+        reserve = self._log.reserve
+        if reserve.spent and not reserve.fill():
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise QueueFullError(
+                f"nothing is put while the disk is full{full_disk_advice(self._disk, self.path, full)}",
+                path=self.path,
+            )
+        return self._putter.put(values, keys, wishes, self._locked, self._watches)
+
+    # --- taking
+
+    def _take(self, n: int) -> list[Item]:
+        try:
+            with self._mutex:
+                if self._inside:
+                    raise self._busy()
+                now = self._clock.boot_ns()
+                keep = now >= self._keep_at
+                if keep:  # first: where that fails, nothing was taken that nobody gets
+                    self._keep_head(now)
+                items = self._locked(self._take_now, n, now, keep)
+        finally:
+            if self._close_later:
+                self.close()
+        if self._taker.lost or self._taker.unburied is not None:
+            self._tell(items)
+        return items
+
+    def _take_now(self, n: int, now: int, check: bool) -> list[Item]:
+        log = self._log
+        found = self._taker.take(n, now)
+        if not found and now >= self._judge_at:
+            self._judge_at = now + _NS
+            self._taker.judge()
+        if log.large:
+            log.compact()
+        if check:
+            log.guard.check()
+        epoch = log.epoch
+        return [JournalItem(self, message, attempts, epoch) for message, attempts in found]
+
+    def _tell(self, items: list[Item]) -> None:
+        """Once, by the one who found it: what is missing, and what cannot be given up."""
+        (lost, self._taker.lost), (error, self._taker.unburied) = (self._taker.lost, 0), (self._taker.unburied, None)
+        try:
+            if lost:
+                self._warn(
+                    f"{lost} items were taken out of the journal before their turn, by retention that left this queue"
+                    " aside; it goes on behind them, and stats().lost counts them"
+                )
+            if error is not None:
+                self._warn(
+                    "items that were tried too often cannot be put among the dead letters, which is tried again every"
+                    f" 10 seconds; meanwhile stats().delayed counts them: {error}"
+                )
+        except RuntimeWarning:  # somebody wants warnings to be errors
+            for item in items:
+                item.give_back()
+            raise
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(f"queue {self.name!r} in {self.path}: {what}", RuntimeWarning, stacklevel=6)
+
+    def _due_s(self) -> float | None:
+        state = self._log.state
+        now = self._clock.boot_ns()
+        due = state.next_due()
+        waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
+        if any(lease.slot != self._slots.mine for lease in list(state.leased.values())):
+            waits.append(PROBE_NS / _NS)
+        return min(waits, default=None)
+
+    def _watches(self) -> Sequence[Watch]:
+        with self._mutex:
+            if not self._watched:
+                self._watched = [Watch(self._directory.jnl), Watch(self._directory.at("ofs"))]
+            return self._watched
+
+    # --- ending
+
+    def done_many(self, items: Iterable[Item]) -> None:
+        """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
+        ITERABLE("items", items)
+        self._end_items(self._ender.done_many, list(items))  # what makes them must not run under the lock
+
+    def _end_items(self, act: Callable[..., LeaseLostError | None], *arguments: Any) -> None:
+        """As :meth:`_end`. A lost lease is no surprise to the log: it is returned, and raised here."""
+        lost = self._end(act, *arguments)
+        if lost is not None:
+            raise lost
+
+    def _end(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Under the lock, and durable where that was asked for."""
+        found = self._locked(act, *arguments)
+        if self._durable:
+            self._syncer.commit(self._log.appended)
+        return found
+
+    # --- the whole
+
+    def stats(self) -> Stats:
+        """How many items there are; looks where the journal ends."""
+        return self._locked(self._count)
+
+    def _count(self) -> Stats:
+        self._taker.look_for_losses()
+        state, end = self._log.state, self._log.tail.end_offset()
+        ready, delayed, leased = state.counts(self._clock.boot_ns(), end)
+        return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
+
+    def purge(self) -> int:
+        """Throw away every item that nobody holds, a dead process' among them; what is leased stays leased."""
+        return self._locked(self._purge_now)
+
+    def _purge_now(self) -> int:
+        log, end = self._log, self._log.tail.end_offset()
+        self._taker.take_back(self._clock.boot_ns())
+        state = log.state
+        gone = len(state.waiting) - state.void(end) + state.fresh(end)
+        log.purge(end)
+        return gone
+
+    def redrive(self, limit: int | None = None) -> int:
+        """Put this queue's dead letters back as new messages, oldest first, with their attempts at 0.
+
+        Each keeps its value, key, type and priority. An expiry runs again from coming back on. A dedupe key still means
+        the original message, for as long as it would have without this.
+
+        Each comes back once, whatever crashes meanwhile. How far it went is kept in the queue's state, and for
+        retention beside the journal of the dead letters, under the name ``redrive-<name>``. Their time is that of
+        coming back.
+        """
+        optional(COUNT)("limit", limit)
+        self._require_open()
+        return self._grave.redrive(limit, self._put_back)
+
+    def _put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
+        # The journal first: nobody waits for the queue while somebody else has the journal.
+        put_back: int = self._writer.turn(self._end, self._putter.put_back, journal, letters)
+        return put_back
+
+    def sync(self) -> None:
+        """Force what was put and done through this object so far to the disk."""
+        self._require_open()
+        self._writer.sync()
+        self._syncer.commit(self._log.appended)
+
+    def close(self) -> None:
+        """Give back what this object still holds, keep the head, and close.
+
+        A second time does nothing, or finishes what an exception interrupted. In a signal's handler that came in the
+        middle of a call of this queue: when that call is at its end, without the mutex, as others may wait for it who
+        have the journal.
+        """
+        if os.getpid() != self._pid or is_mine(self._closing):
+            return
+        if is_mine(self._mutex):
+            self._close_later = True
+            return
+        with self._closing:  # of many who close at once one does, and the others return when it is done
+            self._close_later = False
+            try:
+                if not self._closed and not self._log.failed:
+                    with self._mutex:
+                        self._log.prepare_head()
+                        self._locked(self._leave)
+                    if self._durable:
+                        self._syncer.commit(self._log.appended)
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        """Let go of everything; what an interrupt cut short, the next close() finishes."""
+        with self._mutex:
+            self._closed, self._close_later = True, False
+        self._syncer.close()
+        for watch in self._watched:
+            watch.close()
+        self._slots.release()
+        self._log.close()
+        self._taker.close()
+        self._reader_lock.release()
+        _alive.discard(self)
+        self._writer.close()
+
+    # --- the lock, and below it what runs with it
+
+    def _locked(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Do something with the mutex and the queue's lock, caught up."""
+        try:
+            with self._mutex:
+                if self._inside:
+                    raise self._busy()
+                self._require_open()
+                log = self._log
+                if log.unsure:
+                    self._taker.close()  # they open again where they are asked to
+                try:
+                    self._inside = True
+                    log.guard.take()
+                    log.catch_up()
+                    found = act(*arguments)
+                    log.unsure = False
+                    return found
+                finally:
+                    self._inside = False
+                    log.guard.release()  # the last call, and in C: no handler comes before it
+        finally:
+            if self._close_later:
+                self.close()
+
+    def _busy(self) -> LockedError:
+        return LockedError(
+            f"queue {self.name!r} is in the middle of a call of this very thread: in a signal's handler only close()"
+            " will do",
+            path=self.path,
+        )
+
+    def _take_slot(self) -> None:
+        slot = self._slots.take()
+        if slot in self._log.state.slots():  # its last owner died
+            self._log.append(record(FREE, slot=slot))
+
+    def _leave(self) -> None:
+        state = self._log.state
+        if self._slots.mine in state.slots():
+            self._log.append(record(FREE, slot=self._slots.mine))
+        self._log.keep_head()
+
+    def _keep_head(self, now: int) -> None:
+        """About once a second, one for all: without the lock for as long as the journal's sync takes."""
+        log = self._log
+        self._keep_at = now + _KEEP_NS
+        kept, self._kept = self._kept, log.state.kept
+        if kept != self._kept or log.state.head() == kept:
+            return  # somebody else did it, or there is nothing to do
+        log.prepare_head()
+        self._locked(log.keep_head)
+        self._kept = log.state.kept
+
+    def _require_open(self) -> None:
+        if self._closed or self._close_later:
+            raise ClosedError(f"queue {self.name!r} is closed", path=self.path)
+        if os.getpid() != self._pid:
+            raise ClosedError(f"queue {self.name!r} belongs to the parent process: open it after the fork")
+
+    def _after_fork(self) -> None:
+        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
+        self._inside = False
+        self._log.close()
+
+
+def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
+    """What the entry point ``journal`` of ``sej.backends`` names."""
+    return JournalQueue(path, name, **options)
+
+
+_alive: weakref.WeakSet[JournalQueue] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for queue in list(_alive):
+        queue._after_fork()
+    _alive.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

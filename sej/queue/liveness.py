@@ -1,0 +1,70 @@
+"""Numbered lock slots: how the others see at once that a process is dead.
+
+``ofs/NAME.slots/N.lck`` is locked by one open queue as long as it lives; its leases carry N. Whoever can lock a slot
+that holds leases knows that their holder is gone. Slots are taken and probed under the queue's lock, so that a slot
+never changes hands between a look and what follows from it; the files stay and are used again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from sej.errors import LockedError
+from sej.journal.directory import Directory
+from sej.system.locks import Lock
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """The slots of one queue, as one open queue sees them.
+
+    Attributes:
+        mine: the number of this one's; -1: none.
+    """
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Name them; nothing is opened."""
+        self._directory = directory
+        self._folder = directory.at("ofs", f"{name}.slots")
+        self._lock: Lock | None = None
+        self.mine = -1
+
+    def take(self) -> int:
+        """Take the lowest slot that nobody has; under the queue's lock."""
+        self._directory.disk.mkdir(self._folder)
+        number = 0
+        while not self._try(number):
+            number += 1
+        self.mine = number
+        return number
+
+    def dead(self, slots: Iterable[int]) -> set[int]:
+        """Which of these slots nobody has; under the queue's lock. One's own is alive."""
+        return {slot for slot in slots if slot != self.mine and self._is_free(slot)}
+
+    def release(self) -> None:
+        """Let go of the own slot."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock, self.mine = None, -1
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, f"{number}.lck")
+
+    def _try(self, number: int) -> bool:
+        self._lock = Lock(self._path(number), what=f"slot {number}", disk=self._directory.disk)
+        try:
+            self._lock.acquire()
+        except LockedError:
+            return False
+        return True
+
+    def _is_free(self, number: int) -> bool:
+        try:
+            file = self._directory.disk.open(self._path(number), "read")
+        except FileNotFoundError:
+            return True
+        with file.closing():
+            return file.lock(exclusive=False, brief=True)

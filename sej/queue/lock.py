@@ -1,0 +1,147 @@
+"""The queue's lock, and good manners for those who want it at once.
+
+The lock is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation; whoever has it may change the log. That alone
+is right, but slow when many processes are in a hurry: each hand-over costs a switch, and what the others wrote must be
+read before one's own turn. So a process that has come to several operations in a row, with others about, writes a
+claim into the lock file: for two milliseconds the queue is its own. The others see the claim and sleep that long;
+meanwhile they read what it writes. Then it makes a pause and somebody else gets ahead.
+
+A claim is a hint. Nobody relies on it for anything but time: one that its owner makes no use of is passed over at
+once, and whoever has waited for long takes its place in the kernel's line of those who want the lock, so that nobody
+starves. Who works longer on an item than on the queue never claims anything and hardly ever waits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from sej.journal.directory import Directory
+from sej.queue.log_format import CLAIM
+from sej.system.disk import File, Tolerated
+
+__all__ = ["QueueLock"]
+
+_NS: Final = 1_000_000_000
+_TURN_NS: Final = 2_000_000
+_REST_S: Final = 0.0001
+"""After a turn: longer than somebody who sleeps until its end needs to wake up."""
+_LOOK_S: Final = 0.001
+_HASTE_NS: Final = 50_000
+"""Operations that follow one another so closely are in a row."""
+_ROW: Final = 4
+_PATIENCE_NS: Final = 100_000_000
+_PAUSE_S: Final = 0.00005
+_PAUSE_MAX_S: Final = 0.005
+_CROWD: Final = 10_000
+"""After so many operations without news of others, they are taken for gone."""
+
+
+class QueueLock:
+    """The lock of one queue, as one open queue takes it."""
+
+    def __init__(self, directory: Directory, name: str, read_ahead: Callable[[], bool]) -> None:
+        """Open the lock file; made if missing.
+
+        Args:
+            directory: the SEJ directory.
+            name: the queue's.
+            read_ahead: takes in what others wrote, without the lock; says whether there was something.
+        """
+        self._disk = directory.disk
+        self._path = directory.at("ofs", f"{name}.queue.lck")
+        self._read_ahead = read_ahead
+        self._me = int.from_bytes(os.urandom(8), "big")
+        self._file = self._open()
+        self.release: Callable[[], object] = self._file.unlocker()
+        """Lets go of it, in C; at any time."""
+        self._crowd = self._row = 0
+        self._hasty = False
+        self._last_ns = self._turn_ends_ns = 0
+
+    def take(self) -> None:
+        """Take the lock, for one operation."""
+        if self._crowd:
+            self._give_way()
+        if self._file.lock(wait=False, brief=True):
+            return
+        pause = _PAUSE_S
+        while pause < _PAUSE_MAX_S:
+            time.sleep(pause)
+            if self._crowd:
+                self._give_way()
+            if self._file.lock(wait=False, brief=True):
+                return
+            pause *= 1.5
+        self._file.lock(wait=True, brief=True)
+
+    def noticed(self, others: bool) -> None:
+        """With the lock: whether others have written since the last operation."""
+        if others:
+            self._crowd = _CROWD
+        elif not self._crowd:
+            return
+        self._crowd -= 1
+        now = time.monotonic_ns()
+        if now < self._turn_ends_ns:
+            self._row += 1
+            return
+        self._row = 0 if others or now - self._last_ns > _HASTE_NS else self._row + 1
+        self._last_ns = now
+        if (self._row >= _ROW or self._hasty) and not self._claimed(now):
+            self._row = 0
+            self._turn_ends_ns = now + _TURN_NS
+            with Tolerated():  # it is a hint
+                self._file.write_at(CLAIM.pack(self._me, self._turn_ends_ns), 0)
+
+    def check(self) -> None:
+        """Make sure, from time to time, that the lock file is still the one that others lock."""
+        there = self._disk.status(self._path)
+        while there is None or there.identity != self._file.status().identity:
+            old, fresh = self._file, self._open()
+            self._file, self.release = fresh, fresh.unlocker()
+            old.close()
+            self.take()
+            there = self._disk.status(self._path)
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        self.release = _nothing
+        self._file.close()
+
+    def _open(self) -> File:
+        self._disk.open(self._path, "append").close()  # made if missing
+        return self._disk.open(self._path, "edit")
+
+    def _give_way(self) -> None:
+        """Let the one have its turn who has claimed it, and read meanwhile what is written."""
+        now = time.monotonic_ns()
+        if self._turn_ends_ns:
+            if now < self._turn_ends_ns:
+                return
+            self._hasty = self._row >= _ROW
+            self._turn_ends_ns = self._row = 0
+            time.sleep(_REST_S)
+        self._read_ahead()
+        patience = now + _PATIENCE_NS
+        while (left := self._claimed(now)) and now < patience:
+            time.sleep(min(left / _NS, _LOOK_S))
+            if not self._read_ahead():
+                return
+            now = time.monotonic_ns()
+
+    def _claimed(self, now: int) -> int:
+        """For how long, in ns, somebody else has the queue to himself."""
+        claim = b""
+        with Tolerated():  # where a locked file cannot be read, there are no claims
+            claim = self._file.read(CLAIM.size, 0)
+        if len(claim) < CLAIM.size:
+            return 0
+        who, ends = CLAIM.unpack(claim)
+        return ends - now if who != self._me and now < ends <= now + _TURN_NS else 0
+
+
+def _nothing() -> None:
+    """What lets go of a lock whose file is closed."""

@@ -1,0 +1,79 @@
+"""What a queue's log says, compared with the journal: a loss of power may have taken messages that the log knows.
+
+What it takes is the end of the journal. Where one message is the one that a record was written for, those before it
+are, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sej.errors import SejError
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.message import Message
+from sej.queue.log_format import DEAD, DEDUPE, DONE, DOOMED, EXPIRE, INTENT, LEASE, RECORD, START, WAIT
+from sej.queue.reader import MessageReader
+from sej.queue.records import message_check, stamp_of
+from sej.queue.state import NEVER
+
+__all__ = ["holds", "proven"]
+
+
+def holds(directory: Directory, tail: Tail, offset: int, stamp: int) -> bool:
+    """Whether a message is the one that was taken; one that retention removed was durable."""
+    segments = directory.segments()
+    if segments and offset < segments[0].first_offset:
+        return True
+    message = _message(directory, tail, offset)
+    return message is not None and stamp_of(message.timestamp) == stamp
+
+
+def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
+    """Up to where the journal holds the messages that records speak of; None: it is another journal."""
+    base, taken = 0, []
+    checked: list[tuple[int, int]] = []
+    for kind, _, _, _, offset, a, b, extra in RECORD.iter_unpack(records):
+        if kind == LEASE or (kind == DONE and extra):
+            taken.append((a - 1, extra))
+        elif kind == DEAD and extra:
+            taken.append((offset, extra))
+        elif kind == WAIT and extra == DOOMED and a:
+            taken.append((offset, a))
+        elif kind == START:
+            base = offset  # what stands below it was made durable before it was written
+            if a != NEVER and not holds(directory, tail, a, extra):
+                return None
+        elif kind in (INTENT, EXPIRE) or (kind == DEDUPE and b):
+            checked.append((offset, extra))
+    if base > tail.end_offset():
+        return None
+    taken.sort()
+    low, high = 0, len(taken)  # what is lost are the last ones
+    while low < high:
+        middle = (low + high) // 2
+        if holds(directory, tail, *taken[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    found = max([base, *(offset + 1 for offset, _ in taken[:low])])
+    return next(_checked(directory, tail, checked, found), found)
+
+
+def _checked(directory: Directory, tail: Tail, rows: list[tuple[int, int]], above: int) -> Iterator[int]:
+    for offset, check in sorted(rows, reverse=True):
+        if above <= offset and (message := _message(directory, tail, offset)) and message_check(message) == check:
+            yield offset + 1
+
+
+def _message(directory: Directory, tail: Tail, offset: int) -> Message | None:
+    if offset >= tail.end_offset():
+        return None
+    reader = MessageReader(directory, 1)
+    try:
+        message = reader.at(offset)
+    except SejError:  # it is gone, or damaged: nobody can tell
+        return None
+    finally:
+        reader.close()
+    return message if message is not None and message.offset == offset else None

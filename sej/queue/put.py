@@ -1,0 +1,298 @@
+"""Putting into a queue on a journal: plain appends, and those that the state must know of first.
+
+A plain put is one append by the shared writer and does not touch the queue's log. A delay, a band, an expiry, a dedupe
+key or a bound take the queue's lock, then the journal's: the intent is logged with the offset, timestamp and checksum
+that the message will have, then the message is appended. A crash between the two leaves an intent that no message
+matches, which is void.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from sej.codec import decode_many
+from sej.errors import OffsetTooSmallError, QueueFullError
+from sej.message import Message
+from sej.queue.clock import Clock, span_ns
+from sej.queue.interface import Wishes
+from sej.queue.log import QueueLog
+from sej.queue.log_format import BACK, DEAD, DONE, EXPIRE, INTENT, MAX_BAND, WAIT
+from sej.queue.reader import MessageReader
+from sej.queue.records import dedupe_record, message_check, record
+from sej.queue.state import NEVER
+from sej.reading.dead_letters import DeadLetter
+from sej.system.watch import Watch, wait_any
+from sej.writing.shared_writer import SharedWriter
+
+__all__ = ["Putter"]
+
+_KEY_BYTES: Final = 12
+
+
+class _Batch(NamedTuple):
+    """What one put is to write.
+
+    Attributes:
+        values: without those whose dedupe key is known.
+        keys: theirs, or None.
+        hashes: of all dedupe keys, in the order of the call; None: there are none.
+        new: the hashes of values.
+        known: by the other hashes: the offset that was given before.
+    """
+
+    values: list[bytes]
+    keys: list[bytes] | None
+    hashes: list[bytes] | None
+    new: list[bytes]
+    known: dict[bytes, int]
+
+
+class Putter:
+    """The putting side of one open queue."""
+
+    def __init__(
+        self,
+        log: QueueLog,
+        writer: SharedWriter,
+        clock: Clock,
+        reader: MessageReader,
+        *,
+        maxsize: int,
+        window_ns: int,
+    ) -> None:
+        """Put through writer, with intents in log.
+
+        Args:
+            log: the state.
+            writer: the journal's.
+            clock: the clocks.
+            reader: looks up what a dedupe key stands for.
+            maxsize: how many items may wait; 0: no bound.
+            window_ns: how long dedupe keys are remembered.
+        """
+        self._log = log
+        self._writer = writer
+        self._clock = clock
+        self._reader = reader
+        self._maxsize = maxsize
+        self._window_ns = window_ns
+
+    def put(
+        self,
+        values: Iterable[bytes],
+        keys: Iterable[bytes] | None,
+        wishes: Wishes,
+        locked: Callable[..., Sequence[int] | None],
+        watches: Callable[[], Sequence[Watch]],
+    ) -> Sequence[int]:
+        """Put many; see :meth:`sej.WorkQueue.put`.
+
+        locked calls with the queue's lock, caught up. The journal's is taken before it: while somebody else has the
+        journal to himself, others may take items and end them.
+        """
+        delay_s, priority, expire_s, dedupe_keys, timeout = wishes
+        values = list(values)  # what makes them must not run under a lock
+        keys = None if keys is None else list(keys)
+        if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or self._maxsize):
+            if len(values) == 1 and (keys is None or len(keys) == 1):  # most puts are
+                return (self._writer.append(values[0], keys[0] if keys else b""),)
+            return self._writer.append_many(values, keys)
+        if dedupe_keys is not None and len(dedupe_keys) != len(values):
+            raise ValueError(f"dedupe_keys has {len(dedupe_keys)} entries for {len(values)} values")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        first = True
+        while True:
+            found = self._writer.turn(locked, self._put_now, values, keys, wishes)
+            if found is not None:
+                if found and self._writer.durability == "disk":
+                    self._writer.settle(max(found) + 1)
+                return found
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise QueueFullError(
+                    f"the queue has {self._maxsize} waiting items, its maxsize; none was taken in time",
+                    path=self._log.path,
+                )
+            watched = watches()
+            if not first:
+                wait_any(watched, left)
+            first = False
+
+    def _put_now(self, values: list[bytes], keys: list[bytes] | None, wishes: Wishes) -> Sequence[int] | None:
+        batch = self._batch(values, keys, wishes.dedupe_keys)
+        count = len(batch.values)
+        return self._put(batch, wishes) if self._has_room(count) or self._makes_room(count) else None
+
+    def put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
+        """Put dead letters back, each once, under the queue's lock; durable when it returns.
+
+        Whoever dies in the middle leaves for each letter a key, which stands for the message if it was written, and
+        says how far he came only when all of them are on the disk.
+
+        Args:
+            journal: the first 8 bytes of the id of the journal they come from.
+            letters: in its order.
+
+        Returns:
+            How many were put back: those that were before, by somebody else, are not counted.
+        """
+        log, now = self._log, self._clock.boot_ns()
+        letters = [letter for letter in letters if letter.letter_offset >= log.state.redriven.get(journal, 0)]
+        if not letters:
+            return 0
+        there = [letter.message.offset for letter in letters if self._has(letter.message)]
+        if there:  # who wrote the letter died before he took note
+            log.append(*(record(DEAD, offset) for offset in there))
+        keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
+        known = {key for key in keys if self._known(key, now) is not None}
+        new = [(key, letter) for key, letter in zip(keys, letters, strict=True) if key not in known]
+        if new:
+            writer = self._writer
+            old = [letter.message for _, letter in new]
+            values, types = [message.value for message in old], [message.type for message in old]
+            data, span = writer.encode_many(values, [message.key for message in old], types)
+            messages, _ = decode_many(data, 0, len(data), span.start, len(span))
+            records = []
+            for (key, letter), put in zip(new, messages, strict=True):
+                band = max(-MAX_BAND, min(letter.priority, MAX_BAND))
+                records += _wished(put, now, priority=band, expire_s=letter.expire_s)
+                records.append(_dedupe(key, put, NEVER))
+            log.append(*records)
+            log.force()
+            writer.append_encoded(data, len(span))
+        self._writer.sync()
+        log.append(
+            record(BACK, letters[-1].letter_offset + 1, journal, extra=len(letters)),
+            *(_dedupe(key, None, 0) for key in keys),
+        )
+        log.force()
+        return len(letters)
+
+    def _has(self, message: Message) -> bool:
+        """Whether this very message is in the queue still."""
+        if not self._log.state.has(message.offset):
+            return False
+        try:
+            return self._reader.at(message.offset) == message
+        except OffsetTooSmallError:
+            return False
+
+    def _has_room(self, count: int) -> bool:
+        """Whether so many more may wait; what was put before, by its dedupe key, is none of them."""
+        if not self._maxsize or not count:
+            return True
+        if count > self._maxsize:
+            error = QueueFullError(f"{count} items at once never fit a queue with maxsize {self._maxsize}")
+            error.never = True
+            raise error
+        state, end = self._log.state, self._log.tail.end_offset()
+        room = self._maxsize - count - state.fresh(end)
+        return len(state.waiting) <= room or len(state.waiting) - state.void(end) <= room
+
+    def _makes_room(self, count: int) -> bool:
+        """Whether there is room without those that nobody wants any more, whose turn may be far away."""
+        log, state, now = self._log, self._log.state, self._clock.boot_ns()
+        if now < state.first_expiry:
+            return False
+        gone, first = [], NEVER
+        for offset, (at, timestamp, check) in state.expires.items():
+            fresh = offset >= state.frontier and offset not in state.above
+            if at <= now and (fresh or offset in state.waiting) and self._is(offset, timestamp, check):
+                if fresh:  # set aside first: only then it counts when it is done, as it does when its turn comes
+                    gone.append(record(WAIT, offset))
+                gone.append(record(DONE, offset, offset + 1))
+            elif at < first:
+                first = at
+        state.first_expiry = first
+        if gone:
+            log.append(*gone)
+        return bool(gone) and self._has_room(count)
+
+    def _is(self, offset: int, timestamp: int, check: int) -> bool:
+        """Whether this message is there."""
+        try:
+            message = self._reader.at(offset)
+        except OffsetTooSmallError:
+            return False
+        return message is not None and (message.timestamp, message_check(message)) == (timestamp, check)
+
+    def _batch(self, values: list[bytes], keys: list[bytes] | None, dedupe_keys: Sequence[bytes] | None) -> _Batch:
+        """Which of them are to be written."""
+        if dedupe_keys is None:
+            return _Batch(values, keys, None, [], {})
+        now = self._clock.boot_ns()
+        hashes = [_hash(key) for key in dedupe_keys]
+        known = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}
+        new: dict[bytes, int] = {}
+        for index, key in enumerate(hashes):
+            if key not in known:
+                new.setdefault(key, index)
+        picked = None if keys is None else [keys[index] for index in new.values()]
+        return _Batch([values[index] for index in new.values()], picked, hashes, list(new), known)
+
+    def _put(self, batch: _Batch, wishes: Wishes) -> Sequence[int]:
+        delay_s, priority, expire_s, _, _ = wishes
+        now = self._clock.boot_ns()
+        span: range = range(0)
+        if batch.values:
+            writer = self._writer
+            data, span = writer.encode_many(batch.values, batch.keys)
+            messages, _ = decode_many(data, 0, len(data), span.start, len(span))
+            records = []
+            for message in messages:
+                records += _wished(message, now, delay_s=delay_s, priority=int(priority), expire_s=expire_s)
+            for key, message in zip(batch.new, messages, strict=False):
+                records.append(_dedupe(key, message, now + self._window_ns))
+            if records:
+                self._log.append(*records)
+                if writer.durability == "disk":  # or a loss of power may leave the message without them
+                    self._log.force()
+            writer.append_encoded(data, len(span))
+            self._log.state.written(list(zip(span, batch.new, strict=False)))
+        if batch.hashes is None:
+            return span
+        offsets = batch.known | dict(zip(batch.new, span, strict=True))
+        return [offsets[key] for key in batch.hashes]
+
+    def _known(self, key: bytes, now: int) -> int | None:
+        """What a key stands for, if it is within the window and its message was really written."""
+        found = self._log.state.dedupe.get(key)
+        if found is None or found[1] <= now:
+            return None
+        offset, _, check = found
+        if offset >= self._log.tail.end_offset():
+            return None
+        try:
+            message = self._reader.at(offset)
+        except OffsetTooSmallError:
+            return offset  # it was there, and retention took it
+        return offset if message is not None and message_check(message) == check else None
+
+
+def _wished(
+    message: Message, now: int, *, delay_s: float = 0.0, priority: int = 0, expire_s: float | None = None
+) -> list[bytes]:
+    """What the log must say before a message with these wishes is appended; nothing for one without."""
+    if not (delay_s or priority or expire_s is not None):
+        return []
+    found = []
+    stamp, check = message.timestamp % 2**64, message_check(message)
+    if delay_s or priority:
+        ready_at = now + span_ns(delay_s) if delay_s else 0
+        found.append(record(INTENT, message.offset, stamp, ready_at, band=priority, extra=check))
+    if expire_s is not None:
+        found.append(record(EXPIRE, message.offset, stamp, max(now + span_ns(expire_s), 0), extra=check))
+    return found
+
+
+def _hash(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_KEY_BYTES).digest()
+
+
+def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:
+    """What a key means until then; no message: nothing any more."""
+    offset, check = (0, 0) if message is None else (message.offset, message_check(message))
+    return dedupe_record(key, offset, until, check)

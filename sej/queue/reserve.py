@@ -1,0 +1,79 @@
+"""Room on the disk that a queue keeps for ending its items.
+
+Work is ended by writing: ``done`` appends to the queue's log, and the head that retention waits for is a file that is
+replaced. So on a full disk nothing could be ended, the head could not move, and ``sej clean`` had nothing to remove.
+
+The cure is a file of zeros, ``ofs/NAME.reserve``, whose bytes are allocated when the queue is opened. States::
+
+    whole  --a write of the queue's own finds the disk full-->  spent   (the file is removed, the write goes on)
+    spent  --there is room for all of it again-->               whole
+
+While the reserve is spent the queue puts nothing: the room is for ``get``, ``done``, ``retry``, ``fail`` and the
+compaction of the log. The file says nothing and is not synced; if it is lost, it is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from sej.journal.directory import Directory
+from sej.system.disk import Tolerated, is_full, of_system
+
+__all__ = ["RESERVE_BYTES", "Reserve"]
+
+RESERVE_BYTES: Final = 1 << 18
+"""More than 5,000 records, or a log that is compacted many times."""
+_T = TypeVar("_T")
+
+
+class Reserve:
+    """The reserve of one queue, as one process sees it.
+
+    Attributes:
+        spent: whether this process found the disk full, and has not filled the reserve since.
+    """
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Name the file; nothing is written."""
+        self._disk = directory.disk
+        self._path = directory.at("ofs", f"{name}.reserve")
+        self.spent = False
+
+    def fill(self) -> bool:
+        """Allocate what is missing, all of it or nothing; returns whether the reserve is whole."""
+        try:
+            there = self._disk.status(self._path)
+            if there is None or there.size != RESERVE_BYTES:
+                file = self._disk.open(self._path, "temp")
+                try:
+                    file.allocate(RESERVE_BYTES)
+                finally:
+                    file.close()
+            self.spent = False
+        except OSError as error:
+            if not of_system(error):
+                raise
+            self.release()  # the queue works without it
+        return not self.spent
+
+    def release(self) -> None:
+        """Give the room back to the disk, for the write that needs it."""
+        self.spent = True
+        with Tolerated():
+            self._disk.unlink(self._path)
+
+    def with_room(self, write: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
+        """Write; if the disk is full, release the reserve and write again.
+
+        Args:
+            write: what is done.
+            again: what is done the second time, if that differs.
+        """
+        try:
+            return write()
+        except Exception as error:
+            if not is_full(error):
+                raise
+            self.release()
+            return (again or write)()

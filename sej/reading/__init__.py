@@ -1,0 +1,3 @@
+"""Reading a journal: scanners, kept offsets, consumers, their attempts and dead letters."""
+
+__all__: list[str] = []

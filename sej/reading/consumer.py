@@ -1,0 +1,265 @@
+"""The consumer: hands messages to a handler in order, at least once, and keeps its place.
+
+What it promises: a message is committed after its handler returned, never before; messages are handled one after
+another in the order of offsets; after a crash handling goes on at the kept offset, so that only messages since the last
+commit come twice. A message that fails max_attempts times goes to the dead letters, or stops the consumer with
+:class:`RetriesExhaustedError`; it is never skipped silently.
+
+A handler may also kill its process. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) counts that: a consumer whose
+predecessor died commits and counts message by message until it is past what that one could have had in hand, and treats
+a message that killed max_attempts processes as failed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Final
+
+from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
+from sej.errors import RetriesExhaustedError
+from sej.journal.directory import Directory, check_name
+from sej.message import FIRST, Message, Start
+from sej.reading.attempts import Tries
+from sej.reading.dead_letters import append_dead_letter, source_of
+from sej.reading.offset import Offset
+from sej.reading.scanner import Scanner
+from sej.system.disk import OS, Disk
+
+__all__ = ["Consumer"]
+
+_BATCH: Final = 256
+_CAREFUL: Final = 1000
+"""The predecessor may have had so many uncommitted messages in hand, whatever is asked for now."""
+_STOP_LOOK_S: Final = 0.2
+
+
+class Consumer:
+    """A reader with a name, a place and a handler.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b"])
+        >>> Consumer(path, "worker", timeout=0.0).run(lambda message: print(message.value))
+        b'a'
+        b'b'
+        2
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        default: int | Start = FIRST,
+        max_attempts: int = 5,
+        dead_letter: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+        backoff_s: float = 0.1,
+        backoff_max_s: float = 30.0,
+        commit_messages: int = 1000,
+        commit_interval_s: float = 1.0,
+        disk: Disk = OS,
+    ) -> None:
+        """Name a reader; nothing is opened before :meth:`run`.
+
+        Args:
+            path: the SEJ directory.
+            name: the reader's; one process at a time has it.
+            default: where a reader that never committed starts.
+            max_attempts: how often a message is tried.
+            dead_letter: the journal that takes what failed so often; None: the consumer stops instead.
+            timeout: seconds without a message after which :meth:`run` returns; None: only when stopped.
+            backoff_s: the wait before the second attempt, in seconds; doubled for each further one, with jitter.
+            backoff_max_s: the longest wait.
+            commit_messages: the offset is kept at least every so many messages,
+            commit_interval_s: and at least so often, in seconds, while messages come.
+            disk: the seam.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: an argument is out of its range; InvalidNameError for the name.
+        """
+        require(
+            default=(default, START),
+            max_attempts=(max_attempts, POSITIVE),
+            dead_letter=(dead_letter, optional(PATH)),
+            timeout=(timeout, WAIT),
+            backoff_s=(backoff_s, SECONDS),
+            backoff_max_s=(backoff_max_s, SECONDS),
+            commit_messages=(commit_messages, POSITIVE),
+            commit_interval_s=(commit_interval_s, SECONDS),
+            disk=(disk, DISK),
+        )
+        self._directory = Directory(path, disk)
+        self.path = self._directory.path
+        self.name = check_name(name, "a reader's name")
+        self._default = default
+        self._max_attempts = max_attempts
+        self._dead_letter = None if dead_letter is None else Directory(dead_letter, disk).path
+        self._timeout = timeout
+        self._backoff_s = backoff_s
+        self._backoff_max_s = backoff_max_s
+        self._commit_messages = commit_messages
+        self._commit_interval_s = commit_interval_s
+        self._disk = disk
+        self._stop = threading.Event()
+
+    def run(self, handler: Callable[[Message], object], *, timeout: float | Start | None = FIRST) -> int:
+        """Handle messages until :meth:`stop`, or until none came for the time-out.
+
+        Args:
+            handler: called with one message after the other; an exception is a failed attempt.
+            timeout: instead of the consumer's own, in seconds.
+
+        Returns:
+            How many messages were handled, dead letters among them.
+
+        Raises:
+            RetriesExhaustedError: a message failed max_attempts times and there is no dead letter; the place is kept,
+                the next run starts with it.
+            LockedError: another process is this reader.
+            SejError: as :class:`~sej.Scanner` and :class:`~sej.Offset`.
+        """
+        CALLABLE("handler", handler)
+        return self.run_batches(lambda batch: handler(batch[0]), batch_messages=1, timeout=timeout)
+
+    def run_batches(
+        self,
+        handler: Callable[[list[Message]], object],
+        *,
+        batch_messages: int = _BATCH,
+        timeout: float | Start | None = FIRST,
+    ) -> int:
+        """As :meth:`run`, with up to batch_messages at a time. A batch that fails is tried again as a whole.
+
+        After max_attempts its messages are tried one by one, so that only those that fail go to the dead letters.
+
+        Args:
+            handler: called with a list of messages.
+            batch_messages: at most so many.
+            timeout: as for :meth:`run`.
+
+        Returns:
+            How many messages were handled, dead letters among them.
+
+        Raises:
+            RetriesExhaustedError: one message failed again by itself and there is no dead letter.
+            SejError: as :meth:`run`.
+        """
+        require(handler=(handler, CALLABLE), batch_messages=(batch_messages, POSITIVE))
+        if not isinstance(timeout, Start):
+            WAIT("timeout", timeout)
+        wait = self._timeout if isinstance(timeout, Start) else timeout
+        with (
+            Offset(self.path, self.name, self._default, disk=self._disk) as kept,
+            Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
+            Tries(self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * _BATCH) as tries,
+        ):
+            return self._run(handler, batch_messages, scanner, kept, tries)
+
+    def stop(self) -> None:
+        """Let :meth:`run` return after the message in hand, from any thread or signal handler."""
+        self._stop.set()
+
+    def _run(
+        self,
+        handler: Callable[[list[Message]], object],
+        batch_messages: int,
+        scanner: Scanner,
+        kept: Offset,
+        tries: Tries,
+    ) -> int:
+        handled = 0
+        done = kept.value
+        commit_at = time.monotonic() + self._commit_interval_s
+        ready: list[Message] = []
+        try:
+            while not self._stop.is_set():
+                if not ready:
+                    ready = scanner.read(_BATCH, timeout=0.0)
+                if not ready:
+                    kept.commit(done)  # nothing to do: a good moment
+                    ready = self._wait(scanner)
+                    commit_at = time.monotonic() + self._commit_interval_s
+                    if not ready:
+                        break
+                size = 1 if tries.careful(ready[0].offset) else batch_messages
+                batch, ready = ready[:size], ready[size:]
+                count = self._handle(handler, batch, kept, tries)
+                if count:
+                    done = batch[count - 1].offset + 1
+                    handled += count
+                if count < len(batch):
+                    break
+                now = time.monotonic()
+                if done - kept.value >= self._commit_messages or now >= commit_at or tries.careful(batch[0].offset):
+                    kept.commit(done)
+                    commit_at = now + self._commit_interval_s
+        finally:
+            kept.commit(done)
+            self._stop.clear()
+        return handled
+
+    def _wait(self, scanner: Scanner) -> list[Message]:
+        """Wait for messages in short steps: a signal handler can only leave a note for them to find."""
+        deadline = None if scanner.timeout is None else time.monotonic() + scanner.timeout
+        while not self._stop.is_set():
+            left = _STOP_LOOK_S if deadline is None else min(deadline - time.monotonic(), _STOP_LOOK_S)
+            ready = scanner.read(_BATCH, timeout=max(left, 0.0))
+            if ready or (deadline is not None and time.monotonic() >= deadline):
+                return ready
+        return []
+
+    def _handle(
+        self, handler: Callable[[list[Message]], object], batch: list[Message], kept: Offset, tries: Tries
+    ) -> int:
+        """Try until it works, it is among the dead letters, or the consumer was stopped; how many are done with."""
+        attempt = tries.begin(batch[0].offset, self._max_attempts)
+        failure: BaseException | None = None
+        while attempt < self._max_attempts:
+            attempt += 1
+            if failure is not None and self._stop.wait(self._backoff(attempt)):
+                return 0
+            try:
+                handler(batch)
+            except Exception as error:
+                failure = error
+                continue
+            return len(batch)
+        if len(batch) > 1:
+            one_by_one = (self._handle(handler, [message], kept, tries) for message in batch)
+            return sum(takewhile(bool, one_by_one))
+        reason = f"{type(failure).__name__}: {failure}" if failure else f"it ended the process {attempt} times"
+        message = batch[0]
+        again = kept.value == message.offset
+        kept.commit(message.offset)
+        if self._dead_letter is None:
+            raise RetriesExhaustedError(
+                f"reader {self.name!r} could not handle this message in {attempt} attempts, the last one: {reason};"
+                " mend the handler, or give the consumer a dead_letter",
+                path=self.path,
+                offset=message.offset,
+            ) from failure
+        append_dead_letter(
+            self._dead_letter,
+            message,
+            source=source_of(self._directory),
+            reader=self.name,
+            attempts=attempt,
+            reason=reason,
+            perhaps_there=again,
+            disk=self._disk,
+        )
+        kept.commit(message.offset + 1)
+        return 1
+
+    def _backoff(self, attempt: int) -> float:
+        longest = min(self._backoff_s * 2.0 ** (attempt - 2), self._backoff_max_s)
+        return longest * random.uniform(0.5, 1.0)

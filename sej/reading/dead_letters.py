@@ -1,0 +1,180 @@
+r"""Dead letters: messages that could not be handled, in a journal of their own.
+
+A dead letter keeps type, key, timestamp and every byte of the original's value, behind one line of JSON that says where
+it comes from and why it is here::
+
+    {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\n<the original value>
+
+An item of a work queue that was put with a priority or an expiry has ``"priority"`` and ``"expire_s"`` there, too.
+``source`` is the identity of the journal (its ``id``, in hex), or its path where the original made it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sej.checks import OFFSET, optional
+from sej.errors import CorruptionError, JournalNotFoundError
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.medium import sync_up_to
+from sej.journal.view import Journal
+from sej.message import Message
+from sej.reading.scanner import Scanner
+from sej.system.disk import OS, Disk
+from sej.writing.writer import Writer
+
+__all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "source_of", "sync_dead_letters"]
+
+_REASON_CHARS = 2000
+_LOOK_BACK = 4096
+
+
+class DeadLetter(NamedTuple):
+    """A message that could not be handled.
+
+    Attributes:
+        message: as it was: its original offset, timestamp, type, key and value.
+        source: the journal it comes from.
+        reader: who could not handle it.
+        attempts: how often it was tried.
+        reason: the last failure.
+        letter_offset: where it stands in the dead-letter journal.
+        priority: the band that the item had in its queue.
+        expire_s: seconds that the item was put for; None: for ever.
+    """
+
+    message: Message
+    source: str
+    reader: str
+    attempts: int
+    reason: str
+    letter_offset: int
+    priority: int = 0
+    expire_s: float | None = None
+
+
+def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, disk: Disk = OS) -> Iterator[DeadLetter]:
+    """The dead letters in a journal, oldest first, from an offset of it on.
+
+    Raises:
+        CorruptionError: a message there is no dead letter.
+    """
+    optional(OFFSET)("offset", offset)
+    return _decoded(Scanner(path, disk=disk) if offset is None else Scanner(path, offset, disk=disk))
+
+
+def _decoded(scanner: Scanner) -> Iterator[DeadLetter]:
+    with scanner:
+        for message in scanner:
+            yield _decode(message, scanner.path)
+
+
+def append_dead_letter(
+    path: str | os.PathLike[str],
+    message: Message,
+    *,
+    source: str,
+    reader: str,
+    attempts: int,
+    reason: str,
+    priority: int = 0,
+    expire_s: float | None = None,
+    perhaps_there: bool = False,
+    lock_timeout: float | None = None,
+    disk: Disk = OS,
+) -> None:
+    """Put a message among the dead letters, durably.
+
+    Args:
+        path: the dead-letter journal; made if missing.
+        message: the original.
+        source: the journal it comes from.
+        reader: who could not handle it.
+        attempts: how often it was tried.
+        reason: the last failure.
+        priority: the band that the item had in its queue.
+        expire_s: seconds that the item was put for; None: for ever.
+        perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of
+            this source and reader is looked at first.
+        lock_timeout: seconds to wait for another writer of that journal, as several readers may share one; None: for
+            ever.
+        disk: the seam.
+
+    Raises:
+        LockedError: another writer has it for longer.
+    """
+    if perhaps_there and _newest_offset(path, source, reader, disk) == message.offset:
+        sync_dead_letters(path, disk)  # who wrote it may have died before he did
+        return
+    head: dict[str, object] = {
+        "source": source,
+        "reader": reader,
+        "offset": message.offset,
+        "attempts": attempts,
+        "reason": reason[:_REASON_CHARS],
+    }
+    if priority:
+        head["priority"] = priority
+    if expire_s is not None:
+        head["expire_s"] = expire_s
+    value = json.dumps(head).encode() + b"\n" + message.value
+    with Writer(path, lock_timeout=lock_timeout, disk=disk) as writer:
+        writer.append(value, message.key, message.type, message.timestamp)
+        writer.sync()
+
+
+def sync_dead_letters(path: str | os.PathLike[str], disk: Disk = OS) -> None:
+    """Make the letters durable that are there, whoever wrote them."""
+    directory = Directory(path, disk)
+    sync_up_to(directory, Tail(directory).end_offset())
+
+
+def source_of(directory: Directory) -> str:
+    """How a journal is named in dead letters."""
+    identity = Journal(directory.path, disk=directory.disk).id
+    return identity.hex() if identity is not None else os.path.realpath(directory.path)
+
+
+def _newest_offset(path: str | os.PathLike[str], source: str, reader: str, disk: Disk) -> int | None:
+    try:
+        letters = Journal(path, disk=disk).reversed()
+    except JournalNotFoundError:
+        return None
+    for _, message in zip(range(_LOOK_BACK), letters, strict=False):
+        letter = _decode(message, os.fspath(path))
+        if (letter.source, letter.reader) == (source, reader):
+            return letter.message.offset
+    return None
+
+
+def _decode(message: Message, path: str) -> DeadLetter:
+    head, newline, value = message.value.partition(b"\n")
+    try:
+        if not newline:
+            raise ValueError("no line of JSON")
+        fields = json.loads(head)
+        priority, expire_s = fields.get("priority", 0), fields.get("expire_s")
+        if type(priority) is not int or not (expire_s is None or 0 <= expire_s < math.inf):
+            raise ValueError("a priority or an expiry that is not a number")
+        return DeadLetter(
+            Message(fields["offset"], message.timestamp, message.type, message.key, value),
+            fields["source"],
+            fields["reader"],
+            fields["attempts"],
+            fields["reason"],
+            message.offset,
+            priority,
+            expire_s,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptionError(
+            "this message is no dead letter: its value does not begin with a line of JSON; the journal of the dead"
+            " letters must be one of its own",
+            path=path,
+            offset=message.offset,
+        ) from error

@@ -1,0 +1,224 @@
+"""Kept offsets: where a reader goes on after it died.
+
+``ofs/NAME.ofs`` holds 8 bytes, big endian: the next offset to read (source: the SEJ document, "Offset"). It is replaced
+by temporary file, sync and rename, so it is always old or new. Zero bytes: the reader never committed, and its default
+applies; one to seven bytes are an error. ``ofs/NAME.lck`` lets one process at a time be the reader of that name.
+``ofs/NAME.check`` is a checksummed twin (:mod:`sej.journal.twin`), so that a changed byte is noticed.
+
+Before an offset is made durable the journal is synced up to it: a kept offset must not outlive its messages.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final, Self
+
+from sej.checks import DISK, START, one_of, refuse_pickling, require
+from sej.checks import OFFSET as AN_OFFSET
+from sej.errors import ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
+from sej.journal.directory import Directory, check_name
+from sej.journal.end import Tail
+from sej.journal.medium import sync_up_to
+from sej.journal.retention import readers_lock
+from sej.journal.twin import drop_twin, keep_offset, read_kept
+from sej.journal.view import Journal
+from sej.message import FIRST, LAST, Start
+from sej.system.disk import OS, Disk
+from sej.system.locks import Lock
+
+__all__ = ["Offset", "read_offset"]
+
+_BEYOND_END: Final = one_of(("raise", "rewind"))
+
+
+class Offset:
+    """A reader's kept offset, held by one process at a time.
+
+    After :meth:`close` commit and reset raise :class:`~sej.ClosedError`.
+
+    Attributes:
+        path: the SEJ directory.
+        name: the reader's.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b", b"c"])
+        >>> with Offset(path, "reader1") as o:
+        ...     o.commit(2)
+        >>> read_offset(path, "reader1")
+        2
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        default: int | Start = FIRST,
+        *,
+        beyond_end: str = "raise",
+        disk: Disk = OS,
+    ) -> None:
+        """Take the reader's lock and read its offset.
+
+        Args:
+            path: the SEJ directory.
+            name: letters, digits, ``_``, ``-`` and ``.`` (not first).
+            default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening,
+                so that it means the end of the first opening and not of the next one.
+            beyond_end: ``"raise"``, or ``"rewind"`` to go back to the end where the kept offset lies behind it.
+            disk: the seam.
+
+        Raises:
+            LockedError: another process is this reader.
+            BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
+            OffsetBeyondEndError: the kept offset lies behind the journal's end.
+            InvalidNameError: the name could leave ``ofs/``, or its lock is that of a work queue.
+            JournalNotFoundError: there is no journal.
+        """
+        require(default=(default, START), beyond_end=(beyond_end, _BEYOND_END), disk=(disk, DISK))
+        self.name = check_name(name, "a reader's name")
+        self._directory = Directory(path, disk)
+        self._directory.require()
+        self.path = self._directory.path
+        self._disk = disk
+        disk.mkdir(self._directory.at("ofs"))
+        if name.endswith(".queue") and disk.status(self._directory.at("ofs", name)) is not None:
+            raise InvalidNameError(
+                f"a reader named {name!r} would hold the lock of the work queue {name.removesuffix('.queue')!r}:"
+                " take another name",
+                path=self._directory.at("ofs", name),
+            )
+        self._file_path = self._directory.at("ofs", f"{name}.ofs")
+        self._guard = threading.RLock()  # a signal's handler may close in the middle of a commit
+        self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk)
+        self._closed = False
+        self._beyond_end = beyond_end
+        self._tail = Tail(self._directory)
+        try:
+            self._lock.acquire()
+            with readers_lock(self._directory):
+                self._value = self._open(default)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def value(self) -> int:
+        """The next offset to read."""
+        return self._value
+
+    def commit(self, offset: int) -> None:
+        """Keep an offset, durably; one at or below the kept one changes nothing.
+
+        Raises:
+            OffsetBeyondEndError: the journal ends before it.
+            ClosedError: the offset was closed.
+        """
+        with self._guard:
+            self._check(offset)
+            if offset > self._value or (offset == self._value and not self._kept):
+                self._keep(offset)
+
+    def reset(self, offset: int) -> None:
+        """Keep an offset, durably, backwards too.
+
+        Raises:
+            OffsetBeyondEndError: the journal ends before it.
+            OffsetTooSmallError: its message was deleted.
+        """
+        with self._guard, readers_lock(self._directory):
+            self._check(offset)
+            if offset == self._value and self._kept:
+                return
+            segments = self._directory.segments()
+            if segments and offset < segments[0].first_offset:
+                raise OffsetTooSmallError(
+                    f"message {offset} was deleted; reader {self.name!r} can go back to {segments[0].first_offset}",
+                    first_available=segments[0].first_offset,
+                    path=self._file_path,
+                    offset=offset,
+                )
+            self._keep(offset)
+
+    def close(self) -> None:
+        """Let go of the reader's lock, when a commit in another thread is at its end."""
+        with self._guard:
+            self._closed = True
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path, name and value."""
+        return f"<sej.Offset {self.path!r} {self.name!r} value={self._value}>"
+
+    def _open(self, default: int | Start) -> int:
+        kept = read_kept(self._directory, self.name)
+        self._kept = kept is not None
+        if kept is None:
+            if self._disk.status(self._file_path) is None:
+                drop_twin(self._directory, self.name)
+            self._disk.open(self._file_path, "append").close()  # retention counts this reader from now on
+            if default is LAST:
+                end = self._tail.end_offset()
+                self._keep(end)  # the end of today, for good: not the end of the next opening
+                return end
+            return Journal(self.path, disk=self._disk).first_offset if isinstance(default, Start) else default
+        self._disk.sync_dir(os.path.dirname(self._file_path))  # who kept it may have died before its name was durable
+        end = self._tail.end_offset()
+        if kept > end:
+            if self._beyond_end == "raise":
+                raise OffsetBeyondEndError(
+                    f"reader {self.name!r} stands at {kept}, but the journal ends at {end}: it lost messages or was"
+                    " replaced; reset the reader, or open it with beyond_end='rewind'",
+                    path=self._file_path,
+                    offset=kept,
+                )
+            self._keep(end)
+            return end
+        return kept
+
+    def _check(self, offset: int) -> None:
+        if self._closed or not self._lock.held:
+            raise ClosedError(f"reader {self.name!r} is closed", path=self._file_path)
+        _check_offset(offset)
+
+    def _keep(self, offset: int) -> None:
+        self._lock.check()
+        sync_up_to(self._directory, offset, self._tail)
+        if self._disk.status(self._directory.at("tmp")) is None:
+            self._disk.mkdir(self._directory.at("tmp"))
+        is_queue = self._disk.status(self._directory.at("ofs", f"{self.name}.queue")) is not None
+        keep_offset(self._directory, self.name, offset, strict=is_queue)
+        self._value = offset
+        self._kept = True
+
+
+def _check_offset(offset: int) -> None:
+    AN_OFFSET("offset", offset)
+
+
+def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> int | None:
+    """A reader's kept offset, without its lock; None: it never committed.
+
+    Raises:
+        BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
+        InvalidNameError: the name could leave ``ofs/``.
+        JournalNotFoundError: there is no journal.
+    """
+    DISK("disk", disk)
+    directory = Directory(path, disk)
+    check_name(name, "a reader's name")
+    directory.require()
+    return read_kept(directory, name)

@@ -1,0 +1,302 @@
+"""The scanner: follows a journal from an offset on.
+
+A :class:`~sej.journal.cursor.Cursor` reads, a :class:`~sej.system.watch.Watch` waits; this module joins them:
+time-outs, iteration, seeking, closing from another thread. Memory is bounded by one chunk, one batch and the largest
+message.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from operator import length_hint
+from typing import Final, Literal, Self
+
+from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, refuse_pickling, require
+from sej.errors import ClosedError
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.gaps import Gap
+from sej.journal.view import Journal
+from sej.message import FIRST, Message, Start
+from sej.system.disk import OS, Disk
+from sej.system.watch import Watch
+
+__all__ = ["Scanner"]
+
+_BATCH: Final = 1024
+_JUDGE_AFTER_S: Final = 1.0
+_ON_CORRUPTION: Final = one_of(("raise", "skip"))
+
+
+class Scanner:
+    """Reads the messages of a journal in order, and waits for more.
+
+    It keeps nothing on disk; see :class:`sej.Offset` for a place that outlives the process. Use it from one thread;
+    :meth:`close` may be called from any, and after it everything else raises :class:`~sej.ClosedError`.
+
+    Attributes:
+        path: the SEJ directory.
+        timeout: seconds to wait for a message; None follows for ever.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b"])
+        >>> with Scanner(path) as s:
+        ...     [message.value for message in s]
+        [b'a', b'b']
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        offset: int | Start = FIRST,
+        timeout: float | None = 0.0,
+        *,
+        on_corruption: Literal["raise", "skip"] = "raise",
+        verify: bool = False,
+        disk: Disk = OS,
+    ) -> None:
+        """Open a journal for reading; nothing is created.
+
+        Args:
+            path: the SEJ directory.
+            offset: the first one to read: a number (one beyond the end is waited for), FIRST or LAST.
+            timeout: seconds without a message after which reading ends; 0 reads what is there, None follows for ever.
+            on_corruption: ``"skip"`` delivers the messages that :meth:`sej.Journal.repair` would keep, and reports the
+                others in :attr:`gaps`. A segment that is damaged is read twice, and each of its runs of good messages
+                takes some memory.
+            verify: compare every block with its checksum before its messages are given out.
+            disk: the seam.
+
+        Raises:
+            JournalNotFoundError: there is nothing at path.
+            NotAJournalError: what is there is no SEJ directory.
+            OffsetTooSmallError: the offset was deleted.
+        """
+        require(
+            offset=(offset, START),
+            timeout=(timeout, WAIT),
+            on_corruption=(on_corruption, _ON_CORRUPTION),
+            verify=(verify, FLAG),
+            disk=(disk, DISK),
+        )
+        self._directory = Directory(path, disk)
+        self._directory.require()
+        self.path = self._directory.path
+        self.timeout = timeout
+        self._on_corruption: Literal["raise", "skip"] = on_corruption
+        self._verify = verify
+        self._using = threading.RLock()
+        self._reading = self._closed = False
+        self._interrupted = False
+        self._watch: Watch | None = None
+        self._passed: list[Gap] = []
+        self._ready: Iterator[Message] = iter(())
+        self._cursor = self._start(offset)
+        self._offset = self._cursor.due
+
+    # --- reading
+
+    def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
+        """A batch, as soon as there is one message.
+
+        Args:
+            max_messages: at most so many.
+            timeout: seconds to wait for the first; not given: the scanner's own.
+
+        Returns:
+            The messages; an empty list after the time-out, or when the scanner was closed meanwhile.
+
+        Raises:
+            SejError: as the cursor: OffsetTooSmallError, OffsetGapError, CorruptionError, TruncatedError.
+            ClosedError: the scanner was closed before.
+        """
+        self._check_read(max_messages, timeout)
+        wait = self.timeout if isinstance(timeout, Start) else timeout
+        with self._using:
+            batch = list(islice(self._ready, max_messages))
+            return batch or self._more(max_messages, wait)
+
+    @property
+    def ready(self) -> int:
+        """How many messages were read ahead and can be had without waiting."""
+        return length_hint(self._ready)
+
+    def prefetch(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> bool:
+        """Read a batch ahead, as :meth:`read` does, and keep it for whatever reads next; whether there is one."""
+        self._check_read(max_messages, timeout)
+        wait = self.timeout if isinstance(timeout, Start) else timeout
+        with self._using:
+            if not self.ready:
+                self._ready = iter(self._more(max_messages, wait))
+            return self.ready > 0
+
+    def interrupt(self) -> None:
+        """Let a read that waits in another thread return with nothing, as after its time-out."""
+        self._interrupted = True
+        if self._watch is not None:
+            self._watch.wake()
+
+    def resume(self) -> None:
+        """Take an interrupt back: the read may have been over when it came, and the next one is to wait."""
+        self._interrupted = False
+
+    def __iter__(self) -> Iterator[Message]:
+        """Message after message; ends after the time-out. Iterating again goes on where it ended."""
+        self._require_open()
+        while True:
+            ready = self._ready
+            for message in ready:
+                yield message
+                if self._ready is not ready:
+                    break  # a seek came between
+            else:
+                with self._using:
+                    batch = self._more(_BATCH, self.timeout)
+                    if not batch:
+                        return
+                    self._ready = iter(batch)
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next message."""
+        return self._offset - length_hint(self._ready)  # a list's iterator knows exactly what it still holds
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Lost messages that were passed, in gaps that a repair recorded and where ``on_corruption="skip"`` skipped."""
+        return [*self._passed, *self._cursor.gaps]
+
+    # --- moving
+
+    def seek(self, offset: int | Start) -> None:
+        """Go on at another offset.
+
+        Raises:
+            OffsetTooSmallError: it was deleted; the scanner stays where it was.
+        """
+        START("offset", offset)
+        self._require_open()
+        with self._using:
+            cursor = self._start(offset)
+            self._passed += self._cursor.gaps
+            self._cursor.close()
+            self._cursor = cursor
+            self._ready = iter(())
+            self._offset = cursor.due
+
+    def seek_time(self, timestamp: int) -> None:
+        """Go on at the first message that is as new as timestamp (ns since the epoch), or at the end.
+
+        Clocks need not be sorted: it is the first in the order of offsets.
+        """
+        self.seek(Journal(self.path, disk=self._directory.disk).find_time(timestamp))
+
+    def close(self) -> None:
+        """Stop; a read that waits in another thread, or that a signal handler interrupted to call this, returns."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.wake()
+        with self._using:
+            if not self._reading:  # else this is that handler, and the read closes what it uses when it returns
+                self._release()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path and offset."""
+        return f"<sej.Scanner {self.path!r} offset={self.offset}>"
+
+    # --- below
+
+    def _check_read(self, max_messages: int, timeout: float | Start | None) -> None:
+        POSITIVE("max_messages", max_messages)
+        if not isinstance(timeout, Start):
+            WAIT("timeout", timeout)
+        self._require_open()
+
+    def _start(self, offset: int | Start) -> Cursor:
+        cursor_at: int | None
+        if isinstance(offset, Start):
+            journal = Journal(self.path, disk=self._directory.disk)
+            if offset is FIRST:
+                cursor_at = journal.first_offset
+            else:  # in front of what is damaged at the end, if that is to be skipped
+                cursor_at = Tail(self._directory).end_offset(judge=self._on_corruption == "raise")
+        else:
+            cursor_at = offset
+        cursor = Cursor(self._directory, cursor_at, on_corruption=self._on_corruption, verify=self._verify)
+        cursor.check_available()
+        return cursor
+
+    def _more(self, limit: int, timeout: float | None) -> list[Message]:
+        """The next batch from the cursor."""
+        self._reading = True
+        try:
+            batch = self._next_batch(limit, timeout)
+        finally:
+            self._reading = False
+            if self._closed:
+                self._release()
+        self._offset = batch[-1].offset + 1 if batch else self._cursor.due  # gaps may have been passed
+        return batch
+
+    def _release(self) -> None:
+        self._cursor.close()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _next_batch(self, limit: int, timeout: float | None) -> list[Message]:
+        if self._closed:
+            return []
+        batch = self._cursor.read(limit)
+        if batch:
+            return batch
+        if timeout == 0.0:
+            return self._cursor.read(limit) if self._cursor.judge() else []
+        if self._watch is None:
+            self._watch = Watch(self._directory.jnl)
+            batch = self._cursor.read(limit)
+        return batch or self._wait(self._watch, limit, timeout)
+
+    def _wait(self, watch: Watch, limit: int, timeout: float | None) -> list[Message]:
+        """Wait for messages. The watch was there before the last read: what came after it wakes the wait."""
+        start = time.monotonic()
+        batch: list[Message] = []
+        while True:
+            if batch or self._closed or self._interrupted:
+                self._interrupted = False
+                watch.busy()
+                return [] if self._closed else batch
+            now = time.monotonic()
+            left = None if timeout is None else start + timeout - now
+            if left is not None and left <= 0:
+                return self._cursor.read(limit) if self._cursor.judge() else []
+            if now - start >= _JUDGE_AFTER_S:
+                self._cursor.judge()
+            watch.wait(left)
+            batch = self._cursor.read(limit)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the scanner is closed", path=self.path)

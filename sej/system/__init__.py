@@ -1,0 +1,3 @@
+"""What touches the operating system: the disk, locks, watching, shared syncs, checksums, kept positions."""
+
+__all__: list[str] = []

@@ -1,0 +1,254 @@
+"""What of a file is on the medium, whatever its pages in the cache say.
+
+After a failed writeback Linux keeps the page in the cache and marks it clean. Every later sync succeeds and every
+reader sees the bytes, but the medium does not have them. The error is reported once to each descriptor that was open at
+that moment, and never to one that is opened later. So a process that opens a file cannot infer from the cache, or from
+a sync that succeeds, what a loss of power leaves.
+
+The invariant, by induction over all processes that append to a file:
+
+1. A **kept position** is stored next to the file (:class:`KeptPosition`): every byte before it was synced.
+2. A process that opens the file doubts the bytes between the kept position and the end that it finds. It compares them
+   with the medium, read past the cache, and writes again what differs (:func:`renew`).
+3. What is written after the file was opened is not in doubt: if it cannot be written back, the sync through this
+   descriptor fails.
+4. So a sync through this descriptor that succeeds means what it says, and the kept position may move up.
+
+The bytes of whole messages (or of whole records of a log) never change in a file, so renewing them is safe while other
+processes append; what removes whole messages makes a new file. The kept position is not synced itself: after a loss of
+power an older one is found, or none, and more is renewed than necessary. It is bound to one file by the file's inode
+and first bytes, so a copy of a journal trusts nothing.
+
+Crash states: no record, an older record, a torn record (its checksum fails), a record of another file. Each means that
+more bytes are in doubt, never fewer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from sej.system.checksum import crc32c
+from sej.system.disk import Disk, File, Tolerated
+from sej.system.durable_format import BODY, CHECK, HEAD_BYTES, MAGIC, RECORD, RECORD_SIZE
+
+__all__ = ["Kept", "KeptPosition", "mend", "renew", "require_stored"]
+
+_RENEW_BYTES: Final = 1 << 20
+
+
+class Kept(NamedTuple):
+    """A place of a file: every byte before position, and every message below offset, is on the medium."""
+
+    position: int
+    offset: int
+
+
+class _Known(NamedTuple):
+    """What is known of the file that was synced last. One object, so that threads see all of it or nothing."""
+
+    file: File
+    inode: int
+    head: int
+    position: int
+
+
+class KeptPosition:
+    """The kept position of a file that grows, in a small file next to it.
+
+    Many processes may write it. Each writes only what it has synced itself, so the last one to write is right even if
+    another one had come further. No descriptor is kept open between two calls.
+    """
+
+    __slots__ = ("_disk", "_of", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Name it; nothing is opened.
+
+        Args:
+            disk: the seam.
+            path: the small file; made by the first :meth:`store`.
+        """
+        self._disk = disk
+        self.path = path
+        self._of: _Known | None = None
+
+    def load(self, file: File, name: int) -> Kept | None:
+        """What is kept for a file that is open.
+
+        Args:
+            file: the file.
+            name: what the record calls it: of a segment, its first offset.
+
+        Returns:
+            The place; the beginning of the file if the record is damaged or of another file, as in a copy; None if
+            the record is missing, as in a journal that an older version wrote.
+        """
+        data = self._read()
+        if data is None:
+            return None
+        there = _parse(data)
+        if there is not None and there[0] == name:
+            _, inode, position, offset, head = there
+            status = file.status()
+            if inode == status.inode and position <= status.size and _head(file, position) == head:
+                return Kept(position, offset)
+        return Kept(0, name)
+
+    def store(self, file: File, name: int, position: int, offset: int) -> None:
+        """Keep a place that was just synced. If this fails, the next opening renews more than necessary.
+
+        Args:
+            file: the file that was synced.
+            name: as for :meth:`load`.
+            position: every byte before it is on the medium.
+            offset: the offset that follows.
+        """
+        with Tolerated():
+            of = self._of
+            if of is None or of.file is not file or of.position < HEAD_BYTES:
+                if (of is None or of.file is not file) and self._is_later(name):
+                    return
+                of = self._of = _Known(file, file.status().inode, _head(file, position), position)
+            body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
+            record = self._open()
+            try:
+                record.write_at(body + CHECK.pack(crc32c(body)), 0)
+            finally:
+                record.close()
+
+    def forget(self) -> None:
+        """Let go of the file whose position was kept last: it is closed with its last owner."""
+        self._of = None
+
+    def _open(self) -> File:
+        try:
+            return self._disk.open(self.path, "edit")
+        except FileNotFoundError:
+            self._disk.mkdir(os.path.dirname(self.path))
+            return self._disk.open(self.path, "temp")
+
+    def _is_later(self, name: int) -> bool:
+        """Whether the record is of a later segment: another process has ended this one."""
+        data = self._read()
+        there = None if data is None else _parse(data)
+        return there is not None and there[0] > name
+
+    def _read(self) -> bytes | None:
+        try:
+            record = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return record.read(RECORD_SIZE, 0)
+        finally:
+            record.close()
+
+
+def _parse(data: bytes) -> tuple[int, int, int, int, int] | None:
+    """Name, inode, position, offset and head of a record; None if it is damaged."""
+    if len(data) != RECORD_SIZE:
+        return None
+    magic, name, inode, position, offset, head, check = RECORD.unpack(data)
+    if magic != MAGIC or crc32c(data[: BODY.size]) != check:
+        return None
+    return name, inode, position, offset, head
+
+
+def _head(file: File, position: int) -> int:
+    return crc32c(file.read(min(position, HEAD_BYTES), 0))
+
+
+def renew(
+    disk: Disk,
+    file: File,
+    start: int,
+    end: int,
+    *,
+    check: Callable[[bytes, int], None] | None = None,
+    piece_bytes: int = _RENEW_BYTES,
+) -> None:
+    """Make the bytes from start to end durable, which may not be on the medium though they are in the cache.
+
+    The file is synced, and what the medium has is read past the cache. Bytes that differ are written again, synced and
+    compared once more. Where the system cannot read past its cache, all of them are written again.
+
+    Args:
+        disk: the seam.
+        file: the file, open; it may be open for appending only.
+        start: the first byte in doubt.
+        end: the byte after the last one.
+        check: called with each piece and its position first; raises if these are not the bytes that were written once.
+        piece_bytes: so much is read and compared in one piece.
+
+    Raises:
+        OSError: the sync failed, or the medium still has other bytes.
+    """
+    if start >= end:
+        return
+    try:
+        target = disk.open(file.path, "edit")
+    except FileNotFoundError:
+        return  # its name is gone: no acknowledgement depends on it
+    try:
+        if target.status().identity != file.status().identity:
+            return  # another file took the name, and was synced before that
+        target.sync()
+        written = False
+        for data, position in _pieces(file, start, end, piece_bytes):
+            if check is not None:
+                check(data, position)
+            written = mend(target, data, position) or written
+        if written:
+            target.sync()
+            for data, position in _pieces(file, start, end, piece_bytes):
+                require_stored(target, data, position)
+    finally:
+        target.close()
+
+
+def mend(file: File, data: bytes, position: int) -> bool:
+    """Write bytes again that the medium may not have, after a sync of the file.
+
+    Args:
+        file: the file, opened for editing, and used by no other thread.
+        data: what the cache has there.
+        position: where that is.
+
+    Returns:
+        Whether something was written, so that the file is to be synced again and :func:`require_stored` to be asked.
+
+    Raises:
+        OSError: the medium refused them; no later opening is told of that.
+    """
+    if file.stored(len(data), position) == data:
+        return False
+    try:
+        file.rewrite(data, position)
+    except OSError:
+        with Tolerated():
+            file.sync()  # btrfs reports the failure to the next sync, even in a process that opens the file later
+        raise
+    return True
+
+
+def require_stored(file: File, data: bytes, position: int) -> None:
+    """Make sure that the medium has bytes, as far as the system can tell.
+
+    Raises:
+        OSError: it has others.
+    """
+    if file.stored(len(data), position) not in (None, data):
+        raise OSError(
+            errno.EIO,
+            f"the medium does not have what was written, after a second try, at position {position}",
+            file.path,
+        )
+
+
+def _pieces(file: File, start: int, end: int, piece_bytes: int) -> Iterator[tuple[bytes, int]]:
+    while start < end and (data := file.read(min(piece_bytes, end - start), start)):
+        yield data, start
+        start += len(data)

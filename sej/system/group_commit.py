@@ -1,0 +1,224 @@
+"""Sharing syncs between threads, and syncing in the background.
+
+Group commit: of the threads that wait for durability one is the leader. It syncs once for everybody who had written
+before it began; who came later elects the next leader. A failed sync is final: whoever waits gets the error, and
+nobody syncs again.
+
+An exception of a signal's handler may end any call between two bytecodes, so no lock here is taken or released by
+Python code: each is the subject of a ``with`` statement, and threads wait for one another on queues that are written in
+C. :class:`threading.Condition` and :class:`threading.Event` are not, and one interrupt inside them leaves them locked.
+Who leads holds ``_baton``. A leader that was interrupted before it took the baton, or before it woke the others, costs
+them ``_LOOK_S``: then they take the baton themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from sej.errors import ClosedError, LockLostError, SejError, WriterFailedError
+from sej.system.disk import of_system
+
+__all__ = ["Syncer", "is_failure", "is_mine"]
+
+_LOOK_S: Final = 0.1
+"""A thread that waits for the leader's sync looks after itself so often."""
+
+
+class Syncer:
+    """Keeps the durable offset of one writer.
+
+    Attributes:
+        durable_offset: every message below it survives power loss.
+        untold: whether a sync in the background failed and no call has raised that so far.
+    """
+
+    def __init__(
+        self,
+        sync: Callable[[], int],
+        fail: Callable[[BaseException], None],
+        written: Callable[[], int],
+        offset: int,
+        *,
+        interval_s: float | None = None,
+    ) -> None:
+        """Start with everything below offset durable.
+
+        Args:
+            sync: forces what was written so far to the disk; returns the offset up to which.
+            fail: told of the error when a sync fails.
+            written: the offset behind what was appended so far.
+            offset: what is durable already.
+            interval_s: sync in the background this often, in seconds; None: only when asked.
+        """
+        self._sync = sync
+        self._fail = fail
+        self._written = written
+        self.durable_offset = offset
+        self.untold = False
+        self._lock = threading.RLock()  # a signal's handler may come again
+        self._baton = threading.RLock()
+        self._leader: int | None = None
+        self._waiting: list[SimpleQueue[None]] = []
+        self._company = False
+        self._error: BaseException | None = None
+        self._interval_s = interval_s
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        if interval_s is not None:
+            if not 0 < interval_s <= threading.TIMEOUT_MAX:
+                raise ValueError(
+                    f"sync_interval_s {interval_s}: more than 0, and no more than threads can wait, is due"
+                )
+            self._start()
+
+    def commit(self, offset: int) -> None:
+        """Return once every message below offset is durable.
+
+        Raises:
+            WriterFailedError: a sync failed.
+        """
+        while self.durable_offset < offset:
+            waiter: SimpleQueue[None] | None = None
+            with self._lock:
+                if self._error is not None:
+                    raise self._failure(self._error)
+                if self._leader is None or self._leader == threading.get_ident():  # the latter: a signal's handler
+                    self._leader = threading.get_ident()
+                else:
+                    waiter = SimpleQueue()
+                    self._waiting.append(waiter)
+            if waiter is not None:
+                with suppress(Empty):
+                    waiter.get(timeout=_LOOK_S)
+                    continue
+            self._lead(offset)
+
+    def _lead(self, offset: int) -> None:
+        """Sync for all who wait, unless another leader did meanwhile."""
+        nested = is_mine(self._baton)  # a signal's handler in the middle of a sync
+        with self._baton:
+            if self.durable_offset >= offset:
+                return
+            if self._error is not None:
+                raise self._failure(self._error)
+            try:
+                self._leader = threading.get_ident()
+                if self._company:
+                    time.sleep(0)  # those whom the last sync woke append meanwhile, and share this one
+                reached = self._sync()
+                with self._lock:
+                    self.durable_offset = max(self.durable_offset, reached)
+            except Exception as error:
+                gone = isinstance(error, ClosedError) or (isinstance(error, OSError) and error.errno == errno.EBADF)
+                if gone and self.durable_offset >= offset:
+                    return  # the writer was closed meanwhile, which synced it
+                if isinstance(error, ClosedError) or is_failure(error):
+                    self._fail(error)
+                    self.fail(error)
+                    if isinstance(error, OSError):
+                        raise self._failure(error) from error
+                raise  # an interrupt says nothing of the disk: whoever comes next syncs
+            finally:
+                self._leader = threading.get_ident() if nested else None
+                self._company = len(self._waiting) > 1
+                self._wake_all()
+
+    def _wake_all(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.put(None)
+
+    def advance(self, offset: int) -> None:
+        """Take note that the writer itself synced up to offset."""
+        if offset > self.durable_offset:
+            with self._lock:
+                self.durable_offset = max(self.durable_offset, offset)
+            self._wake_all()
+
+    def request(self) -> None:
+        """Sync in the background, soon."""
+        if self._thread is None or self._thread.ident is None:  # the latter: its start was interrupted
+            self._start()
+        self._wake.put(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Let everybody who waits have the error."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+        self._wake_all()
+        self._wake.put(None)
+
+    def close(self) -> None:
+        """Stop the background thread."""
+        self._closing = True
+        self._wake.put(None)
+        if self._thread is None or self._thread.ident in (None, threading.get_ident()):
+            return  # it never ran, or finds that out by itself
+        # A signal's handler in the midst of a sync: the thread may wait for us, and ends by itself.
+        if not (is_mine(self._lock) or is_mine(self._baton)):
+            self._thread.join()
+
+    def _start(self) -> None:
+        arguments = weakref.ref(self), self._wake, self._interval_s
+        self._thread = threading.Thread(target=_run, args=arguments, name="sej-sync", daemon=True)
+        self._thread.start()
+
+    def __del__(self) -> None:
+        """Stop the thread of a writer that was forgotten."""
+        if hasattr(self, "_wake"):
+            self._wake.put(None)
+
+    def _sync_in_background(self) -> bool:
+        """Whether to go on."""
+        if self._closing or self._error is not None:
+            return False
+        try:
+            self.commit(self._written())
+        except (OSError, SejError):
+            self.untold = True  # the writer is poisoned and says so at its next call
+            return False
+        return True
+
+    @staticmethod
+    def _failure(error: BaseException) -> WriterFailedError:
+        if isinstance(error, WriterFailedError):
+            return error
+        return WriterFailedError(f"a sync failed: {error}; open the writer anew, which finds what is on disk")
+
+
+def is_mine(lock: threading.RLock) -> bool:
+    """Whether this thread holds a lock already: then this is a signal's handler, in the middle of a call.
+
+    Asked as :class:`threading.Condition` asks it.
+    """
+    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether an error says that a disk or a lock failed: the system gave it a number, or the lock was lost.
+
+    Anything else that ends a write or a sync in its midst, ``TimeoutError()`` included, was raised by a signal's
+    handler. It says nothing of the disk: the object looks at the files, and goes on.
+    """
+    return isinstance(error, LockLostError) or of_system(error)
+
+
+def _run(of: weakref.ref[Syncer], wake: SimpleQueue[None], interval_s: float | None) -> None:
+    """The thread; between two syncs it keeps no writer alive."""
+    while True:
+        with suppress(Empty):
+            wake.get(timeout=interval_s)
+        syncer = of()
+        if syncer is None or not syncer._sync_in_background():
+            return
+        del syncer

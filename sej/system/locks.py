@@ -1,0 +1,331 @@
+"""Locks that die with their process: ``flock`` on a file that is never unlinked.
+
+The original SEJ unlocks, closes and only then unlinks its lock file. Between these steps another process may lock the
+inode that is about to lose its name, and a third a new file of that name. So a lock here counts only while the file
+behind the descriptor is still the file at the path: :meth:`Lock.acquire` looks after locking and tries again,
+:meth:`Lock.check` looks whenever the holder wants to know. The holder writes its pid, host and start time into the
+file after it owns the lock, never before; what stands there is a hint for people, the lock itself is the kernel's.
+
+The kernel's lock belongs to the open file, and the object remembers the file before it locks it. So whatever ends
+:meth:`Lock.acquire` or :meth:`Lock.release` in the middle, the next call of either finds the file and closes it.
+
+A forked child does not hold its parent's locks: its copies of the descriptors are closed in the child, so that the
+lock dies with the parent and not with the last child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Self
+
+from sej.errors import ClosedError, LockedError, LockLostError
+from sej.system.disk import OS, Disk, File, Tolerated
+from sej.system.original import Trace, find_trace, is_current, pause
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "leasable", "lease", "leased", "process_start"]
+
+# A name, so that the type checker reads both ways.
+_LINUX: Final[bool] = bool(sys.platform == "linux")
+_RETRY_S: Final = 0.005
+_HOLDER_BYTES: Final = 256
+_LINE_BYTES: Final = 220
+_TURN_S: Final = 2.0
+"""So much longer one waits for shared writers, who hold the lock for microseconds at a time."""
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class Lock:
+    """A lock on a file, exclusive or shared, with its holder's name in it.
+
+    Example:
+        >>> with Lock("jnl.lck", what="the journal's writer"):  # doctest: +SKIP
+        ...     ...
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        what: str = "the lock",
+        exclusive: bool = True,
+        written: Callable[[], bool] | None = None,
+        disk: Disk = OS,
+    ) -> None:
+        """Name the lock; nothing is opened yet.
+
+        Args:
+            path: the lock file; made if missing, never removed.
+            what: what it protects, for the error message.
+            exclusive: False for a lock that many may hold together.
+            written: for a lock that an original may take and unlink: whether what it protects has content, so that a
+                missing or empty lock file is an original's trace (see :mod:`sej.system.original`).
+            disk: the seam.
+        """
+        self.path = os.fspath(path)
+        self._written = written
+        self.original: Trace | None = None
+        """What was found of an original when this object took the lock; None: no original was here of late."""
+        self._what = what
+        self._exclusive = exclusive
+        self._disk = disk
+        self._file: File | None = None
+        self._held = False
+        """And in between: a file that is open, maybe locked, and whose owner never heard of it."""
+        self._signature = b""
+        self.undisturbed = False
+        """Nobody has had it since this object had it last: who takes it signs the file, wipes it or leaves a mark."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._held
+
+    def acquire(self, *, timeout: float | None = 0.0, brief: bool = False) -> Self:
+        """Take the lock.
+
+        Args:
+            timeout: seconds to wait for it; 0 does not wait, None waits for ever.
+            brief: for the owner who takes it and lets it go again and again.
+
+        Raises:
+            LockedError: somebody else holds it, with what the file says of the holder.
+        """
+        if self._held:
+            raise LockedError(f"this object holds {self._what} already", path=self.path, holder=self.holder())
+        self.release()  # what an interrupted call left
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while not self._try(brief):
+                holder = self.holder()
+                if deadline is not None and time.monotonic() >= deadline + (_TURN_S if _is_turn(holder) else 0.0):
+                    raise LockedError(
+                        f"{self._what} is held by {holder or 'another process'}; close it there or wait",
+                        path=self.path,
+                        holder=holder,
+                    )
+                time.sleep(_RETRY_S)
+            if self._exclusive:
+                self._sign()
+            _held.add(self)
+            self._held = True
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def _try(self, brief: bool) -> bool:
+        """Take the lock if it is free."""
+        while True:
+            missing = self._written is not None and self._disk.status(self.path) is None
+            file = self._file = self._disk.open(self.path, "append")
+            if not file.lock(exclusive=self._exclusive, brief=brief):
+                file.close()
+                return False
+            if self._is_current(file) and self._is_settled(file, missing=missing):
+                return True
+            file.close()  # the name went away between open and lock: take the new file
+
+    def check(self) -> None:
+        """Make sure that the lock is still worth something.
+
+        Raises:
+            LockLostError: its file was removed or replaced: others can lock a new one.
+            ClosedError: it is not held.
+        """
+        if self._file is None or not self._held:
+            raise ClosedError("the lock is not held by this process", path=self.path)
+        if not self.is_current():
+            raise LockLostError(
+                f"the file of {self._what} was removed or replaced while it was held; another writer may be at work:"
+                " stop what removes it, then open anew",
+                path=self.path,
+            )
+
+    def is_current(self) -> bool:
+        """Whether it is held, and the path still names the file that is locked."""
+        return self._file is not None and self._is_current(self._file)
+
+    def holder(self) -> str | None:
+        """What the file says of its holder, or None where it says nothing."""
+        try:
+            file = self._disk.open(self.path, "read")
+        except FileNotFoundError:
+            return None
+        try:
+            return _read_holder(file)
+        finally:
+            file.close()
+
+    def release(self) -> None:
+        """Let go; a second time does nothing, or finishes what an interrupted call left."""
+        self._held = False
+        file = self._file
+        if file is not None:
+            try:
+                file.unlock()  # aloud: a child that was just forked may still have the descriptor
+            finally:
+                file.close()
+            self._file = None
+            _held.discard(self)
+
+    def _forget(self) -> None:
+        """In a forked child: close the copy of the descriptor without unlocking what the parent holds."""
+        file, self._file, self._held = self._file, None, False
+        if file is not None:
+            file.close()
+
+    def _is_current(self, file: File) -> bool:
+        return is_current(self._disk, file, self.path)
+
+    def _is_settled(self, file: File, *, missing: bool) -> bool:
+        """Look for an original's trace in a file that was locked just now; False: its name is gone, take the next."""
+        if self._written is None:
+            return True
+        content = file.read(_HOLDER_BYTES, 0)
+        self.original = find_trace(content, missing=missing, written=bool(content) or self._written())
+        if self.original is not None and not content and not missing:
+            pause(file.status(), lambda: self._is_current(file))
+        return self._is_current(file)
+
+    def _sign(self) -> None:
+        assert self._file is not None
+        # Truncating costs a hundred times a read: a lock that is taken again and again keeps its first line.
+        me = f"pid={os.getpid()} "
+        mine = self._signature.startswith(me.encode()) and self._file.read(_HOLDER_BYTES, 0) == self._signature
+        self.undisturbed = mine
+        if mine:
+            return
+        line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
+        self._signature = line.encode() + (b"" if self.original is None else self.original.line())
+        with Tolerated():  # a full disk must not keep anybody from the lock: the name is only a hint for people
+            self._file.truncate(0)
+            self._file.write(self._signature)
+
+    def __enter__(self) -> Self:
+        """Take it without waiting, unless it is held already."""
+        return self if self.held else self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        """Let go."""
+        self.release()
+
+
+def _is_turn(holder: str | None) -> bool:
+    """Whether a shared writer holds it: for one append, not for as long as it is open."""
+    return holder is not None and holder.startswith("shared ")
+
+
+def _read_holder(file: File) -> str | None:
+    text = file.read(_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
+    return text.split("\n", 1)[0] or None
+
+
+def _now() -> str:
+    """So fine that no two locks of a process sign alike."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def host_name() -> str:
+    """This host's name, as it stands in lock files and claims."""
+    return socket.gethostname()
+
+
+def process_start(pid: int) -> int | None:
+    """When a process of this host started, in clock ticks since boot; None where there is no such process.
+
+    A pid alone is not a process: numbers are used again. Read from ``/proc``; on other systems 0 for every live one.
+    """
+    if _LINUX:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b")")[2].split()
+            # A zombie only waits for its parent to notice: it holds nothing and will do nothing any more.
+            return None if fields[0] in (b"Z", b"X") else int(fields[19])
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return 0
+    return 0
+
+
+def lease(file: File) -> bool:
+    """Keep every other process out of a file until it is closed; False where that is not to be had.
+
+    Linux only: a write lease is granted when nobody else has the file open, and whoever opens or truncates it
+    meanwhile, locks or none, sleeps in the kernel until the lease is given up. Hold it for microseconds.
+    """
+    if not _LINUX:
+        return False
+    try:
+        fd = file.fileno()
+        # The kernel's own choice of signal for "somebody waits" would end the process; this one is ignored.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except (OSError, ValueError):  # ValueError: a file without a descriptor
+        return False
+    return True
+
+
+def leasable(file: File) -> bool:
+    """Whether the system would lease this file to this process if no other one had it open."""
+    if not _LINUX:
+        return False
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except (OSError, ValueError) as error:  # ValueError: a file without a descriptor
+        return isinstance(error, OSError) and error.errno == errno.EAGAIN
+    return True
+
+
+def leased(file: File) -> bool:
+    """Whether a lease still holds and nobody waits for its end."""
+    if not _LINUX:
+        return False
+    try:
+        return fcntl.fcntl(file.fileno(), fcntl.F_GETLEASE) == fcntl.F_WRLCK
+    except (OSError, ValueError):
+        return False
+
+
+def end_lease(file: File) -> bool:
+    """Give a lease up at once, also where a forked child has a copy of the descriptor; False: there was none."""
+    if not _LINUX:
+        return False
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def ask_for_file(path: str | os.PathLike[str]) -> None:
+    """Tell whoever holds a lease on a file that somebody waits for it; returns at once."""
+    if _LINUX:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def _after_fork_in_child() -> None:
+    for lock in list(_held):
+        lock._forget()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

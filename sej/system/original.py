@@ -1,0 +1,100 @@
+"""The original's trace in ``jnl.lck``, and the care that a writer takes after it.
+
+The original opens the lock file with O_TRUNC, and at its close it unlocks, closes and only then unlinks the name. So
+the name may vanish at any moment after a writer here has locked the file, and the next original locks a new one:
+
+    the original            this writer               the next original
+    unlock
+                            lock, the name is there
+    unlink
+                                                      new file, lock, reads the end
+                            append                    writes at the end that it has read
+
+What is known without asking the original: a lock file that it has opened is empty, and one that it has closed is
+missing. A writer here signs the file and leaves it in place. So an empty file, or a missing one beside segments, is an
+original's trace. The signature remembers it (``original=``, a time) for :data:`_TRUST_S`.
+
+After a trace every message is a write of its own, between two looks (:func:`sej.writing.guarded.write_guarded`): the
+path still names the locked file, and the segment ends where this writer left it. No writer here ever puts the same file
+back under the path. So a good look *after* the write proves that the path has named this file from the locking to this
+look, and no original that came by the path has read the end before the message was there. Hence: **an acknowledged
+message is in front of whatever an original appends**. A message that fails the second look is not acknowledged.
+
+What is left: the time between the first look and the write. If an original unlinks, and another one opens and reads
+the end in this time, the unacknowledged message is a second one with its offset; :mod:`sej.writing.overlap` mends that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from sej.system.disk import Disk, File, Status
+
+__all__ = ["Trace", "find_trace", "is_current", "pause"]
+
+_NOTE: Final = b"original="
+_DOUBT: Final = b"?"
+_TRUST_S: Final = 86_400
+"""An original that was stopped between its unlock and its unlink for longer than this is not expected any more."""
+_RECENT_NS: Final = 2_000_000_000
+_WAIT_S: Final = 0.01
+_LOOK_S: Final = 0.0002
+
+
+class Trace(NamedTuple):
+    """An original was here.
+
+    Attributes:
+        at: when that was found, in seconds since the epoch.
+        certain: whether its own lock file was found; a lock file that is missing may be missing from a copy.
+    """
+
+    at: int
+    certain: bool
+
+    def line(self) -> bytes:
+        """What a signature says of it."""
+        return b"%s%d%s\n" % (_NOTE, self.at, b"" if self.certain else _DOUBT)
+
+
+def _trace_in(content: bytes) -> Trace | None:
+    """What a signature says of an original; None: it says nothing, or that was long ago."""
+    for line in content.split(b"\n"):
+        stamp = line.removeprefix(_NOTE).removesuffix(_DOUBT)
+        if line.startswith(_NOTE) and stamp.isdigit() and time.time() - int(stamp) < _TRUST_S:
+            return Trace(int(stamp), not line.endswith(_DOUBT))
+    return None
+
+
+def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
+    """What the content of a lock file says, just after it was locked.
+
+    Args:
+        content: of the file.
+        missing: whether there was no file.
+        written: whether the journal has segments.
+    """
+    if content:
+        return _trace_in(content)
+    return Trace(int(time.time()), not missing) if written else None
+
+
+def is_current(disk: Disk, file: File, path: str) -> bool:
+    """Whether a path still names the file that is open."""
+    mine = file.status()
+    there = disk.status(path)
+    return mine.links > 0 and there is not None and there.identity == mine.identity
+
+
+def pause(status: Status, current: Callable[[], bool]) -> None:
+    """Give an original that has just closed the time to unlink: the lock is then taken on the next file.
+
+    This is a courtesy, not a protection. It is short, and only for a file that was emptied moments ago.
+    """
+    if abs(time.time_ns() - status.mtime_ns) > _RECENT_NS:
+        return
+    deadline = time.monotonic() + _WAIT_S
+    while current() and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)

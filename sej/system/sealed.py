@@ -1,0 +1,93 @@
+"""Small JSON files that decisions depend on: one line, with a checksum in front.
+
+::
+
+    1234abcd {"start":28,"stop":33,"reason":"no message","kept":null}
+
+The eight hexadecimal digits are the CRC32C of the file's name (without its directory) and the JSON text after the
+blank. With the name in it, a file that was swapped with another one of its kind is noticed too. What versions before
+the checksum wrote begins with ``{``: it is read if it has exactly the members that they wrote.
+
+Part of the ground floor. No I/O: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from typing import Any
+
+from sej.system.checksum import crc32c
+
+__all__ = ["seal", "unseal", "whole"]
+
+
+def seal(path: str | os.PathLike[str], content: Any) -> bytes:
+    r"""The bytes of the file that will be at path.
+
+    Example:
+        >>> seal("gaps/7.gap", {"start": 7})
+        b'4172aaa8 {"start":7}\n'
+    """
+    body = json.dumps(content, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (_check(path, body), body)
+
+
+def unseal(
+    path: str | os.PathLike[str],
+    data: bytes,
+    members: Collection[str] | None = None,
+    *,
+    optional: Collection[str] = (),
+    any_members: bool = False,
+    unnamed: bool = False,
+) -> dict[str, Any]:
+    """What the bytes of the file at path say.
+
+    Args:
+        path: the file; only its name counts.
+        data: its bytes.
+        members: what an object without a checksum must have; None: such an object is refused.
+        optional: what it may have beyond that.
+        any_members: accept an object without a checksum, whatever it has.
+        unnamed: accept a checksum without the file's name too, as older versions wrote it.
+
+    Raises:
+        ValueError: the checksum is wrong, or this is no such object.
+    """
+    plain = data[:1] == b"{"
+    if plain:
+        body = data
+    else:
+        check, _, body = data.rstrip(b"\n").partition(b" ")
+        wanted = [b"%08x" % _check(path, body)]
+        if unnamed:
+            wanted.append(b"%08x" % crc32c(body))
+        if check not in wanted:
+            raise ValueError(f"its checksum is {check[:8]!r}, expected {wanted[0]!r}")
+    try:
+        content = json.loads(body)
+    except RecursionError:
+        raise ValueError("its objects are nested too deep") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"expected an object, found {type(content).__name__}")
+    known = any_members or (members is not None and set(members) <= content.keys() <= {*members, *optional})
+    if plain and not known:
+        raise ValueError(f"it has the members {sorted(content)[:9]} and no checksum")
+    return content
+
+
+def whole(value: Any, low: int = 0, high: int = 2**63 - 1) -> int:
+    """The value, if it is an integer from low to high.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"expected an integer from {low} to {high}, found {str(value)[:40]}")
+    return value
+
+
+def _check(path: str | os.PathLike[str], body: bytes) -> int:
+    return crc32c(body, crc32c(os.path.basename(os.fspath(path)).encode("utf-8", "surrogateescape") + b"\0"))

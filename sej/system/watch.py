@@ -1,0 +1,350 @@
+"""Waiting for a directory to change: inotify where there is one, adaptive polling elsewhere and as the safety net.
+
+On systems other than Linux the library watchdog wakes the polling, see :mod:`sej.system.observing`.
+
+One inotify instance serves the whole process. There is no thread: of the threads that wait, one at a time (the leader)
+reads the descriptor itself, hands events to the others, and passes the lead on when its own wait is over. So an event
+costs one system call and no hand-over in the common case of one reader.
+
+A forked child makes an instance of its own at its first wait: what the parent is told must not be read by the child.
+
+What it promises: a change after :meth:`Watch.wait` returned is not lost: the next ``wait`` returns at once. A wait
+may return early or for nothing; the caller looks for itself. It returns at the latest after ``safety_s``, so a missed
+event (network file systems, a full queue) costs that much and no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from sej.system.observing import Observers
+
+__all__ = ["Watch", "wait_any"]
+
+_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x400, 0x800, 0x4000, 0x8000, 0x20000000
+_INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+_EVENT_WORDS: Final = 4  # watch, mask, cookie, size of the name behind it; names fill whole words
+_READ_BYTES: Final = 4096  # of events at once: what does not fit is read next time
+_OBSERVE: Final = sys.platform != "linux"
+_SAFETY_S: Final = 1.0
+_POLL_FIRST_S: Final = 0.001
+_POLL_MAX_S: Final = 0.05
+
+
+class _Ear:
+    """What is told of changes: the hub knows it instead of its watch, which may be forgotten."""
+
+    __slots__ = ("number", "pending")
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.pending = False
+
+
+class Watch:
+    """Waits for changes in one directory (its entries, not theirs below).
+
+    Example:
+        >>> with Watch("/tmp") as watch:
+        ...     watch.wait(0.0)
+        False
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, safety_s: float = _SAFETY_S) -> None:
+        """Watch a directory; where inotify is not to be had, poll.
+
+        Args:
+            directory: must exist for inotify; a missing one is polled.
+            safety_s: how long one wait lasts at most, in seconds.
+        """
+        self.directory = os.fspath(directory)
+        self._safety_s = safety_s
+        self._closed = self._gone = False
+        self._idle_waits = 0
+        self._ear = ear = _Ear()
+        self._hub = _Hub.current()
+        self._hub.add(ear, self.directory)
+        self._end_observing = self._hub.observe(ear, self.directory) if ear.number is None else None
+
+    def _present(self) -> _Hub:
+        """The hub of this process."""
+        if self._hub.forked and not self._closed:
+            self._hub = _Hub.current()
+            self._hub.add(self._ear, self.directory)
+            self._ear.pending = True  # what came between nobody has told
+        return self._hub
+
+    @property
+    def polling(self) -> bool:
+        """Whether this watch polls, because the system gave it no inotify watch."""
+        return self._ear.number is None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for a change.
+
+        Args:
+            timeout: seconds; None waits until ``safety_s`` is over.
+
+        Returns:
+            True: look again (something changed, the safety net is due, or the watch polls). False: the timeout passed.
+        """
+        hub = self._present() if self._hub.forked else self._hub
+        limit = self._safety_s if timeout is None else min(timeout, self._safety_s)
+        if self._ear.number is None:
+            limit = min(limit, _POLL_FIRST_S * 2 ** min(self._idle_waits, 10), _POLL_MAX_S)
+            self._idle_waits += 1
+        found = bool(hub.wait((self,), limit))
+        if found:
+            self._idle_waits = 0
+        return found or timeout is None or limit < timeout
+
+    def busy(self) -> None:
+        """Tell a polling watch that there was something: it looks often again."""
+        self._idle_waits = 0
+
+    def wake(self) -> None:
+        """Let a wait in another thread return at once."""
+        self._hub.notify(self._ear)
+
+    def close(self) -> None:
+        """Stop watching; a wait in another thread returns."""
+        if not self._gone:
+            self._closed = True
+            if self._end_observing is not None:
+                self._end_observing()
+            self._hub.remove(self._ear)
+            self._gone = True  # last: what an interrupt cut short, a second call finishes
+
+    def __del__(self) -> None:
+        """Stop watching what was forgotten."""
+        if hasattr(self, "_end_observing") and not sys.is_finalizing():
+            self.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching."""
+        self.close()
+
+
+def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Watch]:
+    """Wait for a change in one of many directories.
+
+    Args:
+        watches: at least one.
+        timeout: seconds; None waits until the safety net is due.
+
+    Returns:
+        Those to look at again: where something changed, those that poll, or all where the safety net is due. An empty
+        list: the timeout passed.
+    """
+    for watch in watches:
+        watch._present()
+    polling = [watch for watch in watches if watch.polling]
+    safety = min(watch._safety_s for watch in watches)
+    limit = safety
+    for watch in polling:
+        limit = min(limit, _POLL_FIRST_S * 2 ** min(watch._idle_waits, 10), _POLL_MAX_S)
+        watch._idle_waits += 1
+    if timeout is not None:
+        limit = min(limit, timeout)
+    found = watches[0]._hub.wait(watches, limit)
+    if found:
+        return found
+    if limit == safety:
+        return list(watches)
+    return polling if timeout is None or limit < timeout else []
+
+
+class _Hub:
+    """The process's one inotify instance and who waits on it."""
+
+    _instance: _Hub | None = None
+    _guard = threading.RLock()
+
+    def __init__(self) -> None:
+        self.forked = False
+        """It belongs to the parent of this process."""
+        # The same thread may come again: a signal's handler that wakes or closes, a watch that is collected.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
+        self._leading = False
+        self._followers = 0
+        self._ears: dict[int, tuple[_Ear, ...]] = {}
+        self._observers: Observers | None = None
+        self._bell_out, self._bell_in = os.pipe()
+        self._fd = _inotify_init()
+        os.set_blocking(self._bell_out, False)
+        os.set_blocking(self._bell_in, False)
+        self._poller = select.poll()
+        self._poller.register(self._bell_out, select.POLLIN)
+        if self._fd is not None:
+            self._poller.register(self._fd, select.POLLIN)
+
+    @classmethod
+    def current(cls) -> _Hub:
+        """The instance of this process; a forked child makes its own."""
+        with cls._guard:
+            if cls._instance is None:
+                cls._instance = cls()
+            return cls._instance
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """In the child: another thread of the parent may have held the locks."""
+        hub, cls._instance, cls._guard = cls._instance, None, threading.RLock()
+        if hub is not None:
+            hub.forked = True
+            for fd in (hub._fd, hub._bell_out, hub._bell_in):
+                if fd is not None:
+                    os.close(fd)
+
+    def add(self, ear: _Ear, directory: str) -> None:
+        ear.number = None
+        if self._fd is None:
+            return
+        with self._lock:
+            ear.number = number = _inotify_add(self._fd, directory)
+            if number is not None:
+                self._ears[number] = (*self._ears.get(number, ()), ear)
+
+    def observe(self, ear: _Ear, directory: str) -> Callable[[], None] | None:
+        """Let the library tell of changes; returns what ends that, or None where inotify would do it."""
+        if not _OBSERVE:
+            return None
+        with self._guard:
+            if self._observers is None:
+                from sej.system.observing import Observers
+
+                self._observers = Observers()
+        return self._observers.add(directory, lambda: self.notify(ear))
+
+    def remove(self, ear: _Ear) -> None:
+        if self.forked:
+            return
+        with self._lock:
+            number = ear.number
+            if number is not None and number in self._ears and self._fd is not None:
+                self._ears[number] = tuple(other for other in self._ears[number] if other is not ear)
+                if not self._ears[number]:
+                    del self._ears[number]
+                    _inotify_remove(self._fd, number)
+        self.notify(ear)
+
+    def notify(self, ear: _Ear) -> None:
+        if self.forked:
+            return
+        with self._lock:
+            ear.pending = True
+            self._condition.notify_all()
+        with contextlib.suppress(BlockingIOError):  # a full pipe rings already
+            os.write(self._bell_in, b"!")
+
+    def wait(self, watches: Sequence[Watch], timeout: float) -> list[Watch]:
+        """Those of the watches that changed or were closed, as soon as there is one; none after the timeout."""
+        deadline = time.monotonic() + timeout
+        last = False
+        with self._lock:
+            while not (found := [watch for watch in watches if watch._ear.pending or watch._closed]) and not last:
+                left = max(deadline - time.monotonic(), 0.0)
+                last = left == 0.0
+                if self._leading:
+                    self._follow(left)
+                    continue
+                self._leading = True
+                try:
+                    self._lock.release()  # in here, as an interrupt may come with its return
+                    events = self._read(left)
+                finally:
+                    try:
+                        self._lock.acquire()
+                    finally:  # as an interrupt may come with its return, too
+                        self._leading = False
+                        if self._followers:
+                            self._condition.notify_all()
+                self._hand_out(events)
+            for watch in found:
+                watch._ear.pending = False
+            return found
+
+    def _follow(self, timeout: float) -> None:
+        """Wait for what the leader has to say."""
+        self._followers += 1
+        try:
+            self._condition.wait(timeout)
+        finally:
+            self._followers -= 1
+
+    def _read(self, timeout: float) -> bytes:
+        """As the leader, without the lock: the raw events that come within the timeout."""
+        events = b""
+        # Round up to whole milliseconds: a poll of 0 would spin through the last one.
+        for fd, _ in self._poller.poll(-(-timeout * 1000 // 1)):
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except BlockingIOError:
+                continue
+            if fd == self._fd:
+                events = data
+        return events
+
+    def _hand_out(self, events: bytes) -> None:
+        words = memoryview(events).cast("I")
+        at = 0
+        while at < len(words):
+            number, mask, name_size = words[at], words[at + 1], words[at + 3]
+            at += _EVENT_WORDS + name_size // words.itemsize
+            if mask & _OVERFLOW:
+                for group in list(self._ears.values()):
+                    for ear in group:
+                        ear.pending = True
+            for ear in self._ears.get(number, ()):
+                ear.pending = True
+            if mask & _IGNORED:  # the directory is gone, and the kernel's watch with it
+                for ear in self._ears.pop(number, ()):
+                    ear.number = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Hub.after_fork)
+
+
+def _libc() -> ctypes.CDLL | None:
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    return library if hasattr(library, "inotify_init1") else None
+
+
+_LIBC: Final = _libc()
+
+
+def _inotify_init() -> int | None:
+    if _LIBC is None:
+        return None
+    fd: int = _LIBC.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    return fd if fd >= 0 else None
+
+
+def _inotify_add(fd: int, directory: str) -> int | None:
+    if _LIBC is None:
+        return None
+    number: int = _LIBC.inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
+    return number if number >= 0 else None
+
+
+def _inotify_remove(fd: int, number: int) -> None:
+    if _LIBC is not None:
+        _LIBC.inotify_rm_watch(fd, number)

@@ -1,0 +1,380 @@
+"""``append_once``: batches that are in the journal exactly once, whatever crashes.
+
+The steps, each durable before the next:
+
+1. The rows are staged in ``tmp/``, encoded as they will stand in the journal, with their final timestamps.
+2. An intent is kept in ``txn/NAME.intent``: number, staged file, first offset, count, checksum. From here on the batch
+   will be there: whichever writer comes next rolls it forward before its first append.
+3. The rows are appended and synced.
+4. The batch is put into ``txn/NAME.done`` (the newest :data:`KEPT_BATCHES` of this name), the intent and the staged
+   rows are removed.
+
+Rolling forward compares what stands in the journal from the intent's first offset on with the staged rows: the equal
+prefix is kept, the rest is appended behind the journal's end. Where a foreign writer's messages came between, the
+batch has two spans, and ``done`` says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sej.checks import COUNT
+from sej.codec import encode, measure
+from sej.errors import BatchConflictError, CorruptionError, DecodeError
+from sej.journal.directory import Directory, check_name, containing
+from sej.journal.segment import SegmentReader
+from sej.message import BytesLike, Message
+from sej.system.checksum import crc32c
+from sej.system.disk import read_small, replace_file
+from sej.system.sealed import seal, unseal
+
+if TYPE_CHECKING:
+    from sej.writing.writer import Writer
+
+__all__ = ["KEPT_BATCHES", "Batches"]
+
+KEPT_BATCHES: Final = 256
+"""So many batches of a name are remembered; an older number is refused, not appended again."""
+_TXN_BYTES: Final = 1 << 20
+_CHUNK_MESSAGES: Final = 4096
+_CHUNK_BYTES: Final = 1 << 20
+_UNKNOWN: Final = -1
+"""The digest of a batch that came encoded: its number alone says whether it is the same."""
+
+
+class _Done(NamedTuple):
+    """A batch that is in the journal.
+
+    Attributes:
+        number: the caller's.
+        messages: how many are in it.
+        digest: CRC32C of its keys, values and types: timestamps differ when a caller leaves them to the writer.
+        spans: where it stands: (first offset, count) each; more than one where foreign messages came between.
+    """
+
+    number: int
+    messages: int
+    digest: int
+    spans: list[tuple[int, int]]
+
+    @property
+    def range(self) -> range:
+        return range(self.spans[0][0], self.spans[-1][0] + self.spans[-1][1])
+
+
+class Batches:
+    """The batches of one journal; used by a writer that lets nobody else append meanwhile."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Name the journal; nothing is looked at."""
+        self._directory = directory
+        self._disk = directory.disk
+        self._done: dict[str, list[_Done]] = {}
+
+    def append(
+        self,
+        writer: Writer,
+        name: str,
+        number: int,
+        values: Iterable[BytesLike],
+        keys: Iterable[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        """Append batch number of name, unless it is there."""
+        check_name(name, "a batch name")
+        COUNT("number", number)
+        values = list(values)
+        keys = None if keys is None else list(keys)
+        writer._sync_alone()
+        staged = self._directory.at("tmp", f"{name}.rows")
+        first = writer.offset
+        span = writer._stage(staged, first, values, keys, type, timestamp)
+        digest = self._digest(staged, first) if span else 0
+        found = self._find(name, number, len(span), digest)
+        if found is not None:
+            self._disk.unlink(staged)
+            return found.range
+        if not span:
+            self._close(name, _Done(number, 0, 0, [(first, 0)]))
+            return span
+        intent = {"name": name, "number": number, "first_offset": first, "count": len(span), "digest": digest}
+        intent["crc32c"] = self._crc(staged)
+        return writer._changing(self._carry_out, writer, intent, False).range
+
+    def append_encoded(self, writer: Writer, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
+        """Append batch number of name as it is encoded, unless it is there: then chunks are not looked at."""
+        check_name(name, "a batch name")
+        COUNT("number", number)
+        found = self.find(name, number)
+        if found is not None:
+            return found
+        writer._sync_alone()
+        first = writer.offset
+        staged = self._directory.at("tmp", f"{name}.rows")
+        count, crc = self._stage_encoded(staged, first, chunks)
+        if not count:
+            self._disk.unlink(staged)
+            self._close(name, _Done(number, 0, _UNKNOWN, [(first, 0)]))
+            return range(first, first)
+        intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": _UNKNOWN}
+        intent["crc32c"] = crc
+        return writer._changing(self._carry_out, writer, intent, True).range
+
+    def _carry_out(self, writer: Writer, intent: dict[str, Any], fresh: bool) -> _Done:
+        self._replace(f"{intent['name']}.intent", intent)
+        return self._finish(writer, intent, fresh=fresh)
+
+    def find(self, name: str, number: int) -> range | None:
+        """Where batch number of name is, or None where it is not in the journal.
+
+        Raises:
+            BatchConflictError: the number is new and below the last one, or so old that its record is gone.
+        """
+        found = next((done for done in self._load(name) if done.number == number), None)
+        if found is None:
+            self._find(name, number, 0, _UNKNOWN)
+            return None
+        return found.range
+
+    def last(self, name: str) -> int | None:
+        """The highest batch number of a name that is in the journal."""
+        return max((done.number for done in self._load(name)), default=None)
+
+    def _stage_encoded(self, staged: str, first: int, chunks: Iterable[BytesLike]) -> tuple[int, int]:
+        self._disk.mkdir(os.path.dirname(staged))
+        self._disk.unlink(staged)
+        file = self._disk.open(staged, "new")  # its name is synced: an intent refers to it
+        count = crc = 0
+        try:
+            for chunk in chunks:
+                run = measure(chunk, 0, len(chunk), first + count, max(len(chunk), 1))
+                if run.position != len(chunk):
+                    raise DecodeError("these are no whole messages", position=run.position, offset=first + count)
+                file.write(chunk)
+                crc = crc32c(chunk, crc)
+                count += run.messages
+            file.sync()
+        except BaseException:
+            file.close()
+            self._disk.unlink(staged)
+            raise
+        file.close()
+        return count, crc
+
+    def promise(self, name: str, first: int, chunks: Iterable[BytesLike], cut: dict[str, Any]) -> int:
+        """Steps 1 and 2 alone: the next writer appends the chunks, and keeps no record of them.
+
+        Args:
+            name: of the intent; the names of callers cannot have a ``~`` in them.
+            first: the offset of the first message in chunks.
+            chunks: whole messages each.
+            cut: what is to be cut before, see :mod:`sej.writing.overlap`.
+
+        Returns:
+            How many messages there are.
+        """
+        count, crc = self._stage_encoded(self._directory.at("tmp", f"{name}.rows"), first, chunks)
+        intent = {"name": name, "number": 0, "first_offset": first, "count": count, "digest": _UNKNOWN}
+        self._replace(f"{name}.intent", {**intent, "crc32c": crc, "cut": cut})
+        return count
+
+    def promised_cuts(self) -> Iterable[tuple[str, dict[str, Any]]]:
+        """The name and what is to be cut of each :meth:`promise` that is not kept yet."""
+        if self._disk.status(self._directory.at("txn")) is None:
+            return
+        for entry in self._disk.list(self._directory.at("txn")):
+            if entry.endswith(".intent") and "~" in entry:
+                yield entry.removesuffix(".intent"), self._read(entry)["cut"]
+
+    def take_back(self, name: str) -> None:
+        """Forget a :meth:`promise`."""
+        self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
+        self._disk.unlink(self._directory.at("tmp", f"{name}.rows"))
+
+    def roll_forward(self, writer: Writer) -> None:
+        """Finish what a dead writer had promised."""
+        if self._disk.status(self._directory.at("txn")) is None:
+            return
+        for entry in self._disk.list(self._directory.at("txn")):
+            if entry.endswith(".intent"):
+                intent = self._read(entry)
+                if f"{intent['name']}.intent" != entry:  # a checksum of an older version, which has no name in it
+                    raise CorruptionError(
+                        f"this file is named for another batch than it holds, one of {intent['name']!r}: rename it",
+                        path=self._directory.at("txn", entry),
+                    )
+                self._finish(writer, intent)
+
+    def _finish(self, writer: Writer, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
+        """Steps 3 and 4, from wherever they stopped; fresh: nothing has stopped, the staged rows are what they were."""
+        name, number, first, count = (intent[key] for key in ("name", "number", "first_offset", "count"))
+        staged = self._directory.at("tmp", f"{name}.rows")
+        done = next((done for done in self._load(name) if done.number == number), None)
+        if done is None:
+            if not fresh and (self._disk.status(staged) is None or self._crc(staged) != intent["crc32c"]):
+                raise CorruptionError(
+                    f"the staged rows of batch {number} of {name!r} are missing or changed;"
+                    f" what is in the journal stays: look at {self._directory.at('txn', name)}.intent"
+                    " and remove it to give the batch up",
+                    path=staged,
+                )
+            there = self._equal_prefix(staged, first, count, writer.offset)
+            spans = [(first, there)] if there else []
+            if there < count:
+                rest = self._append_rest(writer, staged, first, there)
+                if spans and rest[0] == first + there:
+                    spans = [(first, count)]
+                else:
+                    spans.append(rest)
+            writer._sync_alone()
+            done = _Done(number, count, intent["digest"], spans)
+        if "cut" not in intent:
+            self._close(name, done)
+        self.take_back(name)
+        return done
+
+    def _append_rest(self, writer: Writer, staged: str, first: int, there: int) -> tuple[int, int]:
+        if not there and writer.offset == first:  # as it was promised: not taken apart
+            return first, self._append_all(writer, staged, first)
+        start = count = 0
+        for messages in self._rows(staged, first):
+            rest = messages[max(there - (messages[0].offset - first), 0) :]
+            if rest:
+                start = writer.offset if not count else start
+                at = range(writer.offset, writer.offset + len(rest))
+                writer._append_encoded(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
+                count += len(rest)
+        return start, count
+
+    def _append_all(self, writer: Writer, staged: str, first: int) -> int:
+        count = 0
+        reader = SegmentReader(self._disk, staged, 0, first, chunk_bytes=_CHUNK_BYTES)
+        try:
+            while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
+                writer._append_encoded(found[0])
+                count += found[1]
+        finally:
+            reader.close()
+        return count
+
+    def _equal_prefix(self, staged: str, first: int, count: int, end: int) -> int:
+        """How many of the staged rows stand in the journal where they were promised.
+
+        Retention takes what was in the journal: rows that are deleted by now were there, unless what follows them is
+        somebody else's.
+        """
+        segments = self._directory.segments()
+        deleted = min(max(segments[0].first_offset - first, 0), count) if segments else 0
+        there = deleted
+        offset = first + deleted
+        stop = min(end, first + count)
+        rows = islice((message for messages in self._rows(staged, first) for message in messages), deleted, None)
+        while offset < stop:
+            at = containing(segments, offset)
+            if at < 0:
+                break
+            reader = SegmentReader(self._disk, segments[at].path, 0, segments[at].first_offset)
+            try:
+                while offset < stop and (found := reader.read(_CHUNK_MESSAGES)):
+                    for message in found:
+                        if message.offset == offset < stop:
+                            if message != next(rows):
+                                return there if there > deleted else 0
+                            offset += 1
+                            there += 1
+            finally:
+                reader.close()
+            if at + 1 >= len(segments) or segments[at + 1].first_offset != offset:
+                break
+        return there
+
+    def _rows(self, staged: str, first: int) -> Iterable[list[Message]]:
+        reader = SegmentReader(self._disk, staged, 0, first)
+        try:
+            while messages := reader.read(_CHUNK_MESSAGES):
+                yield messages
+        finally:
+            reader.close()
+
+    def _digest(self, staged: str, first: int) -> int:
+        crc = 0
+        for messages in self._rows(staged, first):
+            for message in messages:
+                sizes = len(message.key).to_bytes(1, "big") + len(message.value).to_bytes(4, "big")
+                crc = crc32c(message.value, crc32c(message.key, crc32c(sizes + bytes([message.type]), crc)))
+        return crc
+
+    def _crc(self, path: str) -> int:
+        file = self._disk.open(path, "read")
+        try:
+            crc = position = 0
+            while data := file.read(1 << 20, position):
+                crc = crc32c(data, crc)
+                position += len(data)
+            return crc
+        finally:
+            file.close()
+
+    # --- what is kept in txn/
+
+    def _find(self, name: str, number: int, count: int, digest: int) -> _Done | None:
+        known = self._load(name)
+        for done in known:
+            if done.number == number:
+                if done.digest != _UNKNOWN and (done.messages, done.digest) != (count, digest):
+                    raise BatchConflictError(
+                        f"batch {number} of {name!r} is in the journal with {done.messages} messages, and not the same"
+                        f" as this one of {count}: a new batch needs a new number",
+                        path=self._directory.path,
+                        offset=done.spans[0][0],
+                    )
+                return done
+        if known and number < known[-1].number:
+            what = (
+                f"it is not among the newest {KEPT_BATCHES}, and whether it is in the journal is not known any more"
+                if len(known) >= KEPT_BATCHES and number < known[0].number
+                else f"it is not in the journal; a new batch needs a number above {known[-1].number}"
+            )
+            raise BatchConflictError(
+                f"batch {number} of {name!r} comes behind batch {known[-1].number}, and numbers rise: {what}",
+                path=self._directory.path,
+            )
+        return None
+
+    def _load(self, name: str) -> list[_Done]:
+        if name not in self._done:
+            entry = f"{name}.done"
+            there = self._disk.status(self._directory.at("txn", entry))
+            rows = [] if there is None else self._read(entry)["batches"]
+            self._done[name] = [
+                _Done(number, count, digest, [(first, size) for first, size in spans])
+                for number, count, digest, spans in rows
+            ]
+        return self._done[name]
+
+    def _close(self, name: str, done: _Done) -> None:
+        known = [batch for batch in self._load(name) if batch.number != done.number]
+        known = [*known, done][-KEPT_BATCHES:]
+        self._done.pop(name, None)  # whatever comes between the two, the file is read again
+        self._replace(f"{name}.done", {"batches": known})
+        self._done[name] = known
+
+    def _replace(self, entry: str, content: dict[str, Any]) -> None:
+        for directory in ("txn", "tmp"):
+            self._disk.mkdir(self._directory.at(directory))
+        data = seal(entry, content)
+        replace_file(self._disk, self._directory.at("tmp", entry), self._directory.at("txn", entry), data)
+
+    def _read(self, entry: str) -> dict[str, Any]:
+        path = self._directory.at("txn", entry)
+        data = read_small(self._disk, path, _TXN_BYTES)
+        try:
+            return unseal(path, data, unnamed=True)
+        except ValueError as error:
+            raise CorruptionError(
+                f"no batches can be read from this file ({error}): move it away to go on without it", path=path
+            ) from error

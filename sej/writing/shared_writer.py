@@ -1,0 +1,459 @@
+"""A writer that many processes have at once: each holds the journal's lock for one append or one batch.
+
+The machine under it, :mod:`sej.writing.shared_end`, finds out at each turn what the others did meanwhile.
+
+A signal's handler may raise between any two bytecodes, and may use this writer in the middle of a call of its own
+thread. Two rules keep that simple:
+
+- Every call that appends runs inside :meth:`SharedWriter.turn`, a plain function. Its ``with`` statement releases the
+  mutex in C, and the only calls of its ``finally`` are a store and the unlocking of the file, also in C: no handler
+  comes before them. So both locks are free when a turn is over, whatever ended it.
+- ``_sure`` is True only while what :class:`SharedEnd` says of the end is what the files say, and nothing is being
+  written. It is False from before the first change until after the last one, so an exception leaves it False by
+  itself. A turn that finds it False searches for the end again; a handler that finds it False is refused, or that the
+  lock is not held yet or not any more.
+
+Whether a call is a handler's is asked of the mutex, not of a flag: a thread that finds the mutex its own is inside.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NoReturn, Self, TypedDict, TypeVar, get_args
+
+from sej.checks import one_of, refuse_pickling, require_columns
+from sej.codec import Buffer, encode
+from sej.errors import ClosedError, LockedError, LockLostError, WriterFailedError
+from sej.journal.directory import Directory
+from sej.journal.retention import Retention
+from sej.message import BytesLike
+from sej.system.disk import OS, Disk, full_disk_advice
+from sej.system.group_commit import Syncer, is_failure, is_mine
+from sej.writing.opening import prepare
+from sej.writing.shared_end import SharedEnd
+from sej.writing.writer import check_options
+
+__all__ = ["SharedDurability", "SharedOptions", "SharedWriter", "check_shared_options"]
+
+SharedDurability = Literal["os", "interval", "disk"]
+_T = TypeVar("_T")
+
+
+_DURABILITY: Final = one_of(
+    get_args(SharedDurability), ": what many processes append to cannot wait in the buffer of one"
+)
+
+
+class SharedOptions(TypedDict, total=False):
+    """The options of a :class:`SharedWriter`, for whoever hands them on."""
+
+    segment_bytes: int
+    durability: SharedDurability
+    sync_interval_s: float
+    retention: Retention | None
+    lock_timeout: float | None
+    allow_network_fs: bool
+
+
+def check_shared_options(**options: Any) -> None:
+    """Check options of a :class:`SharedWriter`, for whatever hands them on.
+
+    Raises:
+        TypeError: an option has another type, or a writer has no such option.
+        ValueError: an option is out of its range; ``"buffer"`` is, as what many append to cannot wait in one of them.
+    """
+    check_options(**options)
+    _DURABILITY("durability", options.get("durability", "os"))
+
+
+class SharedWriter:
+    """Appends to a journal beside other shared writers, and when no exclusive writer has it.
+
+    Safe to use from many threads. A call that needs the journal raises :class:`~sej.LockedError` where an exclusive
+    writer has it for longer than lock_timeout, :class:`~sej.WriterFailedError` where a write or sync failed, now or
+    before, and :class:`~sej.ClosedError` after :meth:`close` and in a forked child. Beside an original that unlinks the
+    lock file during a call it raises :class:`~sej.LockLostError`: the message may be there, and the next call works.
+
+    Attributes:
+        path: the SEJ directory.
+        durability: as named on opening.
+        interval_s: how often it syncs in the background, in seconds; None: only when it is to.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp()
+        >>> with SharedWriter(path) as one, SharedWriter(path) as other:
+        ...     one.append(b"a"), other.append(b"b"), one.append_many([b"c", b"d"])
+        (0, 1, range(2, 4))
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        segment_bytes: int = 1 << 30,
+        durability: SharedDurability = "os",
+        sync_interval_s: float = 1.0,
+        retention: Retention | None = None,
+        lock_timeout: float | None = 10.0,
+        allow_network_fs: bool = False,
+        disk: Disk = OS,
+    ) -> None:
+        """Open a journal for appending; made if missing.
+
+        Args:
+            path: the SEJ directory.
+            segment_bytes: a segment is ended by the message that makes it this long.
+            durability: as of :class:`sej.Writer`; ``"buffer"`` is none, because nothing may wait in one process while
+                others append.
+            sync_interval_s: seconds, for ``"interval"``.
+            retention: applied whenever this writer ends a segment.
+            lock_timeout: seconds to wait while an exclusive writer has the journal; None waits for ever.
+            allow_network_fs: open on a network file system all the same.
+            disk: the seam.
+
+        Raises:
+            CorruptionError: the last segment is damaged in a way that is no torn tail.
+            NotAJournalError: the path is a file, or a directory that holds something else.
+            TypeError: an argument has another type.
+            ValueError: an argument is out of its range, or the path is empty.
+        """
+        check_shared_options(
+            segment_bytes=segment_bytes,
+            durability=durability,
+            sync_interval_s=sync_interval_s,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            allow_network_fs=allow_network_fs,
+            disk=disk,
+        )
+        self._directory = Directory(path, disk)
+        self.path = self._directory.path
+        self.durability: SharedDurability = durability
+        self.interval_s = sync_interval_s if durability == "interval" else None
+        self._pid = os.getpid()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._mutex = threading.RLock()
+        self._closing = threading.RLock()
+        self._sure = self._held = self._close_later = False
+        prepare(self._directory, allow_network_fs=allow_network_fs)
+        self._end = SharedEnd(
+            self._directory,
+            segment_bytes=segment_bytes,
+            retention=retention,
+            lock_timeout=lock_timeout,
+            sealed=lambda offset: self._syncer.advance(offset),
+        )
+        self._syncer = Syncer(
+            self._sync_some,
+            self._fail,
+            lambda: self._end.offset,
+            0,
+            interval_s=self.interval_s,
+        )
+        _alive.add(self)
+
+    # --- appending
+
+    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
+        """Append one message; as :meth:`sej.Writer.append`.
+
+        Raises:
+            LockedError: an exclusive writer has the journal, for longer than lock_timeout.
+        """
+        offset = self.turn(self._append, value, key, type, timestamp)
+        if self.durability == "disk":
+            self.settle(offset + 1)
+        return offset
+
+    def _append(self, value: BytesLike, key: BytesLike, type: int, timestamp: int | None) -> int:
+        offset = self._reserve()
+        try:
+            data = encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value)
+        except BaseException:
+            self._sure = True  # nothing was changed
+            raise
+        self.append_encoded(data, 1)
+        return offset
+
+    def append_many(
+        self,
+        values: Iterable[BytesLike],
+        keys: Iterable[BytesLike] | None = None,
+        type: int | Sequence[int] = 0,
+        timestamp: int | Sequence[int] | None = None,
+    ) -> range:
+        """Append many messages with consecutive offsets; as :meth:`sej.Writer.append_many`."""
+        require_columns(values, keys, type, timestamp)
+        values = list(values)  # what makes them must not run under the lock
+        keys = None if keys is None else list(keys)
+        span = self.turn(self._append_many, values, keys, type, timestamp)
+        if self.durability == "disk":
+            self.settle(span.stop if span else 0)
+        return span
+
+    def _append_many(
+        self,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        data, span = self.encode_many(values, keys, type, timestamp)
+        if span:
+            self.append_encoded(data, len(span))
+        return span
+
+    def turn(self, act: Callable[..., _T], *arguments: object) -> _T:
+        """Call something while the journal's lock is held and the end is known; it may append many times.
+
+        A turn within a turn is a part of it. What was appended is durable only after :meth:`settle`.
+        """
+        inside = is_mine(self._mutex)
+        try:
+            with self._mutex:
+                if inside:
+                    if not (self._held and self._sure):
+                        raise self._inside()
+                    return act(*arguments)
+                self._require_open()
+                try:
+                    if not self._sure:
+                        self._end.doubt()
+                    self._sure = False
+                    self._end.enter()
+                    self._look()
+                    self._held = True
+                    return act(*arguments)
+                finally:
+                    self._held = False
+                    self._end.leave()
+        finally:
+            if self._close_later and not inside:
+                self.close()
+
+    def encode_many(
+        self,
+        values: Iterable[BytesLike],
+        keys: Iterable[BytesLike] | None = None,
+        type: int | Sequence[int] = 0,
+        timestamp: int | Sequence[int] | None = None,
+    ) -> tuple[bytes, range]:
+        """Messages as they will stand in the journal if they are appended next in this turn, and their offsets.
+
+        Takes what :meth:`append_many` takes. Until :meth:`append_encoded` nothing else can be appended in this turn.
+        """
+        buffer = Buffer(self._reserve(), lambda: None, threading.Lock())
+        buffer.limit = buffer.batch_limit = 2**62
+        try:
+            span = buffer.append_many(values, keys, type, timestamp)
+            with buffer.pending() as view:
+                data = bytes(view)
+            self._sure = not span
+        except BaseException:
+            self._sure = True  # nothing was changed
+            raise
+        return data, span
+
+    def append_encoded(self, data: bytes, count: int) -> None:
+        """Append what :meth:`encode_many` made, data of count messages, within the same turn."""
+        assert is_mine(self._mutex)
+        try:
+            self._end.write(data, count)
+        except BaseException as error:
+            if isinstance(error, LockLostError):
+                self._end.doubt()  # it is no failure: the next turn takes the new lock and looks how far this came
+            elif isinstance(error, Exception) and is_failure(error):
+                self._fail(error)
+                if isinstance(error, OSError):
+                    raise self._failed(error) from error
+            raise
+        self._sure = True
+
+    # --- durability
+
+    def sync(self) -> None:
+        """Force everything that this writer appended to the disk."""
+        self._require_open()
+        self.settle(self._end.offset)
+
+    def settle(self, offset: int) -> None:
+        """Return once every message below offset that this writer appended is durable."""
+        inside = is_mine(self._mutex)
+        try:
+            if not inside:
+                self._syncer.commit(offset)
+            elif self._held and self._sure:  # within a turn: another thread's sync may be waiting for its end
+                self._sync_alone()
+            else:
+                raise self._inside()
+        finally:
+            if self._close_later and not inside:
+                self.close()
+
+    def _inside(self) -> LockedError:
+        return LockedError(
+            "this thread is in the middle of an append: in a signal's handler only close() will do then",
+            path=self.path,
+        )
+
+    @property
+    def offset(self) -> int:
+        """What the next message gets, within a turn; else what that was at the last turn."""
+        return self._end.offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every message below survives power loss."""
+        return self._syncer.durable_offset
+
+    def close(self) -> None:
+        """Sync what was appended and close; a second time does nothing, or finishes what an exception interrupted.
+
+        In a signal's handler that came in the middle of a call of this writer: when that is at its end, without the
+        mutex, which the background thread and others may be waiting for.
+
+        Raises:
+            WriterFailedError: the last sync failed, or one in the background that no call has told of.
+        """
+        if os.getpid() != self._pid or is_mine(self._closing):
+            return
+        if is_mine(self._mutex):
+            self._close_later = True
+            return
+        with self._closing:  # of many who close at once one does, and the others return when it is done
+            try:
+                with self._mutex:
+                    if not self._closed and self._failure is None:
+                        self._sync_alone()
+                    self._closed = True  # nothing comes in between the last sync and this
+            finally:
+                if self._closed or self._failure is not None:
+                    self._release()
+        if self._failure is not None and self._syncer.untold:
+            self._syncer.untold = False
+            raise self._failed(self._failure) from self._failure
+
+    def _release(self) -> None:
+        """Close the files; what an interrupt cut short, the next close() finishes."""
+        with self._mutex:
+            self._closed, self._close_later = True, False
+            self._end.close()
+        self._syncer.close()
+        _alive.discard(self)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; the error of the block is not replaced by that of a sync in the background."""
+        self._syncer.untold = self._syncer.untold and kind is None
+        try:
+            self.close()
+        except BaseException:
+            self.close()  # what a signal's handler interrupted: nobody else comes to finish it
+            raise
+
+    def __repr__(self) -> str:
+        """Path."""
+        return f"<sej.SharedWriter {self.path!r}>"
+
+    # --- a turn: everything from here on runs with the mutex held
+
+    def _look(self) -> None:
+        """Find the end, with the journal's lock."""
+        try:
+            self._end.look()
+        except OSError as error:
+            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+                self._fail(error)  # a sync, maybe: it is not tried again
+            raise
+        self._sure = True
+
+    def _reserve(self) -> int:
+        """What the next message gets; whoever asks writes it next."""
+        if not self._sure:  # a handler's append in this turn was interrupted
+            self._end.doubt()
+            self._look()
+        self._sure = False
+        return self._end.offset
+
+    def _sync_some(self) -> int:
+        with self._mutex:
+            if self._closed:
+                self._refuse()
+            end = self._end
+            file, first_offset, position, offset = end.file, end.first_offset, end.position, end.offset
+        if file is not None:
+            self._end.sync(file, first_offset, position, offset)
+        return offset
+
+    def _sync_alone(self) -> None:
+        if self._end.file is None or self._syncer.durable_offset >= self._end.offset:
+            return
+        try:
+            self._end.sync(self._end.file, self._end.first_offset, self._end.position, self._end.offset)
+        except OSError as error:
+            if not is_failure(error):
+                raise
+            self._fail(error)
+            raise self._failed(error) from error
+        self._syncer.advance(self._end.offset)
+
+    # --- failing
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None and not self._closed:
+            self._failure = error
+            self._syncer.fail(error)
+
+    def _failed(self, error: BaseException) -> WriterFailedError:
+        return WriterFailedError(
+            f"a write or sync failed: {error}; this writer is closed for good: mend the cause and open it again"
+            f"{full_disk_advice(self._directory.disk, self.path, error)}",
+            path=self.path,
+            position=self._end.position,
+            offset=self._end.offset,
+        )
+
+    def _require_open(self) -> None:
+        if self._closed or self._close_later or self._failure is not None or os.getpid() != self._pid:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        if os.getpid() != self._pid:
+            raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path)
+        if self._failure is not None:
+            self._syncer.untold = False
+            if isinstance(self._failure, LockLostError):
+                raise self._failure
+            raise self._failed(self._failure) from self._failure
+        raise ClosedError("the writer is closed", path=self.path)
+
+    def _after_fork(self) -> None:
+        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
+        self._closed = True
+        self._end.close()
+
+
+_alive: weakref.WeakSet[SharedWriter] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for writer in list(_alive):
+        writer._after_fork()
+    _alive.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
