@@ -28,6 +28,8 @@ from sej.system.disk import Disk, File, Mode, Status
 __all__ = ["Crash", "CrashDisk", "Fault", "FaultyDisk", "LostName"]
 
 _STATES_MAX = 4000
+_SAMPLE = _STATES_MAX if "SEJ_TORTURE_S" in os.environ else 24
+"""How many states of one step are looked at; `make torture` looks at all."""
 _ALONE_MAX = 4
 SECTOR = 512
 
@@ -273,12 +275,15 @@ class CrashDisk:
         return len(self.trace)
 
     def crash_states(self, *, since: int = 0) -> Iterator[Crash]:
-        """Every disk that a crash at any moment from a step of the trace on may leave, without repeats."""
+        """Disks that a crash at any moment from a step of the trace on may leave, without repeats.
+
+        Every step is covered, and of what a crash at one step may leave an even sample; under torture all of it.
+        """
         seen: set[object] = set()
         replay = CrashDisk()
         marks: list[Any] = []
         for step, (what, arguments) in enumerate([*self.trace, ("end", ())]):
-            for state in replay._states() if step >= since else ():
+            for state in replay._states(_SAMPLE) if step >= since else ():
                 key = (tuple(sorted(state.files().items())), len(marks))
                 if key not in seen:
                     seen.add(key)
@@ -333,14 +338,15 @@ class CrashDisk:
         links = sum(number in entries.seen.values() for entries in self.dirs.values())
         return Status(len(node.seen), 1, number, node.mtime, links, False)
 
-    def _states(self) -> Iterator[CrashDisk]:
+    def _states(self, at_most: int = _STATES_MAX) -> Iterator[CrashDisk]:
         """The disks that a crash now may leave; first the one that keeps everything, last the one that keeps least."""
         changed = [name for name, entries in self.dirs.items() if entries.changes]
         name_choices = [self.dirs[name].prefixes()[::-1] for name in changed]
         dirty = [number for number, node in self.nodes.items() if node.writes]
         data_choices = [self.nodes[number].contents() for number in dirty]
         pairs = itertools.product(itertools.product(*name_choices), _combined(data_choices))
-        for names, data in itertools.islice(pairs, _STATES_MAX):
+        found = list(itertools.islice(pairs, _STATES_MAX))
+        for names, data in found if len(found) <= at_most else found[:: -(-len(found) // at_most)]:
             yield self._after(dict(zip(changed, names, strict=True)), dict(zip(dirty, data, strict=True)))
         yield self._least()
 

@@ -1,6 +1,5 @@
 """A process dies with a dead letter written and not synced; another one finds the letter, and power is lost."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -66,7 +65,7 @@ def test_a_consumer_does_not_pass_a_message_whose_letter_may_be_lost() -> None:
     since = len(disk.trace)
     consumer(disk).run(handle)
     assert letters(disk) == [b"bad"]
-    for crash in itertools.islice(disk.crash_states(since=since), 500):
+    for crash in disk.crash_states(since=since):
         consumer(crash.disk).run(handle)
         assert letters(crash.disk) == [b"bad"], crash.step
 
@@ -91,7 +90,7 @@ def test_a_queue_does_not_give_up_an_item_whose_letter_may_be_lost(back: bool) -
     kill(q)
     clock.move(1)
     clock.reboot()
-    for crash in itertools.islice(disk.crash_states(since=since), 3000):
+    for crash in disk.crash_states(since=since):
         with opened(JOURNAL, clock, crash.disk, dead_letter=DEAD) as q:
             clock.move(100)
             q.put(b"a new one")

@@ -223,7 +223,7 @@ def replayed(disk: CrashDisk) -> list[CrashDisk]:
 
     def record(what: str, *arguments: Any) -> None:
         original(what, *arguments)
-        found.extend(disk._states())
+        found.extend(disk._states(24))
 
     disk._do = record  # type: ignore[method-assign]
     w = sej.Writer(ROOT, disk=disk)

@@ -85,7 +85,7 @@ def test_power_loss_leaves_no_delayed_item_early_and_no_keyed_one_twice() -> Non
 
 
 def crashes(disk: CrashDisk) -> Iterator[Crash]:
-    return itertools.islice(disk.crash_states(), 1500)
+    return disk.crash_states()
 
 
 def test_power_loss_under_os_loses_no_new_message() -> None:
@@ -168,7 +168,7 @@ def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
     clock.move(1)
     clock.reboot()
     count = 0
-    for crash in itertools.islice(disk.crash_states(since=since), 1500):
+    for crash in disk.crash_states(since=since):
         count += 1
         buried = set(crash.marks)
         with opened(PATH, clock, crash.disk) as q:
@@ -202,7 +202,7 @@ def test_dead_letters_come_back_once_whatever_happens_meanwhile(days: int) -> No
     clock.move(1)
     clock.reboot(set_by_s=days * 86400)
     count = 0
-    for crash in itertools.islice(disk.crash_states(since=since), 3000):
+    for crash in disk.crash_states(since=since):
         count += 1
         with opened(PATH, clock, crash.disk) as q:
             clock.move(100)
