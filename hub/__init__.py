@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sej.imports import lazily as _lazily
+
 if TYPE_CHECKING:
     from hub.errors import (
         AccessError,
@@ -24,19 +26,18 @@ if TYPE_CHECKING:
     from hub.overview import JournalStats, stats
     from hub.retention import clean
     from hub.store import Store
-
-_HOME = {
-    "hub.errors": (
-        "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "QuotaError", "SourceError",
-        "UnavailableError",
-    ),
-    "hub.merge": ("Merge",),
-    "hub.naming": ("Source",),
-    "hub.retention": ("clean",),
-    "hub.overview": ("JournalStats", "stats"),
-    "hub.store": ("Store",),
-}  # fmt: skip
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+else:
+    __getattr__, __dir__ = _lazily(__name__, {
+        "hub.errors": (
+            "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "QuotaError", "SourceError",
+            "UnavailableError",
+        ),
+        "hub.merge": ("Merge",),
+        "hub.naming": ("Source",),
+        "hub.retention": ("clean",),
+        "hub.overview": ("JournalStats", "stats"),
+        "hub.store": ("Store",),
+    })  # fmt: skip
 
 __all__ = [
     "AccessError",
@@ -54,19 +55,3 @@ __all__ = [
     "clean",
     "stats",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Fetch a public name from its module at its first use."""
-    import importlib
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'hub' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(__all__)

@@ -9,37 +9,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipeline.needs import spark_needed as _spark_needed
+from sej.imports import lazily as _lazily
+
 if TYPE_CHECKING:
     from pipeline.counting import count
     from pipeline.lag import Behind, Lag
     from pipeline.options import OptionError
     from pipeline.sessions import register, session, spark_conf
+else:
+    _fetch, __dir__ = _lazily(__name__, {
+        "pipeline.counting": ("count",),
+        "pipeline.lag": ("Behind", "Lag"),
+        "pipeline.options": ("OptionError",),
+        "pipeline.sessions": ("register", "session", "spark_conf"),
+    })  # fmt: skip
 
-_HOME = {
-    "pipeline.counting": ("count",),
-    "pipeline.lag": ("Behind", "Lag"),
-    "pipeline.options": ("OptionError",),
-    "pipeline.sessions": ("register", "session", "spark_conf"),
-}
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+    def __getattr__(name):
+        with _spark_needed():
+            return _fetch(name)
+
 
 __all__ = ["Behind", "Lag", "OptionError", "count", "register", "session", "spark_conf"]
-
-
-def __getattr__(name: str) -> object:
-    """Fetch a public name from its module at its first use."""
-    import importlib
-
-    from pipeline.needs import spark_needed
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
-    with spark_needed():
-        value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(__all__)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sej.imports import lazily as _lazily
+
 if TYPE_CHECKING:
     from sej.errors import (
         BadOffsetFileError,
@@ -51,34 +53,32 @@ if TYPE_CHECKING:
     from sej.reading.scanner import Scanner
     from sej.writing.shared_writer import SharedWriter
     from sej.writing.writer import Writer
-
-_HOME = {
-    "sej.queue.backends": ("open_queue",),
-    "sej.reading.consumer": ("Consumer",),
-    "sej.reading.dead_letters": ("DeadLetter", "dead_letters"),
-    "sej.errors": (
-        "BadOffsetFileError", "BatchConflictError", "ClosedError", "CorruptionError", "DecodeError",
-        "FileTypeError", "InvalidMessageError", "InvalidNameError", "JournalNotFoundError", "LeaseLostError",
-        "LockLostError", "LockedError", "NetworkFileSystemError", "NotAJournalError", "OffsetBeyondEndError",
-        "OffsetGapError", "OffsetTooSmallError", "QueueFullError", "QueueNotFoundError", "RetriesExhaustedError",
-        "SejError",
-        "TruncatedError", "UnsupportedError", "WriterFailedError",
-    ),
-    "sej.journal.gaps": ("Gap",),
-    "sej.journal.view": ("Journal",),
-    "sej.journal.retention": ("Retention",),
-    "sej.message": ("FIRST", "LAST", "NO_TIMESTAMP", "Message"),
-    "sej.reading.offset": ("Offset", "read_offset"),
-    "sej.queue.adapter": ("AsyncQueue", "QueueAdapter"),
-    "sej.journal.recovery": ("Recovery",),
-    "sej.journal.repair": ("Repair",),
-    "sej.reading.scanner": ("Scanner",),
-    "sej.writing.shared_writer": ("SharedWriter",),
-    "sej.journal.verify": ("Problem",),
-    "sej.queue.interface": ("Item", "Stats", "WorkQueue"),
-    "sej.writing.writer": ("Writer",),
-}  # fmt: skip
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+else:
+    __getattr__, __dir__ = _lazily(__name__, {
+        "sej.queue.backends": ("open_queue",),
+        "sej.reading.consumer": ("Consumer",),
+        "sej.reading.dead_letters": ("DeadLetter", "dead_letters"),
+        "sej.errors": (
+            "BadOffsetFileError", "BatchConflictError", "ClosedError", "CorruptionError", "DecodeError",
+            "FileTypeError", "InvalidMessageError", "InvalidNameError", "JournalNotFoundError", "LeaseLostError",
+            "LockLostError", "LockedError", "NetworkFileSystemError", "NotAJournalError", "OffsetBeyondEndError",
+            "OffsetGapError", "OffsetTooSmallError", "QueueFullError", "QueueNotFoundError", "RetriesExhaustedError",
+            "SejError", "TruncatedError", "UnsupportedError", "WriterFailedError",
+        ),
+        "sej.journal.gaps": ("Gap",),
+        "sej.journal.view": ("Journal",),
+        "sej.journal.retention": ("Retention",),
+        "sej.message": ("FIRST", "LAST", "NO_TIMESTAMP", "Message"),
+        "sej.reading.offset": ("Offset", "read_offset"),
+        "sej.queue.adapter": ("AsyncQueue", "QueueAdapter"),
+        "sej.journal.recovery": ("Recovery",),
+        "sej.journal.repair": ("Repair",),
+        "sej.reading.scanner": ("Scanner",),
+        "sej.writing.shared_writer": ("SharedWriter",),
+        "sej.journal.verify": ("Problem",),
+        "sej.queue.interface": ("Item", "Stats", "WorkQueue"),
+        "sej.writing.writer": ("Writer",),
+    })  # fmt: skip
 
 __all__ = [
     "FIRST",
@@ -130,19 +130,3 @@ __all__ = [
     "open_queue",
     "read_offset",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Fetch a public name from its module at its first use."""
-    import importlib
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'sej' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(__all__)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sej.imports import lazily as _lazily
+
 if TYPE_CHECKING:
     from shard.checking import Problem, check
     from shard.errors import ShardsBrokenError, ShardsFailedError, ShardsLockedError
@@ -20,21 +22,23 @@ if TYPE_CHECKING:
     from shard.watching import TreeWatch, watch
     from shard.worker import Worker
     from shard.writer import Writer
-
-_HOME = {
-    "shard.checking": ("Problem", "check"),
-    "shard.errors": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
-    "shard.lagging": ("Lag", "lag"),
-    "shard.names": ("Path",),
-    "shard.resharding": ("Resharded", "reshard"),
-    "shard.routing": ("index_of",),
-    "shard.scanner": ("Scanner",),
-    "shard.trees": ("Found", "Tree", "find"),
-    "shard.watching": ("TreeWatch", "watch"),
-    "shard.worker": ("Worker",),
-    "shard.writer": ("Writer",),
-}
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+else:
+    __getattr__, __dir__ = _lazily(
+        __name__,
+        {
+            "shard.checking": ("Problem", "check"),
+            "shard.errors": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
+            "shard.lagging": ("Lag", "lag"),
+            "shard.names": ("Path",),
+            "shard.resharding": ("Resharded", "reshard"),
+            "shard.routing": ("index_of",),
+            "shard.scanner": ("Scanner",),
+            "shard.trees": ("Found", "Tree", "find"),
+            "shard.watching": ("TreeWatch", "watch"),
+            "shard.worker": ("Worker",),
+            "shard.writer": ("Writer",),
+        },
+    )
 
 __all__ = [
     "Found",
@@ -57,19 +61,3 @@ __all__ = [
     "reshard",
     "watch",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Fetch a public name from its module at its first use."""
-    import importlib
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'shard' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return sorted(__all__)
