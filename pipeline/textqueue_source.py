@@ -36,9 +36,9 @@ from sej.system.disk import OS, read_small, replace_file
 from sej.system.locks import Lock
 from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
-from textqueue.beside import home
-from textqueue.files import is_special
-from textqueue.parser import render
+from textqueue.format.parser import render
+from textqueue.ledger.sidecar import home
+from textqueue.reading.files import is_special
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,7 +1,8 @@
 """TextQueue: message queues in plain text files that people edit while programs work on them."""
 
-from textqueue.checker import Problem, check
-from textqueue.claims import Claim
+from textqueue.claims.claim import Claim
+from textqueue.editing.message import Message
+from textqueue.editing.reconcile import Conflict
 from textqueue.errors import (
     FileInUseError,
     InvalidTextError,
@@ -10,11 +11,10 @@ from textqueue.errors import (
     TextQueueError,
     VariableTooLongError,
 )
-from textqueue.grammar import MessageStatus
-from textqueue.message import Message
+from textqueue.format.grammar import MessageStatus
 from textqueue.published import warn_if_installed as _warn_if_installed
 from textqueue.queue import TextQueue
-from textqueue.reconcile import Conflict
+from textqueue.reading.checker import Problem, check
 
 QueueItem = Message
 """The published package's name for a message."""

@@ -16,9 +16,9 @@ from sej.checks import SECONDS, optional, options_of, refuse_unknown
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
 from sej.system.disk import OS
-from textqueue.claims import Claim
+from textqueue.claims.claim import Claim
 from textqueue.errors import InvalidTextError
-from textqueue.grammar import RETRIES, MessageStatus
+from textqueue.format.grammar import RETRIES, MessageStatus
 from textqueue.queue import TextQueue
 
 __all__ = ["TextWorkQueue", "open_backend"]

@@ -20,11 +20,11 @@ from typing import Final, Protocol
 import click
 
 from sej.system.locks import host_name, process_start
-from textqueue.checker import check as check_file
-from textqueue.drain import OnceWriter
-from textqueue.grammar import RETRIES, MessageStatus
-from textqueue.message import Message
+from textqueue.claims.drain import OnceWriter
+from textqueue.editing.message import Message
+from textqueue.format.grammar import RETRIES, MessageStatus
 from textqueue.queue import TextQueue
+from textqueue.reading.checker import check as check_file
 
 __all__ = [
     "JournalsLike",

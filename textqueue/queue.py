@@ -17,19 +17,19 @@ from typing import Final, Self
 from sej.checks import DISK, ITERABLE, PATH, TEXT, a, optional, refuse_pickling, require
 from sej.errors import ClosedError
 from sej.system.disk import OS, Disk
-from textqueue.appending import New, append
-from textqueue.archive import archive, refuse
-from textqueue.claims import Claim, Claiming
-from textqueue.cursor import Cursor, walk
-from textqueue.drain import OnceWriter, drain
+from textqueue.claims.claim import Claim, Claiming
+from textqueue.claims.drain import OnceWriter, drain
+from textqueue.editing.append import New, append
+from textqueue.editing.archive import archive, refuse
+from textqueue.editing.message import Message, marking
+from textqueue.editing.reconcile import Conflict, OnRevert
+from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError
-from textqueue.files import files_of
-from textqueue.follow import follow
-from textqueue.grammar import CONTROL_OF, MessageStatus
-from textqueue.inputs import Inputs
-from textqueue.message import Message, marking
-from textqueue.reconcile import Conflict, OnRevert
-from textqueue.source import Source
+from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.reading.cursor import Cursor, walk
+from textqueue.reading.files import files_of
+from textqueue.reading.follow import follow
+from textqueue.reading.inputs import Inputs
 
 __all__ = ["TextQueue"]
 

@@ -45,7 +45,7 @@ from tests.crash.sidecars import (
     limited,
     put,
 )
-from textqueue.intent import read_intent
+from textqueue.ledger.intent import read_intent
 
 SAMPLE = 20
 QUICK = 100

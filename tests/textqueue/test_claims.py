@@ -15,8 +15,8 @@ from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import host_name, process_start
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue, check
-from textqueue.mutex import is_alive, is_own, mutex_of, owner_text
-from textqueue.reader import Window, read_window
+from textqueue.format.mutex import is_alive, is_own, mutex_of, owner_text
+from textqueue.format.windows import Window, read_window
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_the_next_claim_does_not_walk_over_the_done_ones(path: Path, monkeypatch
 
     with TextQueue(path) as q:
         assert q.take() is not None
-        monkeypatch.setattr("textqueue.claims.read_window", counting)
+        monkeypatch.setattr("textqueue.claims.claim.read_window", counting)
         for _ in range(10):
             claim = q.take()
             assert claim is not None

@@ -10,7 +10,7 @@ import pytest
 from sej.system.disk import File
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue
-from textqueue.reader import Window, read_window, scan
+from textqueue.format.windows import Window, read_window, scan
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, mon
         q.append_many(["a", "b"])
         claim = q.take()
         assert claim is not None
-        monkeypatch.setattr("textqueue.claims.read_window", Saving(path, 1, b"#x\n-a\n-b\n").read_window)
+        monkeypatch.setattr("textqueue.claims.claim.read_window", Saving(path, 1, b"#x\n-a\n-b\n").read_window)
         with path.open("rb"):  # somebody keeps it open: no lease
             found = other.take()
             assert found is not None
@@ -161,7 +161,7 @@ def test_a_save_while_an_earlier_save_is_looked_into(path: Path, monkeypatch: py
         assert claim is not None
         list(q.messages())[-1].mark_as_cleared()
         path.write_bytes(b"# one\n-a\n-b\n-c\n")
-        monkeypatch.setattr("textqueue.reconcile.scan", Saving(path, at, b"-c\n# a line above\n-a\n-b\n").scan)
+        monkeypatch.setattr("textqueue.editing.reconcile.scan", Saving(path, at, b"-c\n# a line above\n-a\n-b\n").scan)
         with path.open("rb"):
             found = other.take()
             assert found is not None
@@ -182,7 +182,7 @@ def test_a_stale_buffer_saved_while_a_reader_reads_gives_nothing_out_twice(
         m = q.get_next()
         assert m is not None
         m.mark_as_cleared()
-        monkeypatch.setattr("textqueue.cursor.read_window", Saving(path, 1, b"# new\n-a\n-b\n").read_window)
+        monkeypatch.setattr("textqueue.reading.cursor.read_window", Saving(path, 1, b"# new\n-a\n-b\n").read_window)
         found = [m.value for m in q.messages()]
         assert found == ["b"]
         assert [conflict.text for conflict in q.conflicts] == ["a"]
@@ -271,7 +271,7 @@ def test_messages_that_are_put_back_together_are_claimed_again(path: Path) -> No
 def test_what_is_given_back_while_the_ledger_is_cut_is_claimed_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("textqueue.source.MARKS_KEPT", 20)
+    monkeypatch.setattr("textqueue.editing.source.MARKS_KEPT", 20)
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many([f"m{n}" for n in range(100)])
         for _ in range(12):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from textqueue.grammar import CONTROLS, LINE, RESERVED, MessageStatus, Role
-from textqueue.mutex import ROOM
-from textqueue.parser import Entry, parse
+from textqueue.format.grammar import CONTROLS, LINE, RESERVED, MessageStatus, Role
+from textqueue.format.mutex import ROOM
+from textqueue.format.parser import Entry, parse
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "formats" / "textqueue.md").read_text("utf-8")

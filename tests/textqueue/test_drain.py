@@ -14,7 +14,7 @@ from sej.system.disk import OS
 from sej.system.locks import host_name
 from tests.crash.disk import CrashDisk, FaultyDisk
 from textqueue import TextQueue, TextQueueError
-from textqueue.mutex import owner_text
+from textqueue.format.mutex import owner_text
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -125,8 +125,8 @@ def test_a_power_loss_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     disk.mark({})
     with monkeypatch.context() as patch:  # the process that the power takes
         gone = owner_text(owner=f"999999999@{host_name()}/1")
-        patch.setattr("textqueue.claims.owner_text", lambda *_, **__: gone)
-        patch.setattr("textqueue.claims.is_alive", lambda *_, **__: True)
+        patch.setattr("textqueue.claims.claim.owner_text", lambda *_, **__: gone)
+        patch.setattr("textqueue.claims.claim.is_alive", lambda *_, **__: True)
         with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:
             assert q.drain_to(Remembering(disk, {})) == 3
     states = 0

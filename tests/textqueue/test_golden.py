@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from textqueue import MessageStatus, TextQueue
-from textqueue.parser import Entry, NeedMore, decode, parse
+from textqueue.format.parser import Entry, NeedMore, decode, parse
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "textqueue"
 CASES = sorted(path.stem for path in GOLDEN.glob("*.tq"))

@@ -13,9 +13,10 @@ from hypothesis import given
 from sej.system.disk import OS
 from sej.system.locks import lease
 from tests.house.house import has_compiler
-from textqueue import _hot_py, hot
-from textqueue.parser import chunks, essence
-from textqueue.reader import token_of
+from textqueue import hot
+from textqueue.format.parser import chunks, essence
+from textqueue.format.windows import token_of
+from textqueue.hot import reference as _hot_py
 
 PIECES = [
     b"-", b"=", b"!", b"#", b" ", b"\\", b"\n", b"\n\\", b"\n ", b"\r\n", b"a", b"mutex", b"MUTEX = x", b"\tretries=1",
@@ -28,7 +29,7 @@ RAW = ANY.map(lambda data: next((raw for raw in chunks(b"-" + data)), b"-"))
 def kinds() -> Iterator[Any]:
     yield pytest.param(_hot_py, id="reference")
     if hot.IMPLEMENTATION == "c":
-        from textqueue import _hot_c  # type: ignore[attr-defined]
+        from textqueue.hot import _hot_c  # type: ignore[attr-defined]
 
         yield pytest.param(_hot_c, id="compiled")
 
@@ -114,8 +115,8 @@ def test_an_error_of_the_reader_comes_out(kind: Any) -> None:
     tail=st.sampled_from([b" 1 2 3 -", b" 18446744073709551615 0 1700000000000000000 -"]),
 )
 def test_lines_of_the_ledger(kind: Any, raws: list[bytes], tail: bytes) -> None:
-    from textqueue.ledger import _records
-    from textqueue.parser import digest
+    from textqueue.format.parser import digest
+    from textqueue.ledger.log import _records
 
     places = [(number * 1_000_003, raw, 0) for number, raw in enumerate(raws)]
     lines = kind.status_lines(ord("="), places, tail)

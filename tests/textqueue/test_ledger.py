@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from sej.system.disk import OS
-from textqueue import MessageStatus, TextQueue, ledger
-from textqueue.ledger import Ledger, Record
+from textqueue import MessageStatus, TextQueue
+from textqueue.ledger import log as ledger
+from textqueue.ledger.log import Ledger, Record
 
 KINDS = b"=!#-vamcr"
 
@@ -65,8 +66,8 @@ def test_what_a_power_loss_left_is_passed_over(tmp_path: Path, garbage: bytes) -
 
 
 def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("textqueue.source.MARKS_KEPT", 100)
-    monkeypatch.setattr("textqueue.ledger._READ_BYTES", 512)
+    monkeypatch.setattr("textqueue.editing.source.MARKS_KEPT", 100)
+    monkeypatch.setattr("textqueue.ledger.log._READ_BYTES", 512)
     path, log = tmp_path / "jobs.tq", tmp_path / "jobs.tq.log"
     lines = [b"-m%03d\n" % n for n in range(700)]
     with TextQueue(path) as q, TextQueue(path) as other:

@@ -15,8 +15,10 @@ import pytest
 from sej.system.disk import OS
 from sej.system.locks import end_lease, lease
 from tests.crash.disk import FaultyDisk
-from textqueue import Message, TextQueue, _hot_py, hot, marks
-from textqueue.keeper import Keeper
+from textqueue import Message, TextQueue, hot
+from textqueue.editing import marks
+from textqueue.editing.keeper import Keeper
+from textqueue.hot import reference as _hot_py
 
 ROOT = Path(__file__).parent.parent.parent
 COUNT = 50
@@ -34,8 +36,8 @@ def path(tmp_path: Path) -> Path:
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Everything here runs on both."""
     if request.param == "reference":
-        monkeypatch.setattr("textqueue.marks.Held", _hot_py.Held)
-        monkeypatch.setattr("textqueue.cursor.ready", _hot_py.ready)
+        monkeypatch.setattr("textqueue.editing.marks.Held", _hot_py.Held)
+        monkeypatch.setattr("textqueue.reading.cursor.ready", _hot_py.ready)
     elif hot.IMPLEMENTATION != "c":
         pytest.skip("no compiled twin here: tests/textqueue/test_hot.py says whether there should be one")
     return request.param
@@ -261,7 +263,8 @@ def test_a_forked_child_leaves_it_to_its_parent(path: Path) -> None:
 
 DIE_HOLDING = """
 import os, sys
-from textqueue import TextQueue, marks
+from textqueue import TextQueue
+from textqueue.editing import marks
 marks._HOLD_S = marks._ROW_S = 600.0
 marks.Marks.tick = lambda self, last=False: True
 q = TextQueue(sys.argv[1])
@@ -358,8 +361,8 @@ def test_the_keeper_outlives_what_it_keeps() -> None:
 def test_the_end_of_a_process_ends_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     ends = (
-        "import sys\nfrom textqueue import TextQueue, marks\nmarks._HOLD_S = marks._ROW_S = 600.0\n"
-        "from textqueue import keeper\nkeeper.TICK_S = 600.0\n"
+        "import sys\nfrom textqueue import TextQueue\nfrom textqueue.editing import keeper, marks\n"
+        "marks._HOLD_S = marks._ROW_S = keeper.TICK_S = 600.0\n"
         "q = TextQueue(sys.argv[1])\n"
         "for message in list(q.messages())[:10]: message.mark_as_cleared()\n"
         "assert q._inputs.sources[0].marks._held is not None\n"

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.sej.windows import shrunk
 from textqueue import InvalidTextError, Message, MessageMovedError, MessageStatus, TextQueue
-from textqueue.grammar import CHUNK, CONTROLS, LINE, STATUS_OF
-from textqueue.parser import Entry, NeedMore, chunks, encode, parse, render, value_of, variables_of, whole
+from textqueue.format.grammar import CHUNK, CONTROLS, LINE, STATUS_OF
+from textqueue.format.parser import Entry, NeedMore, chunks, encode, parse, render, value_of, variables_of, whole
 
 ANY = st.binary(max_size=200) | st.lists(
     st.sampled_from(
@@ -222,13 +222,13 @@ class EditingLarge(Editing):
     """The same where lines and messages may be larger than everything that is read at once."""
 
     WINDOWS: Final = {
-        "textqueue.appending": ["_TAIL_BYTES"],
-        "textqueue.archive": ["_BLOCK"],
-        "textqueue.claims": ["WINDOW", "_FIRST_BYTES"],
-        "textqueue.cursor": ["FIRST_WINDOW", "WINDOW"],
-        "textqueue.ledger": ["_COPY_BYTES"],
-        "textqueue.marks": ["_NEAR_BYTES"],
-        "textqueue.proof": ["_GROUP_BYTES"],
+        "textqueue.editing.append": ["_TAIL_BYTES"],
+        "textqueue.editing.archive": ["_BLOCK"],
+        "textqueue.claims.claim": ["WINDOW", "_FIRST_BYTES"],
+        "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
+        "textqueue.ledger.log": ["_COPY_BYTES"],
+        "textqueue.editing.marks": ["_NEAR_BYTES"],
+        "textqueue.editing.proof": ["_GROUP_BYTES"],
     }
 
     def __init__(self) -> None:

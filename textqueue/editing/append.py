@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from sej.system.disk import File, Status
+from textqueue.editing.reconcile import Place
+from textqueue.editing.source import MOMENT_S, Session, Source
 from textqueue.errors import TextQueueError
-from textqueue.grammar import BOM, MessageStatus
-from textqueue.ledger import APPENDED
-from textqueue.parser import render
-from textqueue.reader import token_of
-from textqueue.reconcile import Place
-from textqueue.source import MOMENT_S, Session, Source
+from textqueue.format.grammar import BOM, MessageStatus
+from textqueue.format.parser import render
+from textqueue.format.windows import token_of
+from textqueue.ledger.log import APPENDED
 
 __all__ = ["New", "append"]
 

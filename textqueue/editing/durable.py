@@ -42,10 +42,10 @@ from typing import Final, NamedTuple
 from sej.system.disk import Disk, File
 from sej.system.durable import mend, require_stored
 from sej.system.locks import end_lease, leasable, lease, leased
-from textqueue.beside import as_open_as
-from textqueue.ledger import Ledger, Mark
-from textqueue.proof import entry_at
-from textqueue.reader import Token, token_of
+from textqueue.editing.proof import entry_at
+from textqueue.format.windows import Token, token_of
+from textqueue.ledger.log import Ledger, Mark
+from textqueue.ledger.sidecar import as_open_as
 
 __all__ = ["Doubt", "DurableRecord", "require_spans", "rewrite", "sync_names"]
 

@@ -19,15 +19,15 @@ from typing import Final, NamedTuple
 
 from sej.errors import ClosedError
 from sej.system.disk import File
+from textqueue.editing.message import Message, marking
+from textqueue.editing.reconcile import Conflict, Place
+from textqueue.editing.source import Change, Session, Source
 from textqueue.errors import MessageMovedError, TextQueueError
-from textqueue.grammar import CONTROL_OF, ENTRY, MessageStatus
-from textqueue.ledger import BESIDE, IN_MUTEX
-from textqueue.message import Message, marking
-from textqueue.mutex import ROOM, holder_of, is_alive, is_own, mutex_of, owner_text
-from textqueue.parser import Variable, digest, essence, retries_of
-from textqueue.reader import WINDOW, read_window
-from textqueue.reconcile import Conflict, Place
-from textqueue.source import Change, Session, Source
+from textqueue.format.grammar import CONTROL_OF, ENTRY, MessageStatus
+from textqueue.format.mutex import ROOM, holder_of, is_alive, is_own, mutex_of, owner_text
+from textqueue.format.parser import Variable, digest, essence, retries_of
+from textqueue.format.windows import WINDOW, read_window
+from textqueue.ledger.log import BESIDE, IN_MUTEX
 
 __all__ = ["Claim", "Claimer", "Claiming"]
 

@@ -26,14 +26,14 @@ from typing import Any, Final
 from sej.system.disk import Disk, File, Status, read_small
 from sej.system.locks import ask_for_file
 from sej.system.sealed import seal, unseal, whole
-from textqueue.beside import home, open_beside, replace_beside
+from textqueue.editing.source import Session, Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
-from textqueue.grammar import CONTROL_OF, MessageStatus
-from textqueue.guard import Guard
-from textqueue.ledger import Ledger, Record
-from textqueue.parser import chunks
-from textqueue.reader import scan, token_of
-from textqueue.source import Session, Source
+from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.parser import chunks
+from textqueue.format.windows import scan, token_of
+from textqueue.ledger.lock import Guard
+from textqueue.ledger.log import Ledger, Record
+from textqueue.ledger.sidecar import home, open_beside, replace_beside
 
 __all__ = ["archive", "editor_files", "refuse"]
 

@@ -17,12 +17,12 @@ from typing import Final, Literal, NamedTuple
 
 from sej.system.disk import File
 from textqueue.errors import MessageMovedError
-from textqueue.grammar import BOM, STATUS_OF
+from textqueue.format.grammar import BOM, STATUS_OF
+from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
+from textqueue.format.parser import chunks, digest, essence, value_of
+from textqueue.format.windows import scan, token_of
 from textqueue.hot import proven
-from textqueue.ledger import BESIDE, CLAIMS, IN_MUTEX, Ledger, Record
-from textqueue.mutex import holder_of, is_alive, is_claim, mutex_of
-from textqueue.parser import chunks, digest, essence, value_of
-from textqueue.reader import scan, token_of
+from textqueue.ledger.log import BESIDE, CLAIMS, IN_MUTEX, Ledger, Record
 
 __all__ = ["Conflict", "OnRevert", "Place", "find_again", "reconcile"]
 

@@ -17,14 +17,14 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from sej.system.disk import File, Status
-from textqueue.grammar import CONTROL_OF, MessageStatus
+from textqueue.editing.message import Message
+from textqueue.editing.source import Source
+from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.mutex import HELD, holder_of, is_alive
+from textqueue.format.parser import chunks
+from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
 from textqueue.hot import ready
-from textqueue.ledger import MAY_NOT
-from textqueue.message import Message
-from textqueue.mutex import HELD, holder_of, is_alive
-from textqueue.parser import chunks
-from textqueue.reader import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
-from textqueue.source import Source
+from textqueue.ledger.log import MAY_NOT
 
 __all__ = ["Cursor", "walk"]
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from sej.system.disk import File
-from textqueue.grammar import BOM, CHUNK, STATUS_OF
+from textqueue.editing.reconcile import Place
+from textqueue.format.grammar import BOM, CHUNK, STATUS_OF
+from textqueue.format.mutex import holder_of
+from textqueue.format.parser import essence, value_of
 from textqueue.hot import ends
-from textqueue.mutex import holder_of
-from textqueue.parser import essence, value_of
-from textqueue.reconcile import Place
 
 __all__ = ["entry_at", "here", "neighbours"]
 

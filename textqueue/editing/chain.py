@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textqueue.reader import Token
+from textqueue.format.windows import Token
 
 __all__ = ["Chain"]
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from sej.checks import DISK, PATH, require
 from sej.system.disk import OS, Disk
-from textqueue.files import is_special
-from textqueue.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
-from textqueue.mutex import ROOM, is_alive, mutex_of
-from textqueue.parser import Entry, NeedMore, Stray, decode, name_of, parse, retries_of, variables_of
-from textqueue.reader import scan
+from textqueue.format.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
+from textqueue.format.mutex import ROOM, is_alive, mutex_of
+from textqueue.format.parser import Entry, NeedMore, Stray, decode, name_of, parse, retries_of, variables_of
+from textqueue.format.windows import scan
+from textqueue.reading.files import is_special
 
 __all__ = ["Problem", "check"]
 

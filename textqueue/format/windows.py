@@ -1,7 +1,7 @@
 """Reading a queue file in windows: however long the file, a window at a time is in memory.
 
-A window holds whole chunks (see ``textqueue.parser``). The file is opened for each window and closed again, so that a
-reader never keeps a program that needs the file alone waiting, and never reads on in a file that was replaced.
+A window holds whole chunks (see ``textqueue.format.parser``). The file is opened for each window and closed again, so
+that a reader never keeps a program that needs the file alone waiting, and never reads on in a file that was replaced.
 
 An unterminated last line is held back until the file has been quiet for ``settle_s``: somebody may still be writing it.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File, Status
-from textqueue.grammar import BOM
-from textqueue.parser import whole
+from textqueue.format.grammar import BOM
+from textqueue.format.parser import whole
 
 __all__ = ["FIRST_WINDOW", "WINDOW", "Token", "Window", "read_window", "scan", "settled", "token_of"]
 

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from sej.system.disk import Disk, read_small
 from sej.system.sealed import seal, unseal, whole
-from textqueue.beside import replace_beside
 from textqueue.errors import TextQueueError
-from textqueue.parser import decode, encode, essence
+from textqueue.format.parser import decode, encode, essence
+from textqueue.ledger.sidecar import replace_beside
 
 __all__ = ["Intent", "read_intent", "write_intent"]
 

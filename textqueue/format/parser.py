@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from textqueue.errors import InvalidTextError
-from textqueue.grammar import (
+from textqueue.format.grammar import (
     BOM,
     CHUNK,
     CONTINUATION,

@@ -6,26 +6,27 @@ compiled one, as for the journal's codec. The same tests run on both.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Literal
+import os as _os
+from typing import TYPE_CHECKING
+from typing import Literal as _Literal
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
-    from textqueue._hot_py import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
+    from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
 
 __all__ = ["DONE", "GONE", "IMPLEMENTATION", "NOT_DONE", "Core", "Held", "ends", "proven", "ready", "status_lines"]
 
-IMPLEMENTATION: Literal["c", "python"]
+IMPLEMENTATION: _Literal["c", "python"]
 if not TYPE_CHECKING:
-    _wish = os.environ.get("SEJ_CODEC", "")
+    _wish = _os.environ.get("SEJ_CODEC", "")
     try:
         if _wish == "python":
             raise ImportError("the reference was asked for")
-        from textqueue._hot_c import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
+        from textqueue.hot._hot_c import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
 
         IMPLEMENTATION = "c"
     except ImportError:
         if _wish == "c":
             raise
-        from textqueue._hot_py import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
+        from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
 
         IMPLEMENTATION = "python"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from sej.system.watch import Watch
-from textqueue.message import Message
+from textqueue.editing.message import Message
 
 __all__ = ["follow"]
 

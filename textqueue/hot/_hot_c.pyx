@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The hot paths compiled: the same names, results and errors as the reference in ``_hot_py``.
+"""The hot paths compiled: the same names, results and errors as the reference in ``reference``.
 
 They rely on the interpreter's lock between two calls into Python. It is let go of only around the system calls of a
 mark, which the caller's own lock keeps from running twice at once.
@@ -16,9 +16,9 @@ import os
 import zlib
 from hashlib import blake2b
 
-from textqueue import _hot_py as _reference
-from textqueue.grammar import RESERVED, STATUS_OF
-from textqueue.parser import essence as _essence_of
+from textqueue.hot import reference as _reference
+from textqueue.format.grammar import RESERVED, STATUS_OF
+from textqueue.format.parser import essence as _essence_of
 
 cdef extern from *:
     """
@@ -261,7 +261,7 @@ def proven(const unsigned char[::1] data, Py_ssize_t start, places):
 
 
 cdef object _essence(bytes raw):
-    """As ``textqueue.parser.essence``."""
+    """As ``textqueue.format.parser.essence``."""
     cdef const char *text = PyBytes_AS_STRING(raw) + 1
     cdef Py_ssize_t size = PyBytes_GET_SIZE(raw) - 1
     cdef Py_ssize_t at, end, begin, behind, done, count = 0

@@ -6,8 +6,8 @@ what others did; it is proven by its bytes, written, looked at through the path 
 (``textqueue.hot.Held``).
 
 A hold ends with the first mark that finds somebody waiting for the file, with any other operation, when it was not
-used for some milliseconds (``textqueue.keeper``), and after ``_HOLD_S`` in any case. After a disturbance there is none
-for a while, so that several workers on one file take turns.
+used for some milliseconds (``textqueue.editing.keeper``), and after ``_HOLD_S`` in any case. After a disturbance there
+is none for a while, so that several workers on one file take turns.
 
 The ledger's lines of a hold carry the state of the file when it began, and its end adds a line with the state then. If
 the process dies in between, the next one takes the file for changed by somebody else, and looks into it.
@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Final
 
 from sej.system.disk import File, OsFile, Status
 from sej.system.locks import end_lease, leased
-from textqueue import _hot_py
+from textqueue.editing.keeper import KEEPER
+from textqueue.editing.proof import neighbours
+from textqueue.editing.reconcile import Place
+from textqueue.format.parser import digest, essence
+from textqueue.format.windows import Token, token_of
 from textqueue.hot import DONE, Core, Held, ends, proven
-from textqueue.keeper import KEEPER
-from textqueue.ledger import EMPTY, Record
-from textqueue.parser import digest, essence
-from textqueue.proof import neighbours
-from textqueue.reader import Token, token_of
-from textqueue.reconcile import Place
+from textqueue.hot import reference as _hot_py
+from textqueue.ledger.log import EMPTY, Record
 
 if TYPE_CHECKING:
-    from textqueue.source import Source
+    from textqueue.editing.source import Source
 
 __all__ = ["Marks"]
 
@@ -103,7 +103,7 @@ class Marks:
             return True
 
     def _first(self, message: Core, control: int) -> bool:
-        """The steps of ``textqueue.source`` in their order, as short as they can be."""
+        """The steps of ``textqueue.editing.source`` in their order, as short as they can be."""
         source, raw, position = self._source, message._raw, message._position
         ledger, mine = source.ledger, source.mine
         source.refresh()
@@ -216,7 +216,7 @@ class Marks:
                 self._source.chain.add(self._token, token, self._held.high)
                 self._token = token
 
-    # textqueue.keeper.Kept
+    # textqueue.editing.keeper.Kept
 
     def tick(self, *, last: bool = False) -> bool:
         """End a hold that was not used since the last tick, or that somebody waits for; or in any case."""

@@ -30,10 +30,10 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
 from sej.system.durable import renew
-from textqueue.beside import as_open_as, open_beside, replace_beside
+from textqueue.format.parser import digest, essence
+from textqueue.format.windows import Token
 from textqueue.hot import status_lines
-from textqueue.parser import digest, essence
-from textqueue.reader import Token
+from textqueue.ledger.sidecar import as_open_as, open_beside, replace_beside
 
 __all__ = [
     "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT", "SET",

@@ -18,8 +18,8 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from sej.system.locks import host_name, process_start
-from textqueue.grammar import MUTEX
-from textqueue.parser import name_of, variables_of
+from textqueue.format.grammar import MUTEX
+from textqueue.format.parser import name_of, variables_of
 
 __all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "is_claim", "is_own", "mutex_of", "owner_text"]
 

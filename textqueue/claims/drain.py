@@ -23,15 +23,15 @@ from typing import Protocol
 
 from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
-from textqueue.claims import Claim, Claimer
+from textqueue.claims.claim import Claim, Claimer
+from textqueue.editing.message import Message, marking
+from textqueue.editing.proof import entry_at
+from textqueue.editing.reconcile import Place
+from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
-from textqueue.grammar import MessageStatus
-from textqueue.intent import Intent, read_intent, write_intent
-from textqueue.message import Message, marking
-from textqueue.parser import digest, essence, value_of
-from textqueue.proof import entry_at
-from textqueue.reconcile import Place
-from textqueue.source import Source
+from textqueue.format.grammar import MessageStatus
+from textqueue.format.parser import digest, essence, value_of
+from textqueue.ledger.intent import Intent, read_intent, write_intent
 
 __all__ = ["OnceWriter", "drain"]
 

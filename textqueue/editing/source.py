@@ -5,8 +5,8 @@ A person with an editor is a writer who never takes the lock. So an edit goes li
 1. Open the file that is at the path now, and ask the kernel for a lease: while it is held, a program that opens or
    truncates the file waits. Programs that keep the file open all the time make that impossible; then the edit is
    verified by reading it back, and the few microseconds between proof and write are the one window left.
-2. If the file is not as our last edit left it, somebody else was there: ``textqueue.reconcile`` finds out what moved
-   and which marks of ours a stale buffer took back.
+2. If the file is not as our last edit left it, somebody else was there: ``textqueue.editing.reconcile`` finds out what
+   moved and which marks of ours a stale buffer took back.
 3. Prove that the message stands where it was read: a line begins there and its bytes are the message's. Otherwise
    search the whole file for it. Not there as it was read: ``MessageMovedError``, and nothing is written.
 4. Write: one control byte, or a variable in its own room. The length of the file never changes.
@@ -26,21 +26,21 @@ from typing import Final, NamedTuple
 from sej.errors import ClosedError
 from sej.system.disk import Disk, File, Status
 from sej.system.locks import ask_for_file, end_lease, leased
-from textqueue.beside import home
-from textqueue.chain import Chain
-from textqueue.durable import DurableRecord, require_spans, rewrite, sync_names
+from textqueue.editing.chain import Chain
+from textqueue.editing.delivered import Given
+from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
+from textqueue.editing.lease import Exclusive
+from textqueue.editing.marks import Marks
+from textqueue.editing.proof import entry_at, here
+from textqueue.editing.reconcile import Conflict, OnRevert, Place, find_again, reconcile
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
-from textqueue.exclusive import Exclusive
-from textqueue.given import Given
-from textqueue.guard import Guard
-from textqueue.intent import read_intent
-from textqueue.ledger import EMPTY, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, Ledger, Record
-from textqueue.marks import Marks
-from textqueue.mutex import holder_of
-from textqueue.parser import digest, essence, value_of
-from textqueue.proof import entry_at, here
-from textqueue.reader import Token, settled, token_of
-from textqueue.reconcile import Conflict, OnRevert, Place, find_again, reconcile
+from textqueue.format.mutex import holder_of
+from textqueue.format.parser import digest, essence, value_of
+from textqueue.format.windows import Token, settled, token_of
+from textqueue.ledger.intent import read_intent
+from textqueue.ledger.lock import Guard
+from textqueue.ledger.log import EMPTY, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, Ledger, Record
+from textqueue.ledger.sidecar import home
 
 __all__ = ["MOMENT_S", "Change", "Session", "Source"]
 
@@ -322,7 +322,7 @@ class Source:
             self.ledger.shorten()
 
     def sync(self) -> None:
-        """Force the file and the ledger to the medium, as ``textqueue.durable`` says.
+        """Force the file and the ledger to the medium, as ``textqueue.editing.durable`` says.
 
         Raises:
             FileInUseError: another program keeps the file open, and what it holds may not be on the medium.

@@ -13,10 +13,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from sej.system.disk import Disk, File
 from sej.system.locks import leased
-from textqueue.grammar import CONTINUATION, VARIABLE
-from textqueue.parser import chunks, essence
+from textqueue.format.grammar import CONTINUATION, VARIABLE
+from textqueue.format.parser import chunks, essence
 
-__all__ = ["DONE", "GONE", "NOT_DONE", "Core", "Held", "Place", "ends", "proven", "ready", "status_lines"]
+__all__ = [
+    "DONE", "FEW_BYTES", "FRESH_S", "GONE", "NOT_DONE", "Core", "Held", "Place", "Reader", "ends", "proven", "ready",
+    "status_lines",
+]  # fmt: skip
 
 NOT_DONE: Final = 0
 DONE: Final = 1
@@ -31,7 +34,7 @@ _NEWLINE: Final = 10
 _QUEUED: Final = ord("-")
 
 Place = tuple[int, bytes, int]
-"""Position, bytes and epoch of a message as it was read; ``textqueue.reconcile.Place`` is one."""
+"""Position, bytes and epoch of a message as it was read; ``textqueue.editing.reconcile.Place`` is one."""
 
 
 class Core:
@@ -48,11 +51,11 @@ class Core:
         self._epoch = epoch
 
 
-M = TypeVar("M", bound=Core)
+_M = TypeVar("_M", bound=Core)
 
 
 class Reader(Protocol):
-    """A place in a file, as ``textqueue.cursor`` keeps it."""
+    """A place in a file, as ``textqueue.reading.cursor`` keeps it."""
 
     def at(self, position: int) -> None:
         """Everything before this position of the window was handled."""
@@ -62,13 +65,13 @@ class Reader(Protocol):
 
 
 def ready(
-    make: Callable[[Any, bytes, int, int], M],
+    make: Callable[[Any, bytes, int, int], _M],
     reader: Reader,
     source: Any,
     window: tuple[int, bytes, int],
     controls: Collection[int],
     remember: list[bytes] | None,
-) -> Iterator[M]:
+) -> Iterator[_M]:
     """Give out the messages of a window, or its beginning when the file changes meanwhile.
 
     Args:

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from sej.system.disk import Disk
-from textqueue.claims import Claimer
-from textqueue.cursor import Cursor
+from textqueue.claims.claim import Claimer
+from textqueue.editing.reconcile import Conflict, OnRevert
+from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, TextQueueError
-from textqueue.files import Files, is_special
-from textqueue.reconcile import Conflict, OnRevert
-from textqueue.source import Source
+from textqueue.reading.cursor import Cursor
+from textqueue.reading.files import Files, is_special
 
 __all__ = ["Input", "Inputs"]
 

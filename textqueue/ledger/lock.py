@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from sej.system.disk import Disk, File
-from textqueue.beside import open_beside
 from textqueue.errors import FileInUseError
+from textqueue.ledger.sidecar import open_beside
 
 __all__ = ["Guard"]
 

@@ -1,7 +1,7 @@
 """A message as it was read, and what can be done with it.
 
 A message keeps its bytes and takes them apart when asked, so that a million of them are cheap to walk over. Its methods
-that change something prove first that the file still holds it (see ``textqueue.source``).
+that change something prove first that the file still holds it (see ``textqueue.editing.source``).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from textqueue.editing.reconcile import Place
+from textqueue.editing.source import Change, Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
-from textqueue.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
+from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
+from textqueue.format.mutex import mutex_of
+from textqueue.format.parser import decode, encode, essence, name_of, value_of, variables_of
 from textqueue.hot import Core
-from textqueue.mutex import mutex_of
-from textqueue.parser import decode, encode, essence, name_of, value_of, variables_of
-from textqueue.reconcile import Place
-from textqueue.source import Change, Source
 
 __all__ = ["Message", "marking"]
 

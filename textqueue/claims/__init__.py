@@ -1,0 +1,3 @@
+"""Claims on messages, and the drain into a journal, which claims what it moves."""
+
+__all__: list[str] = []

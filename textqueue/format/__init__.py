@@ -1,0 +1,3 @@
+"""The text format: its grammar, the parser, the mutex variable, and files read in windows."""
+
+__all__: list[str] = []
