@@ -19,7 +19,7 @@ from sej.codec import Columns
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory, Segment, containing
-from sej.journal.gaps import Gap, read_gaps
+from sej.journal.gaps import Gap, gap_at
 from sej.journal.index import Block, BlockIndex, IndexFile, checksum_error
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.recovery import find_damage, frame_end, is_torn, what_is_wrong
@@ -414,7 +414,7 @@ class Cursor:
     def _between(self, reader: SegmentReader, following: int, contained: bool) -> bool:
         """The due offset is neither in this segment nor in the next one."""
         due = max(reader.due, self.due)  # a recorded gap that was passed may end before the next segment
-        gap = next((gap for gap in read_gaps(self._directory) if gap.start <= due < gap.stop), None)
+        gap = gap_at(self._directory, due)
         if gap is not None:
             return self._pass_gap(gap._replace(start=due, stop=min(gap.stop, following)))
         if not contained:

@@ -14,7 +14,7 @@ from sej.journal.directory import Directory
 from sej.system.disk import read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Gap", "read_gaps", "record_gap"]
+__all__ = ["Gap", "gap_at", "read_gaps", "record_gap"]
 
 _GAP_BYTES: Final = 1 << 16
 
@@ -51,33 +51,55 @@ def read_gaps(directory: Directory) -> list[Gap]:
     Raises:
         CorruptionError: a file of a gap is damaged.
     """
+    return sorted((_read(directory, name) for name in _names(directory)), key=lambda gap: gap[:2])
+
+
+def gap_at(directory: Directory, offset: int) -> Gap | None:
+    """The recorded gap that an offset is in, or None; of two that overlap the one that starts later.
+
+    A file is named by the first offset of its gap, so usually one file is read.
+
+    Raises:
+        CorruptionError: a file of a gap is damaged.
+    """
+    for name in sorted(_names(directory), reverse=True):
+        if name <= _name(offset):
+            gap = _read(directory, name)
+            if gap.start <= offset < gap.stop:
+                return gap
+    return None
+
+
+def _name(start: int) -> str:
+    return f"{start:016x}.gap"
+
+
+def _names(directory: Directory) -> list[str]:
     if directory.disk.status(directory.at("gaps")) is None:
         return []
-    found = []
-    for name in directory.disk.list(directory.at("gaps")):
-        if name.endswith(".gap"):
-            path = directory.at("gaps", name)
-            data = read_small(directory.disk, path, _GAP_BYTES)
-            try:
-                row = unseal(path, data, Gap._fields)
-                start = whole(row["start"], 0, MAX_OFFSET - 1)
-                kept = row["kept"]
-                found.append(
-                    Gap(start, whole(row["stop"], start + 1, MAX_OFFSET), str(row["reason"]), kept and str(kept))
-                )
-            except (ValueError, KeyError) as error:
-                raise CorruptionError(
-                    f"no gap can be read from this file ({error}); move it to kept/ and run `sej repair`, which records"
-                    " it again",
-                    path=path,
-                    position=0,
-                ) from error
-    return sorted(found, key=lambda gap: gap[:2])
+    return [name for name in directory.disk.list(directory.at("gaps")) if name.endswith(".gap")]
+
+
+def _read(directory: Directory, name: str) -> Gap:
+    path = directory.at("gaps", name)
+    data = read_small(directory.disk, path, _GAP_BYTES)
+    try:
+        row = unseal(path, data, Gap._fields)
+        start = whole(row["start"], 0, MAX_OFFSET - 1)
+        kept = row["kept"]
+        return Gap(start, whole(row["stop"], start + 1, MAX_OFFSET), str(row["reason"]), kept and str(kept))
+    except (ValueError, KeyError) as error:
+        raise CorruptionError(
+            f"no gap can be read from this file ({error}); move it to kept/ and run `sej repair`, which records"
+            " it again",
+            path=path,
+            position=0,
+        ) from error
 
 
 def record_gap(directory: Directory, gap: Gap) -> None:
     """Keep a gap, durably."""
     for name in ("gaps", "tmp"):
         directory.disk.mkdir(directory.at(name))
-    name = f"{gap.start:016x}.gap"
+    name = _name(gap.start)
     replace_file(directory.disk, directory.at("tmp", name), directory.at("gaps", name), seal(name, gap._asdict()))

@@ -16,6 +16,8 @@ import sej.codec
 from sej import DecodeError, InvalidMessageError, Message
 from tests.sej.support import encoded, packed, sample
 
+pytestmark = pytest.mark.both_codecs
+
 REFERENCE = importlib.import_module("sej.codec.reference")
 try:
     TWINS = [REFERENCE, importlib.import_module("sej.codec._codec_c")]
@@ -43,7 +45,8 @@ messages = st.builds(
 
 def buffer_of(codec: ModuleType) -> Any:
     """The buffer that belongs to a codec, from the module beside it."""
-    return importlib.import_module(codec.__name__.replace("_codec", "_buffer")).Buffer
+    name = "sej.codec.buffer_reference" if codec is REFERENCE else "sej.codec._buffer_c"
+    return importlib.import_module(name).Buffer
 
 
 def outcome(call: Any, *arguments: Any) -> Any:
