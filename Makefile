@@ -14,6 +14,8 @@ CODEC_TESTS = $(wildcard tests/sej tests/golden tests/property)
 # Spark finds its Java here; empty where there is none, and then Spark's tests say so.
 JAVA = JAVA_HOME="$$(cat $(VENV)/java-home 2>/dev/null)"
 SEJ_TORTURE_S ?= 120
+# One process a core; Spark's tests stay together in one of them.
+PYTEST = $(PY) -m pytest -q -n logical --dist loadgroup
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -23,8 +25,8 @@ demo: setup ## a year of New York's flights, from the producers' appends to a Sp
 
 test: setup ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
 	@$(MAKE) --no-print-directory lint
-	SEJ_CODEC=python $(PY) -m pytest -q -m "not spark and not torture" $(CODEC_TESTS)
-	$(JAVA) $(PY) -m pytest -q
+	SEJ_CODEC=python $(PYTEST) -m "not spark and not torture and not both_codecs" $(CODEC_TESTS)
+	$(JAVA) $(PYTEST)
 
 check: setup ## the quick part: style, types, layers, exports
 	@$(MAKE) --no-print-directory lint
@@ -39,8 +41,9 @@ lint:
 bench: setup ## measure against peers
 	$(JAVA) $(PY) -m benchmarks
 
-torture: setup ## crashes, races and random histories for SEJ_TORTURE_S seconds a test
+torture: setup ## crashes, races and random histories for SEJ_TORTURE_S seconds a test; every state of a crash
 	$(JAVA) SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(PY) -m pytest -q -m torture
+	SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(PYTEST) -m "not torture and not spark and not rig" -k "crash or power or letter"
 
 docs: setup ## the documentation as HTML in docs/_build
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build

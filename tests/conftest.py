@@ -1,7 +1,10 @@
 """What every test may rely on: a Java for Spark, a budget for torture, hypothesis without a clock."""
 
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,16 @@ settings.register_profile("torture", parent=settings.get_profile("sej"), max_exa
 settings.load_profile("torture" if "SEJ_TORTURE_S" in os.environ else "sej")
 
 
+MEMORY = "/dev/shm"
+"""Tests wait for no disk if this file system in memory has room: power loss is simulated, or is the rig's affair."""
+MEMORY_BYTES = 4 << 30
+
+
 def pytest_configure() -> None:
     """Hand the Java that the set-up found to everything that this run starts."""
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
+        os.environ["TMPDIR"] = MEMORY
+        tempfile.tempdir = None
     remembered = Path(sys.prefix) / "java-home"
     if not os.environ.get("JAVA_HOME") and remembered.exists():
         os.environ["JAVA_HOME"] = remembered.read_text().strip()
@@ -45,4 +56,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def torture_s() -> float:
     """Seconds that one torture test may repeat for: short in `make test`, SEJ_TORTURE_S in `make torture`."""
-    return float(os.environ.get("SEJ_TORTURE_S", "2"))
+    return float(os.environ.get("SEJ_TORTURE_S", "0.5"))
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on a disk, for the few tests that a file system in memory does not do for."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)

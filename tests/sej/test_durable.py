@@ -146,10 +146,10 @@ def test_a_rewrite_that_fails_does_not_fail_the_next_opening() -> None:
     assert disk.crash().files()["/f"] == b"x" * 512 + b"lost"
 
 
-def test_the_real_disk_reads_and_writes_past_the_cache(tmp_path: Path) -> None:
+def test_the_real_disk_reads_and_writes_past_the_cache(disk_path: Path) -> None:
     data = os.urandom(10_000)
-    make(tmp_path / "f", data).close()
-    file = OS.open(tmp_path / "f", "edit")
+    make(disk_path / "f", data).close()
+    file = OS.open(disk_path / "f", "edit")
     file.sync()
     stored = file.stored(5000, 3000)
     assert stored in (None, data[3000:8000])  # None: this file system cannot

@@ -19,6 +19,8 @@ from tests.sej.hooks import Worker
 from tests.sej.interrupts import Interrupt, interrupt, locked_below, open_below, places
 from tests.sej.support import read_all, values
 
+pytestmark = pytest.mark.both_codecs
+
 SEGMENT = "jnl/0000000000000000.jnl"
 
 

@@ -14,6 +14,8 @@ from sej.system.disk import File
 from tests.sej.hooks import HookedDisk, Worker, until
 from tests.sej.support import read_all, values
 
+pytestmark = pytest.mark.both_codecs
+
 
 class Signalling(HookedDisk):
     """Sends this process a signal, once, at a call of a verb."""
