@@ -42,9 +42,9 @@ def main() -> None:
 def _reading(root: Path) -> list[Row]:
     import kestrel
     from kestrel import segmented
-    from kestrel.codec import addx
     from kestrel.segmented.codec import encode_put
     from kestrel.segmented.format import WRITER_MAGIC
+    from kestrel.v2.codec import addx
     from sej.codec import reference as reference
 
     journal, writer, segment = root / "cars", root / "jobs.1", root / "segment"

@@ -1,15 +1,15 @@
 """Kestrel's two journals: read what the originals left, run queues that they could read."""
 
 from kestrel import segmented
-from kestrel.codec import Operation
 from kestrel.errors import Damage, DamageError, KestrelError
-from kestrel.journal import read_journal
-from kestrel.moving import export, import_
-from kestrel.packing import pack
-from kestrel.queue import Counters, Queue
-from kestrel.queues import Queues
-from kestrel.replay import Item, State, replay
 from kestrel.transfer import Moved
+from kestrel.v2.codec import Operation
+from kestrel.v2.directory import Queues
+from kestrel.v2.journal import read_journal
+from kestrel.v2.moving import export, import_
+from kestrel.v2.packing import pack
+from kestrel.v2.queue import Counters, Queue
+from kestrel.v2.replay import Item, State, replay
 
 __all__ = [
     "Counters",

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
 from kestrel.files import queue_names
-from kestrel.queue import Queue
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
+from kestrel.v2.queue import Queue
 from sej.checks import SECONDS, optional, options_of, refuse_unknown
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known

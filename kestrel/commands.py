@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol
 
 import click
 
-from kestrel import moving, packing, segmented
+from kestrel import segmented
 from kestrel.errors import Damage
-from kestrel.journal import read_journal
-from kestrel.replay import replay
 from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.transfer import MessageLike, Moved, WriterLike
+from kestrel.v2 import moving, packing
+from kestrel.v2.journal import read_journal
+from kestrel.v2.replay import replay
 from sej.system.disk import OS
 
 __all__ = ["JournalsLike", "app", "dump", "export", "import_", "pack", "state"]

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import Damage, MoveError
-from kestrel.replay import Item
+from kestrel.v2.replay import Item
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 

@@ -14,7 +14,6 @@ from typing import Literal
 from kestrel.errors import MissingError, MoveError
 from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
-from kestrel.packing import wall_clock_ms
 from kestrel.segmented.codec import Item
 from kestrel.segmented.queue import Queue
 from kestrel.transfer import (
@@ -29,6 +28,7 @@ from kestrel.transfer import (
     fields_of,
     row_of,
 )
+from kestrel.v2.packing import wall_clock_ms
 from sej.checks import CALLABLE, ITERABLE, TEXT, one_of, optional, with_methods
 from sej.checks import require as given
 from sej.system.disk import OS, Disk

@@ -20,8 +20,6 @@ from typing import Literal, Self
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, ShutError, TooLargeError
 from kestrel.files import check_name, check_numbers, join
 from kestrel.fuse import opening
-from kestrel.journal import open_file
-from kestrel.packing import wall_clock_ms
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmark
@@ -29,8 +27,10 @@ from kestrel.segmented.format import MAGIC_SIZE, MAX_DATA_SIZE, MAX_ID, PUT_EXPI
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.state import fit
 from kestrel.segmented.writing import WriterFiles
-from kestrel.storage import keep_tail
 from kestrel.syncing import Sync, check_sync
+from kestrel.v2.journal import open_file
+from kestrel.v2.packing import wall_clock_ms
+from kestrel.v2.storage import keep_tail
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
 from sej.system.disk import OS, Disk
 

@@ -20,8 +20,8 @@ from kestrel.fuse import Fuse
 from kestrel.renewing import Renewing
 from kestrel.segmented.files import Listing, Reading, check_magic
 from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
-from kestrel.storage import keep_tail, take_lock
 from kestrel.syncing import Sync, Syncer
+from kestrel.v2.storage import keep_tail, take_lock
 from sej.errors import ClosedError, LockLostError
 from sej.system.disk import Disk, File
 

@@ -19,7 +19,7 @@ import hub
 import kestrel
 import sej
 import shard
-from kestrel import moving
+from kestrel.v2 import moving
 from pipeline.committing import Job, commit, finish_dead_jobs
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.staging import Owner, Stage

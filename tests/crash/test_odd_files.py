@@ -14,7 +14,7 @@ import hub
 import kestrel
 import sej
 import shard
-from kestrel import moving
+from kestrel.v2 import moving
 from sej.system.disk import OS
 from tests.crash.bounded import bounded
 from textqueue import TextQueue

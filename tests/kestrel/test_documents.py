@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from kestrel import format
 from kestrel.segmented import format as segmented_format
+from kestrel.v2 import format
 
 PAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "formats"
 

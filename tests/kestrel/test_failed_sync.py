@@ -16,6 +16,7 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import KestrelError
+from kestrel.v2.codec import addx
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.crash.test_failed_sync import FaultyOnly
@@ -239,7 +240,7 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
 
 # --- what an original, or an older version, left
 
-ORIGINAL = b"".join(kestrel.codec.addx(value(0, n), 1_500_000_000_000 + n) for n in range(3))
+ORIGINAL = b"".join(addx(value(0, n), 1_500_000_000_000 + n) for n in range(3))
 
 
 @pytest.mark.parametrize("name", ["cars", "cars.1475195912693"])

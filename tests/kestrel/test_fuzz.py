@@ -145,7 +145,7 @@ def test_a_long_queue_is_opened_in_bounded_memory(tmp_path: Path, monkeypatch: p
             assert len(queue) == 24_000
             for _ in range(12_000):
                 queue.get()
-        monkeypatch.setattr("kestrel.packing._PACK_MEMORY_BYTES", limit)
+        monkeypatch.setattr("kestrel.v2.packing._PACK_MEMORY_BYTES", limit)
         kestrel.pack(tmp_path, "cars")
         assert tracemalloc.get_traced_memory()[1] < limit + (8 << 20)
     finally:

@@ -11,9 +11,9 @@ import pytest
 
 import kestrel
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
-from kestrel.format import WRITTEN
-from kestrel.queues import Queues
-from kestrel.replay import next_xid
+from kestrel.v2.directory import Queues
+from kestrel.v2.format import WRITTEN
+from kestrel.v2.replay import next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 

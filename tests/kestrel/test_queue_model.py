@@ -155,10 +155,10 @@ class QueueOfLargeItems(QueueAgainstLists):
     """The same where items may be larger than everything that is read or written at once."""
 
     WINDOWS: Final = {
-        "kestrel.journal": ["_BLOCK"],
-        "kestrel.packing": ["_BLOCK", "_PACK_MEMORY_BYTES"],
-        "kestrel.queue": ["_FLUSH_STEP"],
-        "kestrel.storage": ["_COPY_SIZE"],
+        "kestrel.v2.journal": ["_BLOCK"],
+        "kestrel.v2.packing": ["_BLOCK", "_PACK_MEMORY_BYTES"],
+        "kestrel.v2.queue": ["_FLUSH_STEP"],
+        "kestrel.v2.storage": ["_COPY_SIZE"],
     }
 
     def __init__(self) -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import kestrel
 import sej
-from kestrel import codec, format
-from kestrel.codec import Operation, decode, decode_many, whole_size
 from kestrel.errors import BadNameError, MissingError
-from kestrel.journal import Dialect
+from kestrel.v2 import codec, format
+from kestrel.v2.codec import Operation, decode, decode_many, whole_size
+from kestrel.v2.journal import Dialect
 
 TIMES = st.integers(0, 2**63 - 1)
 XIDS = st.integers(-(2**31), 2**31 - 1)
@@ -74,7 +74,7 @@ def test_a_block_boundary_anywhere_changes_nothing(tmp_path: Path, monkeypatch: 
     expected, _ = read(tmp_path / "j", data)
     assert len(expected) == 6
     for block in range(1, 40):
-        monkeypatch.setattr("kestrel.journal._BLOCK", block)
+        monkeypatch.setattr("kestrel.v2.journal._BLOCK", block)
         for cut in (0, 1, 7, 20):
             found, error = read(tmp_path / "j", data[: len(data) - cut])
             assert found == expected[: len(found)]

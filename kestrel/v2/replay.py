@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
-from kestrel.codec import Operation
 from kestrel.errors import BusyError, Damage, DamageError, MissingError
 from kestrel.files import Part, check_place, join, list_parts
-from kestrel.format import (
+from kestrel.v2.codec import Operation
+from kestrel.v2.format import (
     ADD_XID,
     CONFIRM_REMOVE,
     CONTINUE,
@@ -30,7 +30,7 @@ from kestrel.format import (
     SAVE_XID,
     UNREMOVE,
 )
-from kestrel.journal import DIALECT, Dialect, read_journal
+from kestrel.v2.journal import DIALECT, Dialect, read_journal
 from sej.system.disk import OS, Disk
 
 __all__ = ["Entry", "Item", "Machine", "State", "Store", "next_xid", "read_part", "replay"]

@@ -17,15 +17,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from kestrel.backlog import Backlog, Row
-from kestrel.codec import addx, xid_operation
 from kestrel.errors import Damage, DamageError
 from kestrel.files import check_place, join, require
-from kestrel.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
 from kestrel.fuse import opening
-from kestrel.journal import DIALECT, Dialect, read_journal
-from kestrel.replay import Entry, Item, Machine
-from kestrel.storage import Piece, Storage
+from kestrel.v2.backlog import Backlog, Row
+from kestrel.v2.codec import addx, xid_operation
+from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
+from kestrel.v2.journal import DIALECT, Dialect, read_journal
+from kestrel.v2.replay import Entry, Item, Machine
+from kestrel.v2.storage import Piece, Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
 

@@ -15,18 +15,18 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from kestrel.backlog import MEMORY_PER_BYTE, Backlog
-from kestrel.codec import removes, xid_operation
 from kestrel.errors import Damage, FullError, ShutError, TooLargeError
 from kestrel.files import check_name, check_numbers, join
-from kestrel.format import MAX_ITEM_SIZE, UNREMOVE
 from kestrel.fuse import opening
-from kestrel.growth import Growth
-from kestrel.journal import DIALECT, Dialect
-from kestrel.packing import load, wall_clock_ms
-from kestrel.replay import Entry, Item
-from kestrel.storage import Storage
 from kestrel.syncing import Sync, check_sync
+from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog
+from kestrel.v2.codec import removes, xid_operation
+from kestrel.v2.format import MAX_ITEM_SIZE, UNREMOVE
+from kestrel.v2.growth import Growth
+from kestrel.v2.journal import DIALECT, Dialect
+from kestrel.v2.packing import load, wall_clock_ms
+from kestrel.v2.replay import Entry, Item
+from kestrel.v2.storage import Storage
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods
 from sej.system.disk import OS, Disk
 

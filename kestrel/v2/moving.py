@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, Literal
 
-from kestrel.backlog import Backlog
-from kestrel.codec import Operation, addx
 from kestrel.errors import DamageError, MoveError
 from kestrel.files import KEPT, check_place, join, require
 from kestrel.fuse import opening
-from kestrel.journal import DIALECT, Dialect, read_operations
-from kestrel.packing import load, wall_clock_ms
-from kestrel.replay import Item
-from kestrel.storage import Storage
 from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, compare, export_rows, fields_of, row_of
+from kestrel.v2.backlog import Backlog
+from kestrel.v2.codec import Operation, addx
+from kestrel.v2.journal import DIALECT, Dialect, read_operations
+from kestrel.v2.packing import load, wall_clock_ms
+from kestrel.v2.replay import Item
+from kestrel.v2.storage import Storage
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, with_methods
 from sej.checks import require as given
 from sej.system.disk import OS, Disk, read_small, replace_file

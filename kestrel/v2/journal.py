@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from typing import Final, Literal, get_args
 
-from kestrel.codec import Operation, decode, decode_many, whole_size
 from kestrel.errors import DamageError, MissingError
-from kestrel.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
+from kestrel.v2.codec import Operation, decode, decode_many, whole_size
+from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
 from sej.checks import COUNT, DISK, PATH, one_of, optional
 from sej.checks import require as given
 from sej.system.disk import OS, Disk, File

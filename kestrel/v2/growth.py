@@ -20,10 +20,10 @@ have it rewritten at every call, which the original does.
 
 from __future__ import annotations
 
-from kestrel.backlog import Backlog, row_of
-from kestrel.packing import Checkpoint, dump, packed
-from kestrel.replay import Machine
-from kestrel.storage import Piece, Storage
+from kestrel.v2.backlog import Backlog, row_of
+from kestrel.v2.packing import Checkpoint, dump, packed
+from kestrel.v2.replay import Machine
+from kestrel.v2.storage import Piece, Storage
 
 __all__ = ["Growth"]
 

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from kestrel.codec import Operation
 from kestrel.errors import DamageError
-from kestrel.format import ADD_XID, ADDX_HEAD
-from kestrel.journal import Dialect, open_file, read_operations
-from kestrel.replay import Entry, Item
-from kestrel.storage import Piece, Storage
+from kestrel.v2.codec import Operation
+from kestrel.v2.format import ADD_XID, ADDX_HEAD
+from kestrel.v2.journal import Dialect, open_file, read_operations
+from kestrel.v2.replay import Entry, Item
+from kestrel.v2.storage import Piece, Storage
 from sej.system.disk import OS, Disk, File
 
 __all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog", "Row", "row_of"]
