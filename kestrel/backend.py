@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
-from kestrel.files import queue_names
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
+from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import SECONDS, optional, options_of, refuse_unknown
 from sej.queue.held import HeldItem, HoldingQueue

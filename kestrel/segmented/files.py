@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError, MissingError
-from kestrel.files import check_name, join, stamp_of
+from kestrel.files import check_name, join, open_file, stamp_of
 from kestrel.segmented.codec import Item, Record, decode, decode_items, done_of, head_of, item_of, whole_size
 from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
-from kestrel.v2.journal import open_file
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as given
 from sej.system.disk import OS, Disk, File

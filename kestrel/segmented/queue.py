@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, ShutError, TooLargeError
-from kestrel.files import check_name, check_numbers, join
+from kestrel.files import check_name, check_numbers, join, keep_tail, open_file
 from kestrel.fuse import opening
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
@@ -28,9 +28,7 @@ from kestrel.segmented.reader import Reader
 from kestrel.segmented.state import fit
 from kestrel.segmented.writing import WriterFiles
 from kestrel.syncing import Sync, check_sync
-from kestrel.v2.journal import open_file
 from kestrel.v2.packing import wall_clock_ms
-from kestrel.v2.storage import keep_tail
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
 from sej.system.disk import OS, Disk
 

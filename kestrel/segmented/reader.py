@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from kestrel.errors import MissingError
+from kestrel.files import open_file
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.format import MAGIC_SIZE
 from kestrel.segmented.writing import WriterFile, WriterFiles
-from kestrel.v2.journal import open_file
 from sej.system.disk import Disk, File
 
 __all__ = ["Counters", "Owner", "Reader"]

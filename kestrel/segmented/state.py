@@ -6,11 +6,10 @@ import os
 from typing import NamedTuple
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import check_place
+from kestrel.files import check_place, open_file
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading, behind_zeros, check_magic, list_files, read_bookmark
 from kestrel.segmented.format import WRITER_MAGIC
-from kestrel.v2.journal import open_file
 from sej.system.disk import OS, Disk
 
 __all__ = ["State", "fit", "load"]

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import durable_path, join
+from kestrel.files import durable_path, join, keep_tail, take_lock
 from kestrel.fuse import Fuse
 from kestrel.renewing import Renewing
 from kestrel.segmented.files import Listing, Reading, check_magic
 from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
 from kestrel.syncing import Sync, Syncer
-from kestrel.v2.storage import keep_tail, take_lock
 from sej.errors import ClosedError, LockLostError
 from sej.system.disk import Disk, File
 

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from kestrel.errors import DamageError
+from kestrel.files import open_file
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import ADD_XID, ADDX_HEAD
-from kestrel.v2.journal import Dialect, open_file, read_operations
+from kestrel.v2.journal import Dialect, read_operations
 from kestrel.v2.replay import Entry, Item
 from kestrel.v2.storage import Piece, Storage
 from sej.system.disk import OS, Disk, File

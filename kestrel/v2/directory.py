@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from kestrel.errors import FullError, ShutError, TooLargeError
-from kestrel.files import check_name, queue_names
+from kestrel.files import check_name
+from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import DISK, PATH, a, optional, options_of, refuse_unknown, require
 from sej.system.disk import OS, Disk

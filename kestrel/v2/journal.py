@@ -11,14 +11,15 @@ import os
 from collections.abc import Iterator
 from typing import Final, Literal, get_args
 
-from kestrel.errors import DamageError, MissingError
+from kestrel.errors import DamageError
+from kestrel.files import open_file
 from kestrel.v2.codec import Operation, decode, decode_many, whole_size
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
 from sej.checks import COUNT, DISK, PATH, one_of, optional
 from sej.checks import require as given
 from sej.system.disk import OS, Disk, File
 
-__all__ = ["DIALECT", "Dialect", "open_file", "read_journal", "read_operations"]
+__all__ = ["DIALECT", "Dialect", "read_journal", "read_operations"]
 
 Dialect = Literal["auto", "classic", "2.4"]
 """What opcode 8 means: look; the document's STATE_DUMP; the CONTINUE of Kestrel 1.3 and 2.1 to 2.4.8."""
@@ -75,18 +76,6 @@ def _operations(
         yield from read_operations(file, dialect=dialect, start=start, end=end)
     finally:
         file.close()
-
-
-def open_file(path: str | os.PathLike[str], disk: Disk = OS) -> File:
-    """A journal file, opened for reading.
-
-    Raises:
-        MissingError: there is none.
-    """
-    try:
-        return disk.open(path, "read")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise MissingError("there is no such journal file", path=path) from None
 
 
 def read_operations(

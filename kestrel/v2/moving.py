@@ -16,12 +16,13 @@ from itertools import islice
 from typing import Final, Literal
 
 from kestrel.errors import DamageError, MoveError
-from kestrel.files import KEPT, check_place, join, require
+from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
 from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, compare, export_rows, fields_of, row_of
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import Operation, addx
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
+from kestrel.v2.listing import require
 from kestrel.v2.packing import load, wall_clock_ms
 from kestrel.v2.replay import Item
 from kestrel.v2.storage import Storage

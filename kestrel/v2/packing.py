@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import check_place, join, require
+from kestrel.files import check_place, join
 from kestrel.fuse import opening
 from kestrel.v2.backlog import Backlog, Row
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
 from kestrel.v2.journal import DIALECT, Dialect, read_journal
+from kestrel.v2.listing import require
 from kestrel.v2.replay import Entry, Item, Machine
 from kestrel.v2.storage import Piece, Storage
 from sej.checks import CALLABLE

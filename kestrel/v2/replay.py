@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from kestrel.errors import BusyError, Damage, DamageError, MissingError
-from kestrel.files import Part, check_place, join, list_parts
+from kestrel.files import check_place, join
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import (
     ADD_XID,
@@ -31,6 +31,7 @@ from kestrel.v2.format import (
     UNREMOVE,
 )
 from kestrel.v2.journal import DIALECT, Dialect, read_journal
+from kestrel.v2.listing import Part, list_parts
 from sej.system.disk import OS, Disk
 
 __all__ = ["Entry", "Item", "Machine", "State", "Store", "next_xid", "read_part", "replay"]

@@ -21,20 +21,19 @@ from dataclasses import dataclass
 from time import time_ns as _time_ns
 from typing import Final
 
-from kestrel.errors import BadNameError, BusyError, Damage, DamageError
-from kestrel.files import KEPT, Listing, check_name, durable_path, join, list_parts, lock_path
+from kestrel.errors import BadNameError, Damage, DamageError
+from kestrel.files import KEPT, check_name, durable_path, join, keep_tail, take_lock
 from kestrel.fuse import Fuse
 from kestrel.renewing import Renewing
 from kestrel.syncing import Sync, Syncer
-from sej.errors import ClosedError, LockedError, LockLostError
+from kestrel.v2.listing import Listing, list_parts
+from sej.errors import ClosedError, LockLostError
 from sej.system.disk import Disk, File
-from sej.system.locks import Lock
 
-__all__ = ["Piece", "Storage", "keep_tail", "take_lock"]
+__all__ = ["Piece", "Storage"]
 
 _CHECK_NS: Final = 100_000_000
 """So often the lock is looked after. A clock that jumps, in whichever way, only makes that sooner."""
-_COPY_SIZE: Final = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -44,42 +43,6 @@ class Piece:
     path: str
     stamp: int | None
     size: int
-
-
-def take_lock(directory: str | os.PathLike[str], name: str, disk: Disk) -> Lock:
-    """The lock of a queue, taken.
-
-    Raises:
-        BusyError: somebody else has it.
-    """
-    lock = Lock(lock_path(directory, name), what=f"the queue {name}", disk=disk)
-    try:
-        return lock.acquire()
-    except LockedError as error:
-        raise BusyError(error.reason, path=error.path, holder=error.holder) from None
-
-
-def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
-    """Copy what stands in a file from position on to ``kept/``, durably; returns the copy's path."""
-    directory, name = os.path.split(path)
-    folder = join(directory, KEPT)
-    disk.mkdir(folder)
-    target = join(folder, f"{name}.{position}.{now_ms}")
-    source = disk.open(path, "read")
-    try:
-        copy = disk.open(f"{target}.part", "temp")
-        try:
-            at = position
-            while block := source.read(_COPY_SIZE, at):
-                copy.write(block)
-                at += len(block)
-            copy.sync()
-        finally:
-            copy.close()
-    finally:
-        source.close()
-    disk.rename(f"{target}.part", target)
-    return target
 
 
 class Storage:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 import sej
-from kestrel.files import queue_names
+from kestrel.v2.listing import queue_names
 from pipeline.jobs.running import Progress
 from pipeline.kestrel_source import Kind, rows_of
 from shard.names import Path

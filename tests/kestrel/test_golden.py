@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import kestrel
-from kestrel.files import list_parts, queue_names
+from kestrel.v2.listing import list_parts, queue_names
 from tests.kestrel.golden import cases, lay_out, plain, tree
 
 CASES = cases("kestrel")

@@ -158,7 +158,7 @@ class QueueOfLargeItems(QueueAgainstLists):
         "kestrel.v2.journal": ["_BLOCK"],
         "kestrel.v2.packing": ["_BLOCK", "_PACK_MEMORY_BYTES"],
         "kestrel.v2.queue": ["_FLUSH_STEP"],
-        "kestrel.v2.storage": ["_COPY_SIZE"],
+        "kestrel.files": ["_COPY_SIZE"],
     }
 
     def __init__(self) -> None:
