@@ -14,7 +14,7 @@ import click
 
 from kestrel import segmented
 from kestrel.errors import Damage
-from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
+from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.transfer import MessageLike, Moved, WriterLike
 from kestrel.v2 import moving, packing
 from kestrel.v2.journal import read_journal

@@ -15,12 +15,12 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import Damage, MoveError
-from kestrel.v2.replay import Item
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 
 __all__ = [
     "BATCH",
+    "Fields",
     "MessageLike",
     "Moved",
     "Progress",
@@ -96,6 +96,20 @@ class Row(NamedTuple):
     timestamp: int
     key: bytes
     value: bytes
+
+
+class Fields(NamedTuple):
+    """A message as Kestrel stores it.
+
+    Attributes:
+        data: the item's bytes.
+        add_time: when it was put, in ms since the epoch.
+        expiry: when it expires, in ms since the epoch; 0: never.
+    """
+
+    data: bytes
+    add_time: int
+    expiry: int
 
 
 class Progress:
@@ -205,8 +219,8 @@ def row_of(data: bytes, add_time: int | None, expiry: int | None, *, now_ms: Cal
     return Row(time_ms * _NS, b"expiry=%d" % expiry if expiry and expiry > 0 else b"", data)
 
 
-def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Item:
-    """A message as an item.
+def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Fields:
+    """A message as the fields of an item.
 
     Raises:
         MoveError: it has a key or type, and keys is ``"refuse"``.
@@ -218,7 +232,7 @@ def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Ite
             ' with keys="drop" to leave them out'
         )
     expiry = min(int(match[1]), 2**63 - 1) if match else 0
-    return Item(message.value, now_ms() if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
+    return Fields(message.value, now_ms() if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
 
 
 def _sum(start: int, timestamp: int, key: bytes, value: bytes) -> int:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
+
 __all__ = [
     "COMMANDS",
     "DATA_COMMANDS",
@@ -39,10 +41,6 @@ __all__ = [
     "WRITER_MAGIC",
     "Command",
 ]
-
-WRITER_MAGIC: Final = bytes.fromhex("27642603")
-READER_MAGIC: Final = bytes.fromhex("263C2603")
-MAGIC_SIZE: Final = 4
 
 READ_HEAD: Final = 0
 PUT: Final = 8

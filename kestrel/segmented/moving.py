@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Literal
 
+from kestrel.clock import wall_clock_ms
 from kestrel.errors import MissingError, MoveError
 from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
@@ -28,7 +29,6 @@ from kestrel.transfer import (
     fields_of,
     row_of,
 )
-from kestrel.v2.packing import wall_clock_ms
 from sej.checks import CALLABLE, ITERABLE, TEXT, one_of, optional, with_methods
 from sej.checks import require as given
 from sej.system.disk import OS, Disk
@@ -139,7 +139,7 @@ def import_(
             count += 1
         while batch := list(islice(items, BATCH)):
             rows = [row_of(item.data, 0, item.expiry, now_ms=now_ms) for item in batch]
-            queue.restore(Item(0, item.add_time or 0, item.expiry or None, 0, item.data) for item in batch)
+            queue.restore(Item(0, item.add_time, item.expiry or None, 0, item.data) for item in batch)
             found = checksum(rows, found)[1]
             count += len(batch)
         queue.sync()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Literal, Self
 
+from kestrel.clock import wall_clock_ms
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, ShutError, TooLargeError
 from kestrel.files import check_name, check_numbers, join, keep_tail, open_file
 from kestrel.fuse import opening
@@ -28,7 +29,6 @@ from kestrel.segmented.reader import Reader
 from kestrel.segmented.state import fit
 from kestrel.segmented.writing import WriterFiles
 from kestrel.syncing import Sync, check_sync
-from kestrel.v2.packing import wall_clock_ms
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
 from sej.system.disk import OS, Disk
 

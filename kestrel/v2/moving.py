@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, Literal
 
+from kestrel.clock import wall_clock_ms
 from kestrel.errors import DamageError, MoveError
 from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
@@ -23,7 +24,7 @@ from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import Operation, addx
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
-from kestrel.v2.packing import load, wall_clock_ms
+from kestrel.v2.packing import load
 from kestrel.v2.replay import Item
 from kestrel.v2.storage import Storage
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, with_methods
@@ -149,7 +150,7 @@ def import_(
                 # A call that was cut short came as far as the rename; so the same messages are not to come twice.
                 disk.rename(marker, published)
                 disk.unlink(staged)
-            count, found = _stage(staged, (fields_of(message, keys, now_ms) for message in messages), disk)
+            count, found = _stage(staged, (Item(*fields_of(message, keys, now_ms)) for message in messages), disk)
             mark = {"count": count, "checksum": found}
             if count and _read(published, disk) != mark:
                 replace_file(disk, f"{marker}.part", marker, seal(_MARK, mark))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
+from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, FullError, ShutError, TooLargeError
 from kestrel.files import check_name, check_numbers, join
 from kestrel.fuse import opening
@@ -24,7 +25,7 @@ from kestrel.v2.codec import removes, xid_operation
 from kestrel.v2.format import MAX_ITEM_SIZE, UNREMOVE
 from kestrel.v2.growth import Growth
 from kestrel.v2.journal import DIALECT, Dialect
-from kestrel.v2.packing import load, wall_clock_ms
+from kestrel.v2.packing import load
 from kestrel.v2.replay import Entry, Item
 from kestrel.v2.storage import Storage
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods

@@ -13,10 +13,10 @@ where removes and reserves are mixed, a reserve may find an empty item. Here eac
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, DamageError
 from kestrel.files import check_place, join
 from kestrel.fuse import opening
@@ -30,7 +30,7 @@ from kestrel.v2.storage import Piece, Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
 
-__all__ = ["Checkpoint", "dump", "load", "pack", "packed", "wall_clock_ms"]
+__all__ = ["Checkpoint", "dump", "load", "pack", "packed"]
 
 _BLOCK: Final = 1 << 18
 _PACK_MEMORY_BYTES: Final = 32 << 20
@@ -66,11 +66,6 @@ class Checkpoint(NamedTuple):
             waiting.append(range(backlog.next_number, machine.added))
         open_ = {xid: entry.number for xid, entry in machine.open.items()}
         return cls(piece, open_, waiting, machine.added, machine.last_xid)
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def load(

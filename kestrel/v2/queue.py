@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from time import time_ns
 from typing import Final
 
+from kestrel.clock import wall_clock_ms
 from kestrel.v2.codec import addx, continue_, removes, xid_operation
 from kestrel.v2.format import ADDX, ADDX_BLOCK, ADDX_HEAD, CONFIRM_REMOVE, MAX_TIME_MS, REMOVE_TENTATIVE_XID
 from kestrel.v2.opened import Counters, Opened
-from kestrel.v2.packing import wall_clock_ms
 from kestrel.v2.replay import Item, next_xid
 
 __all__ = ["Counters", "Queue"]

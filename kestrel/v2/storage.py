@@ -24,6 +24,7 @@ from typing import Final
 from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.files import KEPT, check_name, durable_path, join, keep_tail, take_lock
 from kestrel.fuse import Fuse
+from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.renewing import Renewing
 from kestrel.syncing import Sync, Syncer
 from kestrel.v2.listing import Listing, list_parts
@@ -94,8 +95,6 @@ class Storage:
 
     def _refuse_kestrel_3(self, listing: Listing) -> None:
         """Its writer files are named as rotated files are, and would be damage that is cut from the first byte on."""
-        from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
-
         for part in listing.parts:
             file = self._disk.open(part.path, "read")
             try:

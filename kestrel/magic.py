@@ -1,0 +1,12 @@
+"""How a file of libkestrel begins, which tells the two formats apart.
+
+The magics are big endian. A file of Kestrel 2 begins with an opcode, which is at most 9.
+"""
+
+from typing import Final
+
+__all__ = ["MAGIC_SIZE", "READER_MAGIC", "WRITER_MAGIC"]
+
+WRITER_MAGIC: Final = bytes.fromhex("27642603")
+READER_MAGIC: Final = bytes.fromhex("263C2603")
+MAGIC_SIZE: Final = 4
