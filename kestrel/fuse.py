@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 from kestrel.errors import FailedError, ShutError
 from sej.errors import ClosedError
+from sej.system.lifecycle import watch_forks
 
 __all__ = ["Fuse", "opening"]
-
-_fuses: weakref.WeakSet[Fuse] = weakref.WeakSet()
 
 
 class Fuse:
@@ -31,7 +28,7 @@ class Fuse:
         self.live = False
         self.shut = False
         self.blown: FailedError | ShutError | None = None
-        _fuses.add(self)
+        watch_forks(self)
 
     def refuse(self) -> NoReturn:
         """Say why there is no writing here.
@@ -62,19 +59,13 @@ class Fuse:
         )
         raise self.blown from cause
 
-
-def _in_child() -> None:
-    """A forked child writes nothing: the lock, and what memory says of the files, are the parent's."""
-    for fuse in _fuses:
-        fuse.live = False
-        fuse.blown = ShutError(
+    def _after_fork(self) -> None:
+        """In a forked child: the lock, and what memory holds of the files, are the parent's."""
+        self.live = False
+        self.blown = ShutError(
             "the queue was opened by the parent process; a forked child opens its own after the parent closed it",
-            path=fuse.path,
+            path=self.path,
         )
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 @contextmanager

@@ -21,7 +21,6 @@ import errno
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar, Unpack
 
@@ -57,6 +56,7 @@ from sej.queue.take import PROBE_NS, Taker
 from sej.reading.dead_letters import DeadLetter
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.group_commit import Syncer, is_mine
+from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.locks import Lock
 from sej.system.watch import Watch
 from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
@@ -227,7 +227,7 @@ class JournalQueue(WorkQueue):
             self._reader_lock.release()
             self._writer.close()
             raise
-        _alive.add(self)
+        watch_forks(self)
 
     # --- putting
 
@@ -415,7 +415,7 @@ class JournalQueue(WorkQueue):
         self._log.close()
         self._taker.close()
         self._reader_lock.release()
-        _alive.discard(self)
+        forget_forked(self)
         self._writer.close()
 
     # --- the lock, and below it what runs with it
@@ -489,16 +489,3 @@ class JournalQueue(WorkQueue):
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``journal`` of ``sej.backends`` names."""
     return JournalQueue(path, name, **options)
-
-
-_alive: weakref.WeakSet[JournalQueue] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for queue in list(_alive):
-        queue._after_fork()
-    _alive.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

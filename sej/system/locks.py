@@ -22,13 +22,13 @@ import signal
 import socket
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
 from sej.system.disk import OS, Disk, File, Tolerated
+from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.original import Trace, find_trace, is_current, pause
 
 if sys.platform != "win32":
@@ -43,7 +43,6 @@ _HOLDER_BYTES: Final = 256
 _LINE_BYTES: Final = 220
 _TURN_S: Final = 2.0
 """So much longer one waits for shared writers, who hold the lock for microseconds at a time."""
-_held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Lock:
@@ -118,7 +117,7 @@ class Lock:
                 time.sleep(_RETRY_S)
             if self._exclusive:
                 self._sign()
-            _held.add(self)
+            watch_forks(self)
             self._held = True
         except BaseException:
             self.release()
@@ -178,9 +177,9 @@ class Lock:
             finally:
                 file.close()
             self._file = None
-            _held.discard(self)
+            forget_forked(self)
 
-    def _forget(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: close the copy of the descriptor without unlocking what the parent holds."""
         file, self._file, self._held = self._file, None, False
         if file is not None:
@@ -319,13 +318,3 @@ def ask_for_file(path: str | os.PathLike[str]) -> None:
     if _LINUX:
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-
-
-def _after_fork_in_child() -> None:
-    for lock in list(_held):
-        lock._forget()
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

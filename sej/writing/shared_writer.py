@@ -22,7 +22,6 @@ import errno
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NoReturn, Self, TypedDict, TypeVar, get_args
 
@@ -34,6 +33,7 @@ from sej.journal.retention import Retention
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.group_commit import Syncer, is_failure, is_mine
+from sej.system.lifecycle import forget_forked, watch_forks
 from sej.writing.opening import prepare
 from sej.writing.shared_end import SharedEnd
 from sej.writing.writer import check_options
@@ -159,7 +159,7 @@ class SharedWriter:
             0,
             interval_s=self.interval_s,
         )
-        _alive.add(self)
+        watch_forks(self)
 
     # --- appending
 
@@ -348,7 +348,7 @@ class SharedWriter:
             self._closed, self._close_later = True, False
             self._end.close()
         self._syncer.close()
-        _alive.discard(self)
+        forget_forked(self)
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -444,16 +444,3 @@ class SharedWriter:
         self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
         self._closed = True
         self._end.close()
-
-
-_alive: weakref.WeakSet[SharedWriter] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for writer in list(_alive):
-        writer._after_fork()
-    _alive.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -18,7 +18,6 @@ import os
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
@@ -50,6 +49,7 @@ from sej.journal.writer_lock import writer_lock
 from sej.message import BytesLike, Message
 from sej.system.disk import OS, Disk
 from sej.system.group_commit import Syncer, is_mine
+from sej.system.lifecycle import forget_forked, watch_forks
 from sej.writing.exactly_once import Batches
 from sej.writing.opening import End, open_end, prepare, sweep
 from sej.writing.overlap import open_mended_end
@@ -180,7 +180,7 @@ class Writer(Appender):
                 self.append = self._buffer.append  # nothing to wait for: the codec's own method, without a call between
             if end.synced_offset < end.offset:
                 self._syncer.request()
-            _alive.add(self)
+            watch_forks(self)
         except BaseException:
             self._abandon()
             raise
@@ -555,7 +555,7 @@ class Writer(Appender):
         self._file.close()
         self._lock.release()
         self._need()
-        _alive.discard(self)
+        forget_forked(self)
         self._released = True
 
     def __enter__(self) -> Self:
@@ -584,16 +584,8 @@ class Writer(Appender):
         state = "closed" if self._closed else "failed" if self._failure else self._durability
         return f"<sej.Writer {self.path!r} offset={self.offset} {state}>"
 
-
-_alive: weakref.WeakSet[Writer] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for writer in list(_alive):
-        writer._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
-        writer._buffer.stop(writer._refuse)
-        writer._file.close()  # the child's copy: the segment's lock must die with the parent
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    def _after_fork(self) -> None:
+        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
+        self._buffer.stop(self._refuse)
+        self._file.close()
