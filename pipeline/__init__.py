@@ -13,14 +13,14 @@ from pipeline.needs import spark_needed as _spark_needed
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
-    from pipeline.counting import count
-    from pipeline.lag import Behind, Lag
     from pipeline.options import OptionError
+    from pipeline.reading.counting import count
+    from pipeline.reading.lag import Behind, Lag
     from pipeline.sessions import register, session, spark_conf
 else:
     _fetch, __dir__ = _lazily(__name__, {
-        "pipeline.counting": ("count",),
-        "pipeline.lag": ("Behind", "Lag"),
+        "pipeline.reading.counting": ("count",),
+        "pipeline.reading.lag": ("Behind", "Lag"),
         "pipeline.options": ("OptionError",),
         "pipeline.sessions": ("register", "session", "spark_conf"),
     })  # fmt: skip

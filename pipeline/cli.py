@@ -273,8 +273,8 @@ def finish(root: Path) -> None:
 
     Example: sej spark finish data
     """
-    from pipeline.committing import finish_dead_jobs
-    from pipeline.target import Target
+    from pipeline.writing.committing import finish_dead_jobs
+    from pipeline.writing.target import Target
 
     single = (root / "jnl").is_dir()
     finish_dead_jobs(Target(str(root.absolute()), None, None if single else 1))

@@ -24,8 +24,8 @@ _FIRST: Final = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
-    "pipeline.reading",
-    "pipeline.source",
+    "pipeline.reading.task",
+    "pipeline.formats.sej",
 )
 
 

@@ -37,7 +37,7 @@ def look(given: str | os.PathLike[str]) -> Iterator[_Finding]:
 
 
 def _look(root: str, staging: str) -> Iterator[_Finding]:
-    from pipeline.staging import decided, sweep
+    from pipeline.writing.staging import decided, sweep
 
     try:
         with Lock(os.path.join(staging, "commit.lck"), what="the commit of a job").acquire():

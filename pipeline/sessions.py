@@ -70,9 +70,9 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
 
 def register(spark: SparkSession) -> None:
     """Make the sources known to a session: ``sej``, ``textqueue`` and ``kestrel``."""
-    from pipeline.kestrel_source import KestrelSource
-    from pipeline.source import SejSource
-    from pipeline.textqueue_source import TextQueueSource
+    from pipeline.formats.kestrel import KestrelSource
+    from pipeline.formats.sej import SejSource
+    from pipeline.formats.textqueue import TextQueueSource
 
     for source in (SejSource, TextQueueSource, KestrelSource):
         spark.dataSource.register(source)

@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.committing import wrote
-from pipeline.counting import count
-from pipeline.discovery import discover
-from pipeline.extents import Extent
 from pipeline.jobs.running import Progress, watched
 from pipeline.options import WRITE, OptionError, parse
-from pipeline.target import Target
+from pipeline.reading.counting import count
+from pipeline.reading.discovery import discover
+from pipeline.reading.extents import Extent
+from pipeline.writing.committing import wrote
+from pipeline.writing.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

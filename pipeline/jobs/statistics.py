@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.counting import count
 from pipeline.jobs.running import Progress, watched
+from pipeline.reading.counting import count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

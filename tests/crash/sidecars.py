@@ -20,11 +20,11 @@ import kestrel
 import sej
 import shard
 from kestrel.v2 import moving
-from pipeline.committing import Job, commit, finish_dead_jobs
+from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, OptionError, parse
-from pipeline.staging import Owner, Stage
-from pipeline.target import Target
-from pipeline.textqueue_source import _append_once
+from pipeline.writing.committing import Job, commit, finish_dead_jobs
+from pipeline.writing.staging import Owner, Stage
+from pipeline.writing.target import Target
 from sej.journal.directory import Directory
 from sej.journal.twin import _look, _slots, _write, twin_path
 from sej.system.disk import OS, Disk, OsDisk

@@ -11,8 +11,8 @@ import pytest
 
 from hub.vector import read_vector
 from kestrel.transfer import Progress
-from pipeline import committing
-from pipeline.textqueue_source import _read_ledger
+from pipeline.formats.textqueue import _read_ledger
+from pipeline.writing import committing
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import sej
-from pipeline.committing import Job, commit
+from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, parse
-from pipeline.staging import Owner, Stage
-from pipeline.target import Target
-from pipeline.textqueue_source import _append_once
+from pipeline.writing.committing import Job, commit
+from pipeline.writing.staging import Owner, Stage
+from pipeline.writing.target import Target
 from sej.system.disk import OsDisk, OsFile
 from textqueue import MessageStatus, TextQueue
 

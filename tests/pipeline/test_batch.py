@@ -8,10 +8,10 @@ from pyspark.sql.types import StructType
 
 import pipeline
 import sej
+from pipeline.formats.sej import FilteringSejReader
 from pipeline.options import READ, parse
-from pipeline.planning import partition_count
+from pipeline.reading.planning import partition_count
 from pipeline.schema import COLUMNS, SCHEMA, check_projection
-from pipeline.source import FilteringSejReader
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark

@@ -9,11 +9,11 @@ from click.testing import CliRunner
 
 import sej
 from pipeline.cli import app
-from pipeline.committing import ANONYMOUS, Job, _decision, _replace
 from pipeline.health import look
 from pipeline.options import WRITE, parse
-from pipeline.staging import Owner, Stage
-from pipeline.target import Target
+from pipeline.writing.committing import ANONYMOUS, Job, _decision, _replace
+from pipeline.writing.staging import Owner, Stage
+from pipeline.writing.target import Target
 from sej.system.locks import Lock
 from sej.system.sealed import unseal
 from tests.house.house import ROOT, run

@@ -11,8 +11,8 @@ import hub
 import sej
 from hub.wire import Client, Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
-from pipeline.places import Origin, Slice
-from pipeline.remote import Remote
+from pipeline.reading.places import Origin, Slice
+from pipeline.reading.remote import Remote
 from tests.hub.support import CERTIFICATES, free_port
 from tests.pipeline.conftest import BASE_NS, fill
 

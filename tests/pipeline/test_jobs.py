@@ -13,8 +13,8 @@ import sej
 import shard
 from pipeline import jobs
 from pipeline.cli import app
-from pipeline.discovery import discover
 from pipeline.jobs import rewriting
+from pipeline.reading.discovery import discover
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark

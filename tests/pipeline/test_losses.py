@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import sej
-from pipeline.committing import Job, finish_dead_jobs
-from pipeline.counted import by_checkpoint
 from pipeline.options import READ, STREAM, OptionError, parse
+from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
-from pipeline.staging import Owner, Stage
-from pipeline.stream import SejStreamReader
-from pipeline.target import Target
+from pipeline.writing.checkpoint import by_checkpoint
+from pipeline.writing.committing import Job, finish_dead_jobs
+from pipeline.writing.staging import Owner, Stage
+from pipeline.writing.target import Target
 from tests.pipeline.conftest import fill
 
 ALL = ReadAllAvailable()

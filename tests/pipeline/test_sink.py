@@ -214,10 +214,10 @@ def test_times_and_types_travel(spark: SparkSession, tmp_path: Path) -> None:
 def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     save(numbers(spark, 10), root, bits=1)
-    from pipeline.committing import ANONYMOUS, Job, _replace
     from pipeline.options import WRITE, parse
-    from pipeline.staging import Owner, Stage
-    from pipeline.target import Target
+    from pipeline.writing.committing import ANONYMOUS, Job, _replace
+    from pipeline.writing.staging import Owner, Stage
+    from pipeline.writing.target import Target
 
     target = Target.of(str(root), parse(WRITE, {"bits": "1"}))
     gone = Owner(Owner.here().host, 2**22 + 1, 1)

@@ -11,19 +11,19 @@ from pyspark.sql.datasource import DataSource
 import kestrel
 import sej
 from kestrel import segmented
-from pipeline.extents import Extent
-from pipeline.kestrel_source import KestrelSource
-from pipeline.places import Origin, Slice
-from pipeline.planning import pack
-from pipeline.reading import How, read
-from pipeline.textqueue_source import TextQueueSource
+from pipeline.formats.kestrel import KestrelSource
+from pipeline.formats.textqueue import TextQueueSource
+from pipeline.reading.extents import Extent
+from pipeline.reading.places import Origin, Slice
+from pipeline.reading.planning import pack
+from pipeline.reading.task import How, read
 from sej.writing.shared_writer import SharedWriter
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 from textqueue import TextQueue
 
 WINDOWS = {
-    "pipeline.planning": ["PARTITION_BYTES_MIN", "PARTITION_BYTES_MAX"],
-    "pipeline.reading": ["BATCH_ROWS", "BATCH_BYTES", "_CHUNK_BYTES_MIN"],
+    "pipeline.reading.planning": ["PARTITION_BYTES_MIN", "PARTITION_BYTES_MAX"],
+    "pipeline.reading.task": ["BATCH_ROWS", "BATCH_BYTES", "_CHUNK_BYTES_MIN"],
 }
 SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 Row = tuple[int, bytes, bytes]

@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from pipeline.extents import Extent
-from pipeline.places import Slice
-from pipeline.remote import RemoteExtent
+from pipeline.reading.extents import Extent
+from pipeline.reading.places import Slice
+from pipeline.reading.remote import RemoteExtent
 
 __all__ = ["PARTITION_BYTES_MAX", "PARTITION_BYTES_MIN", "cores", "pack", "partition_count"]
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import get_args
 
-from pipeline.discovery import Layout, discover
-from pipeline.extents import Extent
+from pipeline.reading.discovery import Layout, discover
+from pipeline.reading.extents import Extent
 from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 
 __all__ = ["count"]

@@ -23,18 +23,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.bounds import EARLIEST, LATEST, by_directory
-from pipeline.discovery import discover
-from pipeline.extents import Extent
-from pipeline.following import Follower, Root
-from pipeline.limits import by_bytes, by_messages
 from pipeline.options import OptionError, Options
-from pipeline.places import Slice
-from pipeline.planning import PARTITION_BYTES_MIN, pack
-from pipeline.positions import Offsets, advance, entry, start_in, still_there
-from pipeline.progress import Progress
-from pipeline.reading import how, read
-from pipeline.remote import Remote, RemoteExtent, RemoteFollower, RemoteRoot
+from pipeline.reading.bounds import EARLIEST, LATEST, by_directory
+from pipeline.reading.discovery import discover
+from pipeline.reading.extents import Extent
+from pipeline.reading.following import Follower, Root
+from pipeline.reading.limits import by_bytes, by_messages
+from pipeline.reading.places import Slice
+from pipeline.reading.planning import PARTITION_BYTES_MIN, pack
+from pipeline.reading.positions import Offsets, advance, entry, start_in, still_there
+from pipeline.reading.progress import Progress
+from pipeline.reading.remote import Remote, RemoteExtent, RemoteFollower, RemoteRoot
+from pipeline.reading.task import how, read
 from pipeline.schema import arrow_schema, check_projection
 from sej.errors import JournalNotFoundError
 

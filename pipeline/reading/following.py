@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Literal
 
-from pipeline.extents import Extent
-from pipeline.places import Origin
+from pipeline.reading.extents import Extent
+from pipeline.reading.places import Origin
 from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail

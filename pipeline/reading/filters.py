@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pipeline.places import Origin
+from pipeline.reading.places import Origin
 
 __all__ = ["Chosen", "choose"]
 

@@ -23,8 +23,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
 from pipeline.options import OptionError
-from pipeline.staging import Rows, decided, forget, renumbered, sweep
-from pipeline.target import Target
+from pipeline.writing.staging import Rows, decided, forget, renumbered, sweep
+from pipeline.writing.target import Target
 from sej.errors import CorruptionError
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.retention import Retention, clean

@@ -26,11 +26,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
-from pipeline.counted import by_checkpoint
-from pipeline.discovery import paths_of
+from pipeline.formats.rows import RowReader
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
-from pipeline.rows import RowReader
+from pipeline.reading.discovery import paths_of
 from pipeline.schema import check_projection
+from pipeline.writing.checkpoint import by_checkpoint
 from sej.errors import CorruptionError
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.locks import Lock

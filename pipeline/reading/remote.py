@@ -15,7 +15,7 @@ from zlib import crc32
 
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
-from pipeline.places import Origin, Slice
+from pipeline.reading.places import Origin, Slice
 from sej.codec import Columns, columns
 from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import JournalNotFoundError
@@ -167,7 +167,7 @@ def _columns(chunk: bytes | memoryview, stop: int) -> Iterator[tuple[int, Column
 
 
 class RemoteExtent:
-    """What a journal on a hub holds; as :class:`pipeline.extents.Extent`, as far as the hub tells."""
+    """What a journal on a hub holds; as :class:`pipeline.reading.extents.Extent`, as far as the hub tells."""
 
     def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
         """Keep what the hub said."""
@@ -200,7 +200,7 @@ class RemoteExtent:
 
 
 class RemoteFollower:
-    """A growing journal on a hub, as the last list said; as :class:`pipeline.following.Follower`."""
+    """A growing journal on a hub, as the last list said; as :class:`pipeline.reading.following.Follower`."""
 
     def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
         """Keep what the hub said."""
@@ -223,7 +223,7 @@ class RemoteFollower:
 
 
 class RemoteRoot:
-    """The journals on a hub that a stream reads, new ones included; as :class:`pipeline.following.Root`.
+    """The journals on a hub that a stream reads, new ones included; as :class:`pipeline.reading.following.Root`.
 
     Spark asks every 10 ms, the hub is asked ten times a second: one call for all journals.
 
@@ -283,7 +283,7 @@ def matching(
         OptionError: the pattern matches none.
         UnavailableError: the hub cannot be reached.
     """
-    from pipeline.discovery import matcher
+    from pipeline.reading.discovery import matcher
 
     clients = {name.partition(".")[0] for name in names}
     whose = next(iter(clients)) if len(clients) == 1 else ""

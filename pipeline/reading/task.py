@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import Batches
 from pipeline.options import Options
-from pipeline.places import Slice
-from pipeline.remote import Remote
+from pipeline.reading.arrow import Batches
+from pipeline.reading.places import Slice
+from pipeline.reading.remote import Remote
 from sej.codec import Columns
 from sej.errors import OffsetTooSmallError, SejError, TruncatedError
 from sej.journal.cursor import Cursor

@@ -29,9 +29,9 @@ import kestrel
 from kestrel import segmented
 from kestrel.errors import MissingError
 from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
-from pipeline.discovery import paths_of
+from pipeline.formats.rows import RowReader
 from pipeline.options import KESTREL_READ, OptionError, parse
-from pipeline.rows import RowReader
+from pipeline.reading.discovery import paths_of
 from pipeline.schema import check_projection
 from sej.errors import CorruptionError
 from sej.system.disk import OS

@@ -1,8 +1,9 @@
 """The sinks of ``sej``: rows into a journal or a tree of shards, exactly once.
 
-Tasks encode and stage (:mod:`pipeline.staging`), the driver commits (:mod:`pipeline.committing`). Columns: ``key`` and
-``value``, bytes or text; ``type`` and ``timestamp_ns`` where given (``timestamp`` serves where that is missing). The
-other columns of the source are passed over, so that what was read can be written: offsets are new in a new place.
+Tasks encode and stage (:mod:`pipeline.writing.staging`), the driver commits (:mod:`pipeline.writing.committing`).
+Columns: ``key`` and ``value``, bytes or text; ``type`` and ``timestamp_ns`` where given (``timestamp`` serves where
+that is missing). The other columns of the source are passed over, so that what was read can be written: offsets are new
+in a new place.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pipeline.committing import ANONYMOUS, Job, check_readers, commit, is_decided
-from pipeline.counted import by_checkpoint
 from pipeline.options import OptionError, Options
 from pipeline.schema import COLUMNS
-from pipeline.staging import Owner, Rows, Stage, forget
-from pipeline.target import Target
+from pipeline.writing.checkpoint import by_checkpoint
+from pipeline.writing.committing import ANONYMOUS, Job, check_readers, commit, is_decided
+from pipeline.writing.staging import Owner, Rows, Stage, forget
+from pipeline.writing.target import Target
 from sej.journal.directory import check_name
 from shard.routing import group
 

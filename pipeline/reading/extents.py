@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from pipeline.places import Origin, Slice
+from pipeline.reading.places import Origin, Slice
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.end import Tail

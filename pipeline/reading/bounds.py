@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from pipeline.extents import Extent
 from pipeline.options import OptionError, Options
-from pipeline.places import Origin, Slice
-from pipeline.remote import RemoteExtent
+from pipeline.reading.extents import Extent
+from pipeline.reading.places import Origin, Slice
+from pipeline.reading.remote import RemoteExtent
 from sej.errors import OffsetBeyondEndError, OffsetTooSmallError
 
 __all__ = ["EARLIEST", "LATEST", "by_directory", "slices"]

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.following import Follower
-from pipeline.remote import RemoteFollower
+from pipeline.reading.following import Follower
+from pipeline.reading.remote import RemoteFollower
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError, OffsetTooSmallError, SejError
 
 __all__ = ["Offsets", "advance", "entry", "start_in", "still_there"]

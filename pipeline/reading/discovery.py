@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from hub.naming import find_sources, is_root
-from pipeline.counted import local_path
 from pipeline.options import OptionError
-from pipeline.places import Origin
+from pipeline.reading.places import Origin
+from pipeline.writing.checkpoint import local_path
 from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.system.disk import OS
 from shard.name_format import RECORDS_DIR

@@ -20,17 +20,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.bounds import slices
-from pipeline.discovery import discover, paths_of
-from pipeline.extents import Extent
-from pipeline.filters import Chosen, choose
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
-from pipeline.planning import pack
-from pipeline.reading import how, read
-from pipeline.remote import Line, Remote, RemoteExtent, matching
+from pipeline.reading.bounds import slices
+from pipeline.reading.discovery import discover, paths_of
+from pipeline.reading.extents import Extent
+from pipeline.reading.filters import Chosen, choose
+from pipeline.reading.planning import pack
+from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
+from pipeline.reading.stream import SejStreamReader
+from pipeline.reading.task import how, read
 from pipeline.schema import SCHEMA, arrow_schema, check_projection
-from pipeline.sink import SejStreamWriter, SejWriter
-from pipeline.stream import SejStreamReader
+from pipeline.writing.sink import SejStreamWriter, SejWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.places import Origin
+from pipeline.reading.places import Origin
 from sej.codec import Columns
 from sej.codec.format import NO_TIMESTAMP
 

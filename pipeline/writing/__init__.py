@@ -1,0 +1,3 @@
+"""Rows into journals, exactly once: tasks stage them, the driver commits them."""
+
+__all__: list[str] = []
