@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sej.imports import twin
+
 if TYPE_CHECKING:  # one truth for type checkers: the reference
     from hub._merge_py import Merger
+else:
+    Merger = twin("hub._merge_c", "hub._merge_py").Merger
 
 __all__ = ["Merger"]
-
-if not TYPE_CHECKING:
-    from sej import codec
-
-    try:
-        if codec.IMPLEMENTATION == "python":
-            raise ImportError("the reference was asked for")
-        from hub._merge_c import Merger
-    except ImportError:
-        from hub._merge_py import Merger

@@ -1,14 +1,16 @@
-"""How packages import: public names at their first use.
+"""How packages import: public names at their first use, compiled modules if they are installed.
 
 Every ``import sej`` loads this module, so it imports nothing that the interpreter has not loaded already.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 
-__all__ = ["lazily"]
+__all__ = ["compiled", "lazily", "twin"]
 
 
 def lazily(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -21,12 +23,45 @@ def lazily(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[
     module_of = {name: module for module, names in homes.items() for name in names}
 
     def fetch(name: str) -> object:
-        import importlib
-
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(importlib.import_module(module_of[name]), name)
+        value: object = getattr(_imported(module_of[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
     return fetch, lambda: sorted(module_of)
+
+
+def compiled(module: str) -> ModuleType | None:
+    """The compiled module, or None if pure Python serves instead.
+
+    Pure Python serves if the module is not built, or if the environment variable ``SEJ_CODEC`` is ``python``.
+
+    Raises:
+        ImportError: ``SEJ_CODEC`` is ``c`` and the module is not built, or ``SEJ_CODEC`` has an unknown value.
+    """
+    wish = os.environ.get("SEJ_CODEC", "")
+    if wish not in ("", "c", "python"):
+        raise ImportError(f"SEJ_CODEC={wish!r}: expected 'c', 'python' or nothing")
+    if wish == "python":
+        return None
+    try:
+        return _imported(module)
+    except ImportError:
+        if wish == "c":
+            raise
+        return None
+
+
+def twin(module: str, reference: str) -> ModuleType:
+    """The compiled module, or its pure Python reference where :func:`compiled` gives None.
+
+    Type checkers see no names through it: a caller imports them from the reference ``if TYPE_CHECKING``.
+    """
+    return compiled(module) or _imported(reference)
+
+
+def _imported(name: str) -> ModuleType:
+    import importlib
+
+    return importlib.import_module(name)

@@ -7,37 +7,26 @@ the codec: pure Python and compiled; ``SEJ_CODEC`` chooses both.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from xxhash import xxh64_intdigest
 
-from sej import codec
 from sej.checks import a, between
+from sej.imports import twin
 from sej.message import Message
 from shard.name_format import HASH_SEED, MAX_BITS
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
     from shard._route_py import Parts, group
+else:
+    _twin = twin("shard._route_c", "shard._route_py")
+    Parts, group = _twin.Parts, _twin.group
 
-__all__ = ["IMPLEMENTATION", "BytesLike", "Parts", "Route", "group", "index_of", "routed"]
+__all__ = ["BytesLike", "Parts", "Route", "group", "index_of", "routed"]
 
 BytesLike = bytes | bytearray | memoryview
 Route = Callable[[Message], int]
 """A function of a message that gives an int: its low bits are the shard. The message's offset is -1, not yet given."""
-
-IMPLEMENTATION: Literal["c", "python"]
-if not TYPE_CHECKING:
-    try:
-        if codec.IMPLEMENTATION == "python":
-            raise ImportError("the reference was asked for")
-        from shard._route_c import Parts, group
-
-        IMPLEMENTATION = "c"
-    except ImportError:
-        from shard._route_py import Parts, group
-
-        IMPLEMENTATION = "python"
-
 
 _BITS: Final = between(0, MAX_BITS)
 _KEY: Final = a(bytes, bytearray, memoryview)

@@ -7,8 +7,6 @@ head. What they write and read is the encoding of ``hub.proto`` all the same, an
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 from collections.abc import Iterable
 from typing import Final, Protocol, TypeVar
 
@@ -16,9 +14,9 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from hub.wire import hub_pb2 as pb
-from sej import codec
 from sej.codec.format import MAX_OFFSET
 from sej.errors import InvalidMessageError
+from sej.imports import compiled
 from sej.message import Message
 
 __all__ = [
@@ -49,10 +47,8 @@ class _Transcode(Protocol):
     def __call__(self, data: bytes) -> tuple[str, str, memoryview] | None: ...
 
 
-_transcode: _Transcode | None = None
-if codec.IMPLEMENTATION == "c":
-    with contextlib.suppress(ImportError):
-        _transcode = importlib.import_module("hub.wire._put_c").transcode
+_twin = compiled("hub.wire._put_c")
+_transcode: _Transcode | None = _twin and _twin.transcode
 
 _T = TypeVar("_T", bound=ProtobufMessage)
 

@@ -6,11 +6,12 @@ the compiled one. The same tests run on both.
 
 from __future__ import annotations
 
-import os as _os
 from typing import TYPE_CHECKING
 from typing import Literal as _Literal
 
 from sej.codec.reference import Candidate, Columns, Run
+from sej.imports import compiled as _compiled
+from sej.imports import twin as _twin
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
     from sej.codec.buffer_reference import Buffer
@@ -24,6 +25,17 @@ if TYPE_CHECKING:  # one truth for type checkers: the reference
         message_size,
         walk,
     )
+else:
+    Buffer = _twin("sej.codec._buffer_c", "sej.codec.buffer_reference").Buffer
+    _codec = _twin("sej.codec._codec_c", "sej.codec.reference")
+    columns = _codec.columns
+    decode = _codec.decode
+    decode_many = _codec.decode_many
+    encode = _codec.encode
+    find_candidate = _codec.find_candidate
+    measure = _codec.measure
+    message_size = _codec.message_size
+    walk = _codec.walk
 
 __all__ = [
     "IMPLEMENTATION",
@@ -41,30 +53,4 @@ __all__ = [
     "walk",
 ]
 
-_wish = _os.environ.get("SEJ_CODEC", "")
-if _wish not in ("", "c", "python"):
-    raise ImportError(f"SEJ_CODEC={_wish!r}: expected 'c', 'python' or nothing")
-IMPLEMENTATION: _Literal["c", "python"]
-if not TYPE_CHECKING:
-    try:
-        if _wish == "python":
-            raise ImportError("the reference was asked for")
-        from sej.codec import _codec_c as _codec
-        from sej.codec._buffer_c import Buffer
-
-        IMPLEMENTATION = "c"
-    except ImportError:
-        if _wish == "c":
-            raise
-        from sej.codec import reference as _codec
-        from sej.codec.buffer_reference import Buffer
-
-        IMPLEMENTATION = "python"
-    columns = _codec.columns
-    decode = _codec.decode
-    decode_many = _codec.decode_many
-    encode = _codec.encode
-    find_candidate = _codec.find_candidate
-    measure = _codec.measure
-    message_size = _codec.message_size
-    walk = _codec.walk
+IMPLEMENTATION: _Literal["c", "python"] = "c" if _compiled("sej.codec._codec_c") else "python"

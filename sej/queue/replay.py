@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sej.codec import IMPLEMENTATION
+from sej.imports import compiled
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
     from sej.queue.records import done_record, good_bytes, lease_record
     from sej.queue.state import QueueState
 
-__all__ = ["apply", "done_record", "good_bytes", "lease_record"]
-
-if TYPE_CHECKING:
-
     def apply(state: QueueState, data: bytes | memoryview) -> None:
         """Take in whole, checked records: :meth:`sej.queue.state.QueueState.apply`."""
+elif _twin := compiled("sej.queue._replay_c"):
+    apply, done_record, good_bytes, lease_record = _twin.apply, _twin.done_record, _twin.good_bytes, _twin.lease_record
 else:
-    try:
-        if IMPLEMENTATION == "python":
-            raise ImportError("the reference was asked for, or nothing is compiled")
-        from sej.queue._replay_c import apply, done_record, good_bytes, lease_record
-    except ImportError:
-        from sej.queue.records import done_record, good_bytes, lease_record
-        from sej.queue.state import QueueState
+    from sej.queue.records import done_record, good_bytes, lease_record
+    from sej.queue.state import QueueState
 
-        apply = QueueState.apply
+    apply = QueueState.apply
+
+__all__ = ["apply", "done_record", "good_bytes", "lease_record"]

@@ -148,24 +148,21 @@ cdef extern from *:
     uint32_t sej_crc(const unsigned char *p, size_t size, uint32_t before)
     uint32_t sej_crc_small(const unsigned char *p, size_t size, uint32_t before)
 
-FAST = bool(sej_crc_fast())
+cdef bint FAST = sej_crc_fast()
+cdef enum:
+    SMALL = 256
 
 
 def crc32c(data, uint32_t crc=0):
-    """The checksum of what crc stands for, followed by data; only where FAST is true."""
+    """The checksum of what crc stands for, followed by data; the library computes what is not fast here, nor small."""
     cdef Py_buffer raw
     PyObject_GetBuffer(data, &raw, PyBUF_CONTIG_RO)
     try:
-        return sej_crc(<const unsigned char *> raw.buf, raw.len, crc)
+        if FAST:
+            return sej_crc(<const unsigned char *> raw.buf, raw.len, crc)
+        if raw.len <= SMALL:
+            return sej_crc_small(<const unsigned char *> raw.buf, raw.len, crc)
     finally:
         PyBuffer_Release(&raw)
-
-
-def crc32c_small(data, uint32_t crc=0):
-    """The same on any processor, byte by byte."""
-    cdef Py_buffer raw
-    PyObject_GetBuffer(data, &raw, PyBUF_CONTIG_RO)
-    try:
-        return sej_crc_small(<const unsigned char *> raw.buf, raw.len, crc)
-    finally:
-        PyBuffer_Release(&raw)
+    import crc32c as library
+    return library.crc32c(data, crc)

@@ -5,15 +5,14 @@ Elsewhere the package ``crc32c``: by the processor's CRC instruction, or by tabl
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from sej.imports import compiled
 
 __all__ = ["crc32c"]
 
-_SMALL_BYTES: Final = 256
 
-
-def _by_library(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """The checksum of what crc stands for, followed by data.
 
     Example:
@@ -26,18 +25,5 @@ def _by_library(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     return library.crc32c(data, crc)
 
 
-crc32c = _by_library
-if not TYPE_CHECKING and os.environ.get("SEJ_CODEC") != "python":
-    try:
-        from sej.system import _checksum_c
-    except ImportError:
-        pass
-    else:
-
-        def _small_or_by_library(data, crc=0):
-            """As the library; what fits an entry of an index does not need it."""
-            if len(data) <= _SMALL_BYTES:
-                return _checksum_c.crc32c_small(data, crc)
-            return _by_library(data, crc)
-
-        crc32c = _checksum_c.crc32c if _checksum_c.FAST else _small_or_by_library
+if not TYPE_CHECKING and (_twin := compiled("sej.system._checksum_c")):
+    crc32c = _twin.crc32c

@@ -1,8 +1,10 @@
-"""How packages import: public names at their first use."""
+"""How packages import: public names at their first use, compiled modules if they are installed."""
 
 import importlib
 
 import pytest
+
+from sej.imports import compiled, twin
 
 
 @pytest.mark.parametrize("name", ["sej", "shard", "hub", "pipeline"])
@@ -13,3 +15,20 @@ def test_a_lazy_package_lists_its_names_and_no_other(name: str) -> None:
         assert getattr(package, export) is getattr(package, export)
     with pytest.raises(AttributeError, match=rf"^module '{name}' has no attribute 'typo'$"):
         _ = package.typo
+
+
+def test_a_compiled_module_serves_if_it_is_built_and_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, missing = "sej.message", "sej.no_such_module"  # any module stands for one that is built
+    monkeypatch.delenv("SEJ_CODEC", raising=False)
+    assert twin(built, "sej.errors").__name__ == built
+    assert twin(missing, "sej.errors").__name__ == "sej.errors"
+    assert compiled(missing) is None
+    monkeypatch.setenv("SEJ_CODEC", "python")
+    assert twin(built, "sej.errors").__name__ == "sej.errors"
+    monkeypatch.setenv("SEJ_CODEC", "c")
+    assert twin(built, "sej.errors").__name__ == built
+    with pytest.raises(ImportError, match=missing):
+        compiled(missing)
+    monkeypatch.setenv("SEJ_CODEC", "C")
+    with pytest.raises(ImportError, match=r"^SEJ_CODEC='C': expected 'c', 'python' or nothing$"):
+        compiled(built)

@@ -6,27 +6,19 @@ compiled one, as for the journal's codec. The same tests run on both.
 
 from __future__ import annotations
 
-import os as _os
 from typing import TYPE_CHECKING
 from typing import Literal as _Literal
 
+from sej.imports import compiled as _compiled
+from sej.imports import twin as _twin
+
 if TYPE_CHECKING:  # one truth for type checkers: the reference
     from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
+else:
+    _hot = _twin("textqueue.hot._hot_c", "textqueue.hot.reference")
+    DONE, GONE, NOT_DONE, Core, Held = _hot.DONE, _hot.GONE, _hot.NOT_DONE, _hot.Core, _hot.Held
+    ends, proven, ready, status_lines = _hot.ends, _hot.proven, _hot.ready, _hot.status_lines
 
 __all__ = ["DONE", "GONE", "IMPLEMENTATION", "NOT_DONE", "Core", "Held", "ends", "proven", "ready", "status_lines"]
 
-IMPLEMENTATION: _Literal["c", "python"]
-if not TYPE_CHECKING:
-    _wish = _os.environ.get("SEJ_CODEC", "")
-    try:
-        if _wish == "python":
-            raise ImportError("the reference was asked for")
-        from textqueue.hot._hot_c import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
-
-        IMPLEMENTATION = "c"
-    except ImportError:
-        if _wish == "c":
-            raise
-        from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
-
-        IMPLEMENTATION = "python"
+IMPLEMENTATION: _Literal["c", "python"] = "c" if _compiled("textqueue.hot._hot_c") else "python"
