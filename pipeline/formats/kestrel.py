@@ -31,7 +31,7 @@ from kestrel.errors import MissingError
 from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
 from pipeline.formats.rows import RowReader
 from pipeline.options import KESTREL_READ, OptionError, parse
-from pipeline.reading.discovery import paths_of
+from pipeline.paths import paths_of
 from pipeline.schema import check_projection
 from sej.errors import CorruptionError
 from sej.system.disk import OS

@@ -21,8 +21,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
+from pipeline.paths import paths_of
 from pipeline.reading.bounds import slices
-from pipeline.reading.discovery import discover, paths_of
+from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
 from pipeline.reading.filters import Chosen, choose
 from pipeline.reading.planning import pack

@@ -28,7 +28,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructF
 
 from pipeline.formats.rows import RowReader
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
-from pipeline.reading.discovery import paths_of
+from pipeline.paths import paths_of
 from pipeline.schema import check_projection
 from pipeline.writing.checkpoint import by_checkpoint
 from sej.errors import CorruptionError

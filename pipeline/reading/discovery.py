@@ -8,37 +8,23 @@ shards, and anything else a hub. ``layout`` forces one. Dot folders are nobody's
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from hub.naming import find_sources, is_root
 from pipeline.options import OptionError
 from pipeline.reading.places import Origin
-from pipeline.writing.checkpoint import local_path
 from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.system.disk import OS
 from shard.name_format import RECORDS_DIR
 from shard.names import split_name
 
-__all__ = ["Layout", "discover", "layout_of", "matcher", "paths_of"]
+__all__ = ["Layout", "discover", "layout_of", "matcher"]
 
 Layout = Literal["directory", "shards", "hub"]
 _LAYOUTS: Final = ("directory", "shards", "hub")
-
-
-def paths_of(options: Mapping[str, str], *, may_be_none: bool = False) -> list[str]:
-    """What ``load`` was given: one path or many; ``file:`` in front is dropped.
-
-    Raises:
-        OptionError: there is none, and may_be_none is false.
-    """
-    given = [options["path"]] if "path" in options else json.loads(options.get("paths", "[]"))
-    if not all(given) or not (given or may_be_none):
-        raise OptionError("no path: load(root) is due, with a SEJ directory, a tree of shards or a hub's root")
-    return [local_path(path) for path in given]
 
 
 def discover(

@@ -12,7 +12,9 @@ import json
 import os
 import re
 
-__all__ = ["by_checkpoint", "local_path"]
+from pipeline.paths import local_path
+
+__all__ = ["by_checkpoint"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -28,11 +30,6 @@ def by_checkpoint(location: str) -> str:
             return _hashed(json.load(file)["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return _hashed(path)
-
-
-def local_path(address: str) -> str:
-    """A path without ``file:`` in front; anything else as it is."""
-    return re.sub(r"\Afile:(//(?=/))?", "", address)
 
 
 def _hashed(whose: str) -> str:
