@@ -6,8 +6,7 @@ asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -15,91 +14,17 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
-    InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.paths import paths_of
-from pipeline.reading.bounds import slices
-from pipeline.reading.discovery import discover
-from pipeline.reading.extents import Extent
-from pipeline.reading.filters import Chosen, choose
-from pipeline.reading.planning import pack
-from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
+from pipeline.reading.batch import FilteringSejReader, SejReader
 from pipeline.reading.stream import SejStreamReader
-from pipeline.reading.task import how, read
-from pipeline.schema import SCHEMA, arrow_schema, check_projection
+from pipeline.schema import SCHEMA
 from pipeline.writing.sink import SejStreamWriter, SejWriter
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-__all__ = ["FilteringSejReader", "SejReader", "SejSource"]
-
-
-class SejReader(DataSourceReader):
-    """Reads journals in batch: plans on the driver, reads in the tasks."""
-
-    def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
-        """Keep what was asked for; nothing is looked at."""
-        self._paths = paths
-        self._options = options
-        self._schema = check_projection(schema)
-        self._chosen = Chosen()
-
-    def partitions(self) -> list[InputPartition]:
-        """The slices of each task; empty where there is nothing to read."""
-        options = self._options
-        extents = list(self._extents())
-        parts = slices(extents, options, self._chosen.low, self._chosen.high)
-        by_name = {extent.origin.name: extent for extent in extents}
-        since = self._chosen.since
-        if since is not None:
-            parts = [
-                by_name[part.origin.name].slice(max(part.start, by_name[part.origin.name].find_time(since)), part.stop)
-                for part in parts
-            ]
-        packed = pack(
-            [part for part in parts if part.start < part.stop],
-            by_name,
-            at_least=options["minPartitions"],
-            at_most=options["maxPartitions"],
-        )
-        return [InputPartition(part) for part in packed]
-
-    def _extents(self) -> Iterator[Extent | RemoteExtent]:
-        options, remote = self._options, Remote.of(self._options)
-        if remote is not None:
-            with Line(remote) as line:
-                there = matching(line, self._paths, options["pattern"])
-            for origin, listed in there.items():
-                if self._chosen.takes(origin):
-                    yield RemoteExtent(origin, listed, remote)
-            return
-        for origin in discover(self._paths, layout=options["layout"], pattern=options["pattern"]):
-            if self._chosen.takes(origin):
-                yield Extent(origin, on_corruption=options["onCorruption"])
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task. Spark makes a partition of None out of no partitions."""
-        way = how(self._options)._replace(since=self._chosen.since, until=self._chosen.until)
-        return read(partition.value or (), arrow_schema(self._schema), way)
-
-
-class FilteringSejReader(SejReader):
-    """The same, with filters: only where it is asked for, and for one query.
-
-    Spark 4.3 keeps what was planned with the filters of one query in the table's object, and reads the same partitions
-    in the next query of that DataFrame, or in the other side of a join. And it refuses a reader with this method where
-    its setting is off.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be answered by choosing what is read; hand the rest back."""
-        self._chosen, rest = choose(filters)
-        return rest
+__all__ = ["SejSource"]
 
 
 class SejSource(DataSource):

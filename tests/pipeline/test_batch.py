@@ -8,8 +8,8 @@ from pyspark.sql.types import StructType
 
 import pipeline
 import sej
-from pipeline.formats.sej import FilteringSejReader
 from pipeline.options import READ, parse
+from pipeline.reading.batch import FilteringSejReader
 from pipeline.reading.planning import partition_count
 from pipeline.schema import COLUMNS, SCHEMA, check_projection
 from tests.pipeline.conftest import BASE_NS, fill
