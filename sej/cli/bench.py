@@ -1,4 +1,4 @@
-"""``sej bench``: how fast this library and its peers are on the user's own disk."""
+"""``sej bench``: how fast appends, reads and queue operations are on the user's own disk, beside bare system calls."""
 
 from __future__ import annotations
 
@@ -10,23 +10,128 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
+import sej
 from sej.cli.choosing import DURATION, JSON, SIZE
+from sej.writing.writer import Durability
 
-if TYPE_CHECKING:
-    from sej.cli.contestants import Contestant
-
-__all__ = ["bench"]
+__all__ = ["MEASUREMENTS", "Begin", "Measurement", "Work", "bench"]
 
 _ROUNDS: Final = 3
 _FIRST_COUNT: Final = 16
 _ROUND_ITEMS_MAX: Final = 200_000
 _STEADY: Final = 0.25
 """The share of a round's time that one call should take."""
+_BATCH: Final = 1000
+_SURVIVES: Final[dict[Durability, str]] = {"buffer": "clean close", "os": "process death", "disk": "power loss"}
+
+Work = Callable[[int], object]
+Begin = Callable[[Path, bytes], AbstractContextManager[tuple[Work, Work]]]
+
+
+class Measurement(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        operation: what is done to each item.
+        call: what is called.
+        survives: the worst event that an acknowledged item survives; None for an operation that reads.
+        begin: opens files in an empty directory, for items of this value, and gives two functions of a count: the
+            first prepares the items, untimed, the second handles them, timed.
+    """
+
+    operation: str
+    call: str
+    survives: str | None
+    begin: Begin
+
+
+def _each(call: Callable[[], object]) -> Work:
+    def work(count: int) -> None:
+        for _ in range(count):
+            call()
+
+    return work
+
+
+def _nothing(count: int) -> None:
+    """There is nothing to prepare."""
+
+
+@contextmanager
+def _writing(sync: Callable[[int], object], path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
+    fd = os.open(path / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        yield _nothing, _each(lambda: (os.write(fd, value), sync(fd)))
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _appending(durability: Durability, batch: int, path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
+    with sej.Writer(path / "j", durability=durability) as writer:
+
+        def batches(count: int) -> None:
+            for done in range(0, count, batch):
+                writer.append_many([value] * min(batch, count - done))
+
+        yield _nothing, batches if batch > 1 else _each(lambda: writer.append(value))
+
+
+@contextmanager
+def _scanning(path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
+    with sej.Writer(path / "j", durability="buffer") as writer, sej.Scanner(path / "j", 0) as scanner:
+
+        def prepare(count: int) -> None:
+            writer.append_many([value] * count)
+            writer.flush()
+
+        yield prepare, lambda count: sum(1 for _ in islice(scanner, count))
+
+
+@contextmanager
+def _putting(path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
+    with sej.open_queue(path / "q") as queue:
+        yield _nothing, _each(lambda: queue.put(value))
+
+
+@contextmanager
+def _taking(path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
+    with sej.open_queue(path / "q") as queue:
+
+        def take() -> None:
+            item = queue.get(timeout=0)
+            assert item is not None
+            item.done()
+
+        yield lambda count: queue.put_many([value] * count), _each(take)
+
+
+def _appends(operation: str, batch: int, *durabilities: Durability) -> Iterator[Measurement]:
+    call = "Writer.append_many" if batch > 1 else "Writer.append"
+    for kind in durabilities:
+        words = f"{call}, durability={kind!r}"
+        yield Measurement(operation, words, _SURVIVES[kind], partial(_appending, kind, batch))
+
+
+_PUT: Final = "put, one by one"
+MEASUREMENTS: Final = (
+    Measurement(_PUT, "os.write", _SURVIVES["os"], partial(_writing, _nothing)),
+    Measurement(_PUT, "os.write + os.fdatasync", _SURVIVES["disk"], partial(_writing, os.fdatasync)),
+    *_appends(_PUT, 1, "buffer", "os", "disk"),
+    Measurement(_PUT, "open_queue().put", _SURVIVES["os"], _putting),
+    *_appends("put, batches of 1,000", _BATCH, "os", "disk"),
+    Measurement("get and confirm, one by one", "open_queue().get, Item.done", _SURVIVES["os"], _taking),
+    Measurement("read in order", "Scanner", None, _scanning),
+)
 
 
 @click.command
@@ -34,29 +139,25 @@ _STEADY: Final = 0.25
 @JSON
 @click.option("--seconds", type=DURATION, default="1s", show_default=True, help="For each line, in three rounds.")
 @click.option("--value-bytes", type=SIZE, default="100", show_default=True, help="How large each item is.")
-@click.option("--only", help="Only lines whose operation, library or call has this in it.")
+@click.option("--only", help="Only lines whose operation or call contains this.")
 def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: str | None) -> None:
-    """Measure this library on the disk that holds DIR, beside bare system calls and the peers that are installed.
+    """Measure this library on the disk that holds DIR, beside bare system calls.
 
-    Each line says what an acknowledged item survives: compare those that survive the same. The page cache is warm; all
-    take turns, and the median of three rounds is shown. Peers are queuelib, litequeue, persist-queue, huey and
-    diskcache: pip install 'sej-journals[bench]'. The files go when it ends.
+    Each line shows what an acknowledged item survives: compare those that survive the same. The page cache is warm.
+    All lines take turns, and the median of three rounds is shown. The command removes its files.
 
     Example: sej bench --only put /var/lib
     """
-    from sej.cli.contestants import CONTESTANTS, installed
-
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: there is no such directory")
-    chosen = [one for one in CONTESTANTS if installed(one) and _asked(one, only)]
+    chosen = [one for one in MEASUREMENTS if (only or "").lower() in f"{one.operation}\n{one.call}".lower()]
     if not chosen:
-        raise click.UsageError(f"nothing that is installed has {only!r} in it")
+        raise click.UsageError(f"no operation or call contains {only!r}")
     value = b"v" * value_bytes
     signal.signal(signal.SIGTERM, _terminated)
     with tempfile.TemporaryDirectory(prefix="sej-bench-", dir=directory) as root:
         rates = _measured(chosen, Path(root), value, seconds / _ROUNDS)
-    missing = sorted({one.distribution for one in CONTESTANTS if not installed(one)})
-    head = _machine(directory) | {"value_bytes": value_bytes, "not_installed": missing}
+    head = _machine(directory) | {"value_bytes": value_bytes}
     rows = [_row(one, found, value_bytes) for one, found in zip(chosen, rates, strict=True)]
     if json:
         for row in (head, *rows):
@@ -65,34 +166,24 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
         _show(head, rows)
 
 
-def _asked(contestant: Contestant, only: str | None) -> bool:
-    words = (contestant.operation, contestant.library, contestant.distribution, contestant.call)
-    return only is None or any(only.lower() in word.lower() for word in words)
-
-
-def _measured(chosen: list[Contestant], root: Path, value: bytes, round_s: float) -> list[list[float]]:
-    """The rates of each contestant, a second, one a round."""
+def _measured(chosen: list[Measurement], root: Path, value: bytes, round_s: float) -> list[list[float]]:
+    """The rates of each measurement, a second, one a round."""
     from sej.cli.progress import progress_bar
 
     rates: list[list[float]] = [[] for _ in chosen]
     turns = [(one, found) for _ in range(_ROUNDS) for one, found in zip(chosen, rates, strict=True)]
     with progress_bar("measurements") as show:
-        for done, (contestant, found) in enumerate(turns):
+        for done, (measurement, found) in enumerate(turns):
             show(done, len(turns))
             with tempfile.TemporaryDirectory(dir=root) as path:
-                try:
-                    found.append(_rate(contestant, Path(path), value, round_s))
-                except Exception as error:  # a peer of another version, or one that cannot take such values
-                    if contestant.library in ("sej", "system"):
-                        raise
-                    click.echo(f"sej: {contestant.distribution}: {contestant.call}: {error!r}", err=True)
+                found.append(_rate(measurement, Path(path), value, round_s))
     return rates
 
 
-def _rate(contestant: Contestant, path: Path, value: bytes, round_s: float) -> float:
+def _rate(measurement: Measurement, path: Path, value: bytes, round_s: float) -> float:
     """Items a second: calls of growing size until the time is up, the first one for warming up."""
     handled, passed, count = 0, 0.0, _FIRST_COUNT
-    with contestant.begin(path, value) as (prepare, work):
+    with measurement.begin(path, value) as (prepare, work):
         prepare(1)
         work(1)
         while not handled or (passed < round_s and handled < _ROUND_ITEMS_MAX):
@@ -121,14 +212,12 @@ def _machine(directory: Path) -> dict[str, Any]:
     }
 
 
-def _row(contestant: Contestant, rates: list[float], value_bytes: int) -> dict[str, Any]:
-    rate = statistics.median(rates) if rates else 0.0
+def _row(measurement: Measurement, rates: list[float], value_bytes: int) -> dict[str, Any]:
+    rate = statistics.median(rates)
     return {
-        "operation": contestant.operation,
-        "library": contestant.library,
-        "version": contestant.version,
-        "call": contestant.call,
-        "survives": contestant.survives,
+        "operation": measurement.operation,
+        "call": measurement.call,
+        "survives": measurement.survives,
         "rate": round(rate, 1),
         "bytes_per_s": round(rate * value_bytes),
         "rounds": [round(one, 1) for one in rates],
@@ -142,11 +231,9 @@ def _show(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     title = f"{head['path']} ({head['file_system']}), items of {head['value_bytes']} bytes"
     caption = f"Python {head['python']}, {head['cpus']} CPUs, load {head['load']:.1f}, codec {head['codec']}"
     if head["file_system"] in ("tmpfs", "ramfs"):
-        caption += "; this is memory, not a disk: what survives a power loss there is nothing"
-    if head["not_installed"]:
-        caption += f"; not installed: {', '.join(head['not_installed'])}"
+        caption += "; this is memory, not a disk: nothing there survives a power loss"
     table = Table(title=title, caption=caption)
-    for name in ("operation", "library", "call", "survives"):
+    for name in ("operation", "call", "survives"):
         table.add_column(name)
     for name in ("a second", "MB/s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -155,10 +242,9 @@ def _show(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         if row["operation"] != before:
             table.add_section()
             before = row["operation"]
-        library = f"{row['library']} {row['version'] or ''}".strip()
         figures = (f"{row['rate']:,.0f}", f"{row['bytes_per_s'] / 1e6:,.2f}")
-        table.add_row(row["operation"], library, row["call"], row["survives"] or "", *figures)
-    (Console() if sys.stdout.isatty() else Console(width=140)).print(table)
+        table.add_row(row["operation"], row["call"], row["survives"] or "", *figures)
+    (Console() if sys.stdout.isatty() else Console(width=120)).print(table)
 
 
 def _terminated(number: int, _: object) -> NoReturn:
