@@ -212,7 +212,7 @@ class TextQueue:
                     one.claimer.give_back()
             self._closed = True
         for source in self._inputs.sources:
-            source.close()
+            source.file.close()
 
     def get_next_in_file(
         self,

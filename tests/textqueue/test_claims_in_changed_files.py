@@ -103,12 +103,12 @@ def test_a_mark_that_a_person_made_another_one_is_looked_into_once(path: Path) -
         path.write_bytes(b"#a\n-b\n")
         claim = q.take()
         assert claim is not None
-        epoch = q._inputs.sources[0].ledger.epoch
+        epoch = q._inputs.sources[0].file.ledger.epoch
         assert claim.give_back()
         claim = q.take()
         assert claim is not None
         assert claim.done()
-        assert q._inputs.sources[0].ledger.epoch == epoch
+        assert q._inputs.sources[0].file.ledger.epoch == epoch
     assert path.read_bytes() == b"#a\n=b\n"
 
 
@@ -271,7 +271,7 @@ def test_messages_that_are_put_back_together_are_claimed_again(path: Path) -> No
 def test_what_is_given_back_while_the_ledger_is_cut_is_claimed_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("textqueue.editing.source.MARKS_KEPT", 20)
+    monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 20)
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many([f"m{n}" for n in range(100)])
         for _ in range(12):

@@ -328,10 +328,10 @@ def test_renewing_is_no_change_to_readers_and_workers(tmp_path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
         first = other.get_next()
-        epoch = q._inputs.sources[0].ledger.epoch
+        epoch = q._inputs.sources[0].file.ledger.epoch
         q.sync()
-        q._inputs.sources[0].ledger.refresh(look=True)
-        assert q._inputs.sources[0].ledger.epoch == epoch
+        q._inputs.sources[0].file.ledger.refresh(look=True)
+        assert q._inputs.sources[0].file.ledger.epoch == epoch
         assert first is not None
         first.mark_as_cleared()
         assert other.get_next().value == "b"  # type: ignore[union-attr]

@@ -66,7 +66,7 @@ def test_what_a_power_loss_left_is_passed_over(tmp_path: Path, garbage: bytes) -
 
 
 def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("textqueue.editing.source.MARKS_KEPT", 100)
+    monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 100)
     monkeypatch.setattr("textqueue.ledger.log._READ_BYTES", 512)
     path, log = tmp_path / "jobs.tq", tmp_path / "jobs.tq.log"
     lines = [b"-m%03d\n" % n for n in range(700)]
@@ -81,7 +81,7 @@ def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pyte
                 m.mark_as_cleared()
                 largest = max(largest, log.read_bytes().count(b"\n"))
         assert largest <= 2 * 100 + 10
-        assert known(q._inputs.sources[0].ledger) == known(fresh(log)), "the same as who reads it anew"
+        assert known(q._inputs.sources[0].file.ledger) == known(fresh(log)), "the same as who reads it anew"
         assert other.get_next() is None, "who had the old one open goes on with the new one"
         assert claim.done(), "a claim is kept however old"
         assert q.conflicts == other.conflicts == []

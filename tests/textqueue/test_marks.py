@@ -94,7 +94,7 @@ def test_the_ledger_is_as_after_marks_one_by_one(path: Path, tmp_path: Path) -> 
             message.mark_as_cleared()
             slow._inputs.sources[0].marks.end()
         q._inputs.sources[0].marks.end()
-        fast, one_by_one = (each._inputs.sources[0].ledger for each in (q, slow))
+        fast, one_by_one = (each._inputs.sources[0].file.ledger for each in (q, slow))
         assert [(m.kind, m.position, m.digest) for m in fast.edits()[0]] == [
             (m.kind, m.position, m.digest) for m in one_by_one.edits()[0]
         ]

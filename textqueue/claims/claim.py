@@ -20,8 +20,10 @@ from typing import Final, NamedTuple
 from sej.errors import ClosedError
 from sej.system.disk import File
 from textqueue.editing.message import Message, marking
-from textqueue.editing.reconcile import Conflict, Place
-from textqueue.editing.source import Change, Session, Source
+from textqueue.editing.place import Change, Place
+from textqueue.editing.queue_file import Session
+from textqueue.editing.reconcile import Conflict
+from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, MessageStatus
 from textqueue.format.mutex import ROOM, holder_of, is_alive, is_own, mutex_of, owner_text
@@ -103,7 +105,7 @@ class Claim:
                 end(Place(message._position, self._raw, -1))
         except MessageMovedError as error:
             action = f"left as it is: {error.reason}"
-            source.conflicts.append(Conflict(source.path, message.position, message.value, "changed", action))
+            source.file.conflicts.append(Conflict(source.path, message.position, message.value, "changed", action))
             return False
         finally:
             self._let_go()
@@ -112,7 +114,7 @@ class Claim:
     def _check_held(self) -> None:
         """See that the claim stands where its message stood last: elsewhere it may be on an equal one."""
         source = self.message._source
-        claim = source.ledger.claims.get(self.message._position)
+        claim = source.file.ledger.claims.get(self.message._position)
         if claim is None or claim.owner != self.owner.encode():
             raise MessageMovedError(
                 "cannot end the claim of a message: somebody deleted or changed it; nothing was written",
@@ -185,7 +187,7 @@ class Claimer:
         tries = _TRIES
         while tries:
             try:
-                with source.session() as session:
+                with source.file.session() as session:
                     self._catch_up()
                     found = self._next(session.file, again=again)
                     if not session.still():  # somebody was writing there: what is claimed stands elsewhere by now
@@ -212,7 +214,7 @@ class Claimer:
                     claim.give_back()
 
     def _catch_up(self) -> None:
-        ledger = self._source.ledger
+        ledger = self._source.file.ledger
         if self._epoch != ledger.epoch or self._epoch <= 0 or self._reading != ledger.reading:
             self._epoch, self._low, self._returns, self._reading = ledger.epoch, 0, 0, ledger.reading
             self._held.clear()
@@ -222,7 +224,7 @@ class Claimer:
         self._returns = len(ledger.given_back)
 
     def _next(self, file: File, *, again: bool) -> _Found | None:
-        claims = self._source.ledger.claims
+        claims = self._source.file.ledger.claims
         owners = {record.owner for record in claims.values()}
         dead = {owner for owner in owners if not is_alive(owner, dead_hosts=self._dead_hosts)}
         for position, record in sorted(claims.items()) if dead else ():
@@ -244,7 +246,7 @@ class Claimer:
 
     def _scan(self, file: File) -> _Found | None:
         """From the low mark on; the mark moves with what is passed."""
-        claims = self._source.ledger.claims
+        claims = self._source.file.ledger.claims
         size = _FIRST_BYTES
         passed = True  # nothing was left behind for later
         position = self._low
@@ -282,11 +284,11 @@ class Claimer:
 
     def _give_up(self, session: Session, found: _Found) -> bool:
         source = self._source
-        old = source.ledger.claims.get(found.place.position)
+        old = source.file.ledger.claims.get(found.place.position)
         holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
         reason = "its worker died, and no retries were left"
         change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
-        return source.write(session, [found.place], [change], "give up a message")[1]
+        return source.file.write(session, [found.place], [change], "give up a message")[1]
 
     def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
         source = self._source
@@ -313,9 +315,9 @@ class Claimer:
                 writes.append((counted.position, left.ljust(len(counted.data))))
             return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
 
-        (place,), current = source.write(session, [found.place], [claim], "claim a message")
+        (place,), current = source.file.write(session, [found.place], [claim], "claim a message")
         if self._epoch <= 0:  # this was the first edit of all
-            self._epoch, self._reading = place.epoch, source.ledger.reading
+            self._epoch, self._reading = place.epoch, source.file.ledger.reading
         if not current:
             return None
         tries = None if counted is None else counted.data

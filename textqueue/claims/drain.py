@@ -25,8 +25,8 @@ from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
 from textqueue.claims.claim import Claim, Claimer
 from textqueue.editing.message import Message, marking
+from textqueue.editing.place import Place
 from textqueue.editing.proof import entry_at
-from textqueue.editing.reconcile import Place
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
@@ -64,12 +64,12 @@ def drain(
         LockedError: somebody else drains this file.
         TextQueueError: ``jobs.tq.drain`` cannot be read.
     """
-    path = source.home + ".drain"
+    path = source.file.home + ".drain"
     count = 0
     with _alone(source):
-        intent = read_intent(source.disk, path)
+        intent = read_intent(source.file.disk, path)
         if intent.raws:
-            source.disk.sync_dir(os.path.dirname(path) or ".")  # the run that wrote it may have failed to
+            source.file.disk.sync_dir(os.path.dirname(path) or ".")  # the run that wrote it may have failed to
             count += _finish(source, writer, path, intent, [])
         while True:
             claims: list[Claim] = []
@@ -85,9 +85,9 @@ def drain(
                 owners = [claim.owner.encode() for claim in claims]
                 intent = Intent(intent.producer, before + 1, raws, owners, keys)
                 source.sync()  # by its claim each is known after a power loss
-                write_intent(source.disk, path, intent, source.path)
+                write_intent(source.file.disk, path, intent, source.path)
             except BaseException:
-                if read_intent(source.disk, path).number == before:  # the next run knows nothing of this batch
+                if read_intent(source.file.disk, path).number == before:  # the next run knows nothing of this batch
                     for claim in claims:
                         claim.give_back()
                 raise
@@ -120,9 +120,9 @@ def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], stat
         try:
             source.edit(place, change, f"mark a message that {became}")
         except MessageMovedError as error:
-            source.report(place.position, place.raw, "changed", f"{became}, left as it is: {error.reason}")
+            source.file.report(place.position, place.raw, "changed", f"{became}, left as it is: {error.reason}")
     source.sync()
-    write_intent(source.disk, path, intent._replace(raws=[], owners=[], keys=None), source.path)
+    write_intent(source.file.disk, path, intent._replace(raws=[], owners=[], keys=None), source.path)
 
 
 def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
@@ -132,11 +132,11 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
     beside them. One without a claim was marked before the crash, or taken away by a person.
     """
     there: dict[tuple[bytes, bytes], list[Place]] = {}
-    with source.session() as session:
-        for position, record in sorted(source.ledger.claims.items(), reverse=True):
+    with source.file.session() as session:
+        for position, record in sorted(source.file.ledger.claims.items(), reverse=True):
             raw = entry_at(session.file, position) if position >= 0 else b""
             if raw and digest(essence(raw)) == record.digest:
-                place = Place(position, raw, source.ledger.epoch)
+                place = Place(position, raw, source.file.ledger.epoch)
                 there.setdefault((record.digest, record.owner), []).append(place)
     found = []
     for raw, owner in zip(intent.raws, intent.owners, strict=True):
@@ -148,5 +148,5 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
 
 @contextmanager
 def _alone(source: Source) -> Iterator[None]:
-    with Lock(source.home + ".drain.lck", what="the drain of this queue file", disk=source.disk):
+    with Lock(source.file.home + ".drain.lck", what="the drain of this queue file", disk=source.file.disk):
         yield

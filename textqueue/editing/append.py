@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from sej.system.disk import File, Status
-from textqueue.editing.reconcile import Place
-from textqueue.editing.source import MOMENT_S, Session, Source
+from textqueue.editing.place import Place
+from textqueue.editing.queue_file import MOMENT_S, Session
+from textqueue.editing.source import Source
 from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.parser import render
@@ -58,12 +59,12 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
         mend, newline = _mending(file, state)
         return mend, [render(text, each, status=status, newline=newline) for text, each in entries]
 
-    with source.guard:
+    with source.file.guard:
         for _ in range(_TRIES):
-            if source.disk.status(source.path) is None:
-                source.disk.open(source.path, "append").close()
+            if source.file.disk.status(source.path) is None:
+                source.file.disk.open(source.path, "append").close()
             try:
-                with source.session() as session:
+                with source.file.session() as session:
                     places = _append(source, session, build)
             except FileNotFoundError:
                 continue
@@ -82,7 +83,7 @@ def _append(source: Source, session: Session, build: _Build) -> list[Place] | No
         _write_end(session.file, session.file.write_at, size, text)
     else:
         # Somebody else may append as well: let the kernel find the end, then see where it was.
-        file = source.disk.open(source.path, "append")
+        file = source.file.disk.open(source.path, "append")
         try:
             if file.status().identity != session.status.identity:
                 return None
@@ -91,7 +92,7 @@ def _append(source: Source, session: Session, build: _Build) -> list[Place] | No
             position = None if found < 0 else size + found
         finally:
             file.close()
-    there = source.disk.status(source.path)
+    there = source.file.disk.status(source.path)
     if position is None or there is None or there.identity != session.status.identity:
         return None
     places = []
@@ -101,10 +102,10 @@ def _append(source: Source, session: Session, build: _Build) -> list[Place] | No
         position += len(raw)
     ours = session.alone or (still and time.monotonic() - began < MOMENT_S)
     if places:
-        source.record(
+        source.file.record(
             token_of(there if ours else session.status), [(APPENDED, places[-1].position, places[-1].raw, b"-")]
         )
-    return [place._replace(epoch=source.ledger.epoch) for place in places]
+    return [place._replace(epoch=source.file.ledger.epoch) for place in places]
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:

@@ -26,7 +26,8 @@ from typing import Any, Final
 from sej.system.disk import Disk, File, Status, read_small
 from sej.system.locks import ask_for_file
 from sej.system.sealed import seal, unseal, whole
-from textqueue.editing.source import Session, Source
+from textqueue.editing.queue_file import Session
+from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import chunks
@@ -62,7 +63,7 @@ def refuse(source: Source, target: str, statuses: Collection[MessageStatus]) -> 
     """
     if not set(statuses) <= {MessageStatus.cleared, MessageStatus.critical}:
         raise InvalidTextError("only cleared and critical messages can be archived", path=source.path)
-    here, there = source.disk.status(source.path), source.disk.status(target)
+    here, there = source.file.disk.status(source.path), source.file.disk.status(target)
     if os.path.abspath(target) == os.path.abspath(source.path) or (
         here is not None and there is not None and here.identity == there.identity
     ):
@@ -81,12 +82,12 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
         TextQueueError: the note of a run that was cut short cannot be read.
     """
     refuse(source, target, statuses)
-    disk = source.disk
+    disk = source.file.disk
     controls = {CONTROL_OF[status][0] for status in statuses}
-    temporary, note = source.home + ".tmp", source.home + ".archive"
-    with source.session() as session:
+    temporary, note = source.file.home + ".tmp", source.file.home + ".archive"
+    with source.file.session() as session:
         # Under the lock: an editor that is started now waits for the lease, or finds the new file.
-        shown = [name for path in dict.fromkeys((source.home, source.path)) for name in editor_files(path, disk)]
+        shown = [name for path in dict.fromkeys((source.file.home, source.path)) for name in editor_files(path, disk)]
         if shown:
             raise FileInUseError(
                 f"an editor has this file open ({', '.join(shown)} stands beside it): close it there, or remove what it"
@@ -101,21 +102,21 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
         rest = _rest(source, session, temporary, moved)
         with _locked(disk, target):
             _append(source, target, data, note, rest.inode)
-        disk.rename(temporary, source.home)
-        if session.still() and source.ledger.epoch:  # what stays is known to have moved, and what went to be gone
-            source.mine = None
-            known = _shifted(source.ledger, moved)
-            source.ledger.rewrite(known, token=token_of(rest), epoch=time.time_ns())
+        disk.rename(temporary, source.file.home)
+        if session.still() and source.file.ledger.epoch:  # what stays is known to have moved, and what went to be gone
+            source.file.mine = None
+            known = _shifted(source.file.ledger, moved)
+            source.file.ledger.rewrite(known, token=token_of(rest), epoch=time.time_ns())
         disk.unlink(note)
-    with source.session():
+    with source.file.session():
         pass  # where somebody else was there as well: the ledger is brought in line
     return count
 
 
 def _rest(source: Source, session: Session, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
     """Write what stays."""
-    source.disk.unlink(temporary)  # a crash inside a rename may have left both names to one file
-    rest = source.disk.open(temporary, "temp")
+    source.file.disk.unlink(temporary)  # a crash inside a rename may have left both names to one file
+    rest = source.file.disk.open(temporary, "temp")
     try:
         _copy_owner(session.file, rest)
         position = 0
@@ -194,13 +195,13 @@ def _locked(disk: Disk, target: str) -> Iterator[None]:
 
 
 def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> None:
-    archive = open_beside(source.disk, target, source.path)
+    archive = open_beside(source.file.disk, target, source.path)
     try:
         size = archive.status().size
         text = _end_of(archive, size) + data
         fields: dict[str, Any] = {"target": os.path.abspath(target), "size": size, "length": len(text), "inode": inode}
         fields["digest"] = _digest(text)
-        replace_beside(source.disk, note, seal(note, fields), source.path)
+        replace_beside(source.file.disk, note, seal(note, fields), source.path)
         try:
             archive.write(text)
             archive.sync()

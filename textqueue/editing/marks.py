@@ -19,21 +19,19 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sej.system.disk import File, OsFile, Status
 from sej.system.locks import end_lease, leased
 from textqueue.editing.keeper import KEEPER
+from textqueue.editing.place import Place
 from textqueue.editing.proof import neighbours
-from textqueue.editing.reconcile import Place
+from textqueue.editing.queue_file import QueueFile
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, token_of
 from textqueue.hot import DONE, Core, Held, ends, proven
 from textqueue.hot import reference as _hot_py
 from textqueue.ledger.log import EMPTY, Record
-
-if TYPE_CHECKING:
-    from textqueue.editing.source import Source
 
 __all__ = ["Marks"]
 
@@ -50,13 +48,13 @@ _NEAR_BYTES: Final = 4096
 
 
 class Marks:
-    """Marks in one queue file. Everything here is done under the source's lock between threads."""
+    """Marks in one queue file. Everything here is done under the queue file's lock between threads."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, queue: QueueFile) -> None:
         """Nothing is held."""
-        # Weak but for a hold, so that a queue that is dropped gives its descriptors back at once.
-        self._weak = weakref.ref(source)
-        self._keeping: Source | None = None
+        # Weak except during a hold: the keeper lets go of this object some milliseconds after the queue is dropped.
+        self._weak = weakref.ref(queue)
+        self._keeping: QueueFile | None = None
         self._held: Held | _hot_py.Held | None = None
         self._file: File | None = None
         self._began: Token = (0, 0, 0)
@@ -67,10 +65,10 @@ class Marks:
         self._apart_s = _APART_FIRST_S
 
     @property
-    def _source(self) -> Source:
-        source = self._weak()
-        assert source is not None
-        return source
+    def _queue(self) -> QueueFile:
+        queue = self._weak()
+        assert queue is not None
+        return queue
 
     def one(self, message: Core, control: int) -> bool:
         """Mark a queued message that stands where it was read.
@@ -78,8 +76,8 @@ class Marks:
         Returns:
             False, and the mark is still due, when anything does not go smoothly.
         """
-        source, raw = message._source, message._raw
-        with source.threads:
+        queue, raw = self._queue, message._raw
+        with queue.threads:
             held = self._held
             if held is not None:
                 try:
@@ -88,33 +86,29 @@ class Marks:
                     self.end()
                     raise
                 if done == DONE:
-                    source.given.forget(raw)
                     return True
                 if held.disturbed:
                     self._disturbed()
                 self.end()
             if raw[0] != _QUEUED:
                 return False
-            source.check_open()
-            with source.guard:
-                if not self._first(message, control):
-                    return False
-            source.given.forget(raw)
-            return True
+            queue.check_open()
+            with queue.guard:
+                return self._first(message, control)
 
     def _first(self, message: Core, control: int) -> bool:
-        """The steps of ``textqueue.editing.source`` in their order, as short as they can be."""
-        source, raw, position = self._source, message._raw, message._position
-        ledger, mine = source.ledger, source.mine
-        source.refresh()
+        """The steps of ``textqueue.editing.queue_file`` in their order, as short as they can be."""
+        queue, raw, position = self._queue, message._raw, message._position
+        ledger, mine = queue.ledger, queue.mine
+        queue.refresh()
         if mine is None or ledger.last is None or ledger.last.position != mine[0] or not ledger.epoch:
             return False
         try:
-            file = source.disk.open(source.path, "edit")
+            file = queue.disk.open(queue.path, "edit")
         except FileNotFoundError:
             return False
         try:
-            if not source.exclusive.take(file):
+            if not queue.exclusive.take(file):
                 return False
             status = file.status()
             if token_of(status) != ledger.token:
@@ -138,11 +132,11 @@ class Marks:
                 return False
             new = bytes([control]) + raw[1:]
             file.write_at(new[:1], position)
-            there = source.disk.status(source.path)
+            there = queue.disk.status(queue.path)
             if there is None or there.identity != status.identity:
                 return False
-            source.chain.add(token_of(status), token_of(there), position)
-            source.record(token_of(there), [(control, position, new, b"-")])
+            queue.chain.add(token_of(status), token_of(there), position)
+            queue.record(token_of(there), [(control, position, new, b"-")])
             message._raw, message._epoch = new, ledger.epoch
             now = time.monotonic()
             if now - self._last < _ROW_S and now > self._apart_until:
@@ -156,18 +150,18 @@ class Marks:
     # Holding
 
     def _hold(self, file: File, status: Status, now: float) -> None:
-        source = self._source
-        log = source.ledger.held()
+        queue = self._queue
+        log = queue.ledger.held()
         if log is None:
             return
         kind = Held if isinstance(file, OsFile) and isinstance(log, OsFile) else _hot_py.Held
         self._began = self._token = token_of(status)
         tail = b" %d %d %d -" % self._began
-        self._held = kind(source.disk, file, log, identity=status.identity, tail=tail, until=now + _HOLD_S)
+        self._held = kind(queue.disk, file, log, identity=status.identity, tail=tail, until=now + _HOLD_S)
         self._file = file
-        self._keeping = source
+        self._keeping = queue
         self._ticked = -1
-        source.guard.keep(self._finish)
+        queue.guard.keep(self._finish)
         KEEPER.add(self)
 
     def _disturbed(self) -> None:
@@ -180,12 +174,12 @@ class Marks:
     def end(self) -> None:
         """Give lock and lease back, if they are held."""
         if self._held is not None:
-            with self._source.guard:  # which ends what is held
+            with self._queue.guard:  # which ends what is held
                 pass
 
     def _finish(self) -> None:
         """The lock is still held when this returns, and the guard's owner lets go of it."""
-        source, held, file = self._source, self._held, self._file
+        queue, held, file = self._queue, self._held, self._file
         self._held = self._file = self._keeping = None
         self._last = time.monotonic()
         assert held is not None
@@ -196,34 +190,34 @@ class Marks:
             token = token_of(file.status())
             assert held.last is not None
             position, raw = held.last
-            source.mine = position, raw
+            queue.mine = position, raw
             last = Record(raw[0], position, digest(essence(raw)), self._began, EMPTY)
-            source.ledger.took(held.marks, held.log_bytes, last)
+            queue.ledger.took(held.marks, held.log_bytes, last)
             if end_lease(file):  # it held to this moment: nobody else was there
-                source.chain.add(self._token, token, held.high)
+                queue.chain.add(self._token, token, held.high)
                 with suppress(OSError):  # without this line the next operation looks into what happened
-                    source.ledger.state(token)
-                    source.compact()
+                    queue.ledger.state(token)
+                    queue.compact()
         finally:
             end_lease(file)  # closing may not do: a forked child may have a copy
             file.close()
 
     def known(self) -> None:
         """Tell the chain of edits how far it has come, for a reader who compares."""
-        with self._source.threads:
+        with self._queue.threads:
             if self._held is not None and self._file is not None and leased(self._file):
                 token = token_of(self._file.status())
-                self._source.chain.add(self._token, token, self._held.high)
+                self._queue.chain.add(self._token, token, self._held.high)
                 self._token = token
 
     # textqueue.editing.keeper.Kept
 
     def tick(self, *, last: bool = False) -> bool:
         """End a hold that was not used since the last tick, or that somebody waits for; or in any case."""
-        source = self._keeping
-        if source is None:
+        queue = self._keeping
+        if queue is None:
             return True
-        if not source.threads.acquire(blocking=False):
+        if not queue.threads.acquire(blocking=False):
             return False  # at work this moment
         try:
             if self._held is None or self._file is None:
@@ -237,13 +231,13 @@ class Marks:
             self._ticked = self._held.marks
             return False
         finally:
-            source.threads.release()
+            queue.threads.release()
 
     def forget(self) -> None:
         """In a forked child: drop the copies of the parent's descriptors."""
-        source, self._held, self._file, self._keeping = self._keeping, None, None, None
-        if source is not None:
-            source.guard.forget()
+        queue, self._held, self._file, self._keeping = self._keeping, None, None, None
+        if queue is not None:
+            queue.guard.forget()
 
     # Many
 
@@ -252,10 +246,10 @@ class Marks:
 
         A window is rewritten at a time: bytes that nobody asked to change are written too, so only under a lease.
         """
-        source = self._source
+        queue = self._queue
         ordered = sorted(places)
         try:
-            with source.session() as session:
+            with queue.session() as session:
                 if not session.alone or not ordered:
                     return None
                 groups = neighbours(ordered)
@@ -272,15 +266,15 @@ class Marks:
                     for position, _, _ in group:
                         window[position - begin] = control
                     session.file.write_at(window, begin)
-                there = source.disk.status(source.path)
+                there = queue.disk.status(queue.path)
                 if there is None or there.identity != session.status.identity:
                     return None
                 token = token_of(there)
                 last = ordered[-1]
-                source.ledger.append_marks(control, ordered, token)
-                source.mine = last.position, bytes([control]) + last.raw[1:]
-                source.chain.add(token_of(session.status), token, last.position)
-                source.compact()
-                return source.ledger.epoch
+                queue.ledger.append_marks(control, ordered, token)
+                queue.mine = last.position, bytes([control]) + last.raw[1:]
+                queue.chain.add(token_of(session.status), token, last.position)
+                queue.compact()
+                return queue.ledger.epoch
         except FileNotFoundError:
             return None

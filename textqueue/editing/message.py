@@ -1,7 +1,7 @@
 """A message as it was read, and what can be done with it.
 
 A message keeps its bytes and takes them apart when asked, so that a million of them are cheap to walk over. Its methods
-that change something prove first that the file still holds it (see ``textqueue.editing.source``).
+that change something prove first that the file still holds it (see ``textqueue.editing.queue_file``).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from textqueue.editing.reconcile import Place
-from textqueue.editing.source import Change, Source
+from textqueue.editing.place import Change, Place
+from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
 from textqueue.format.mutex import mutex_of
@@ -116,7 +116,7 @@ class Message(Core):
         Raises:
             MessageMovedError: it is not in the file any more as it was read, or somebody else gave it another status.
         """
-        if not self._source.marks.one(self, _CLEARED):
+        if not self._quickly(_CLEARED):
             self._mark(MessageStatus.cleared)
 
     def mark_as_critical_error(self, reason: str | None = None) -> None:
@@ -128,7 +128,7 @@ class Message(Core):
         Raises:
             MessageMovedError: as in ``mark_as_cleared``.
         """
-        if reason is not None or not self._source.marks.one(self, _CRITICAL):
+        if reason is not None or not self._quickly(_CRITICAL):
             self._mark(MessageStatus.critical, reason)
 
     def mark_as_queued(self) -> None:
@@ -196,6 +196,13 @@ class Message(Core):
                 path=self.path,
                 position=self._position,
             )
+
+    def _quickly(self, control: int) -> bool:
+        raw = self._raw
+        if not self._source.marks.one(self, control):
+            return False
+        self._source.given.forget(raw)
+        return True
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         raw = self._raw

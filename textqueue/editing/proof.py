@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sej.system.disk import File
-from textqueue.editing.reconcile import Place
+from textqueue.editing.place import Place
 from textqueue.format.grammar import BOM, CHUNK, STATUS_OF
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import essence, value_of

@@ -16,6 +16,7 @@ from collections.abc import Container, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
 from sej.system.disk import File
+from textqueue.editing.place import Place
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
@@ -24,7 +25,7 @@ from textqueue.format.windows import scan, token_of
 from textqueue.hot import proven
 from textqueue.ledger.log import BESIDE, CLAIMS, IN_MUTEX, Ledger, Record
 
-__all__ = ["Conflict", "OnRevert", "Place", "find_again", "reconcile"]
+__all__ = ["Conflict", "OnRevert", "find_again", "reconcile"]
 
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
@@ -49,14 +50,6 @@ class Conflict(NamedTuple):
     text: str
     kind: str
     action: str
-
-
-class Place(NamedTuple):
-    """A message as it was read: where, its bytes, and in which epoch of the ledger (-1: unknown)."""
-
-    position: int
-    raw: bytes
-    epoch: int
 
 
 class _Seen(NamedTuple):

@@ -1,51 +1,28 @@
-"""One queue file and the edits in place that are proven before they are made.
+"""What a queue, its messages and its readers use of one queue file: reading, edits that are tried again, sync.
 
-A person with an editor is a writer who never takes the lock. So an edit goes like this, under the lock of ours:
-
-1. Open the file that is at the path now, and ask the kernel for a lease: while it is held, a program that opens or
-   truncates the file waits. Programs that keep the file open all the time make that impossible; then the edit is
-   verified by reading it back, and the few microseconds between proof and write are the one window left.
-2. If the file is not as our last edit left it, somebody else was there: ``textqueue.editing.reconcile`` finds out what
-   moved and which marks of ours a stale buffer took back.
-3. Prove that the message stands where it was read: a line begins there and its bytes are the message's. Otherwise
-   search the whole file for it. Not there as it was read: ``MessageMovedError``, and nothing is written.
-4. Write: one control byte, or a variable in its own room. The length of the file never changes.
-5. Look at the path again: if an editor has put another file there meanwhile, do it all again on that one.
-6. Write a line into the ledger, which says how the file looks now.
+It composes the file with its lock and ledger (``textqueue.editing.queue_file``), the marks in a row
+(``textqueue.editing.marks``), what was given out, and the record of what is on the medium.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from sej.errors import ClosedError
-from sej.system.disk import Disk, File, Status
-from sej.system.locks import ask_for_file, end_lease, leased
-from textqueue.editing.chain import Chain
+from sej.system.disk import Disk, File
+from sej.system.locks import end_lease
 from textqueue.editing.delivered import Given
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
-from textqueue.editing.lease import Exclusive
 from textqueue.editing.marks import Marks
-from textqueue.editing.proof import entry_at, here
-from textqueue.editing.reconcile import Conflict, OnRevert, Place, find_again, reconcile
+from textqueue.editing.place import Change, Place
+from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
+from textqueue.editing.reconcile import Conflict, OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
-from textqueue.format.mutex import holder_of
-from textqueue.format.parser import digest, essence, value_of
 from textqueue.format.windows import Token, settled, token_of
 from textqueue.ledger.intent import read_intent
-from textqueue.ledger.lock import Guard
-from textqueue.ledger.log import EMPTY, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, Ledger, Record
-from textqueue.ledger.sidecar import home
 
-__all__ = ["MOMENT_S", "Change", "Session", "Source"]
-
-MOMENT_S: Final = 0.000_3
-"""Without a lease: an edit that took longer was interrupted, and somebody else may have written meanwhile."""
+__all__ = ["Source"]
 
 _HALF_WRITTEN_S: Final = 0.5
 _EMPTIED_S: Final = 5.0
@@ -56,37 +33,7 @@ _HALF_WRITTEN_PAUSE_S: Final = 0.01
 _SYNC_WAIT_S: Final = 1.0
 _SYNC_PAUSE_S: Final = 0.01
 """How long a sync waits for a program that has the file open, and how often it looks."""
-_LOOK_S: Final = 0.1
 _TRIES: Final = 100
-_LOOKS: Final = 8
-
-
-class Change(NamedTuple):
-    """Bytes to write over others of the same length, counted from the control byte, and the kind of ledger line."""
-
-    writes: Sequence[tuple[int, bytes]]
-    kind: int
-    owner: bytes = EMPTY
-
-
-class Session(NamedTuple):
-    """The file while the lock is held.
-
-    Attributes:
-        file: open for editing.
-        status: its state when the lock was taken.
-        alone: whether nobody else can open it.
-        known: whether the ledger says where everything stands in that state.
-    """
-
-    file: File
-    status: Status
-    alone: bool
-    known: bool
-
-    def still(self) -> bool:
-        """Whether what was read since the lock was taken is one state of the file; before anything is written."""
-        return self.alone or (self.known and token_of(self.file.status()) == token_of(self.status))
 
 
 class Source:
@@ -94,7 +41,9 @@ class Source:
 
     Attributes:
         path: as it was named.
-        home: the file itself, where path was a link when it was named; what stands beside it is named after this.
+        file: with its lock and ledger.
+        marks: single marks, and many of one status.
+        given: what was given out and not marked since.
     """
 
     def __init__(
@@ -109,24 +58,12 @@ class Source:
     ) -> None:
         """Name the file; nothing is opened."""
         self.path = path
-        self.disk = disk
-        self.settle_s = settle_s
-        self.on_revert: OnRevert = on_revert
-        self.conflicts = conflicts
-        self.home = home(path)
-        self.guard = Guard(self.home + ".lck", disk=disk, ask=partial(ask_for_file, path), queue=path)
-        self.threads = self.guard.threads  # what is kept here belongs to one thread at a time
-        self.ledger = Ledger(self.home + ".log", disk=disk, queue=path)
-        self.durable = DurableRecord(self.home + ".durable", disk=disk, queue=path)
+        self.file = QueueFile(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
+        self.marks = Marks(self.file)
         self.given = Given()
+        self.settle_s = settle_s
         self._clock_ns = clock_ns
-        self.exclusive = Exclusive()
-        self._closed = False
-        self._looked = 0.0
-        self._pid = os.getpid()
-        self.chain = Chain()
-        self.marks = Marks(self)
-        self.mine: tuple[int, bytes] | None = None  # the last edit of this object: what stands where since
+        self._durable = DurableRecord(self.file.home + ".durable", disk=disk, queue=path)
 
     # Reading
 
@@ -136,70 +73,39 @@ class Source:
         Raises:
             FileNotFoundError: there is none.
         """
-        self.check_open()
+        self.file.check_open()
         self.marks.end()  # who opens a file that this process holds would wait for itself
-        return self.disk.open(self.path, "read")
+        return self.file.disk.open(self.path, "read")
 
     def only_ours(self, before: Token | None, now: Token, position: int) -> bool:
         """Whether nothing but edits of this object, all above a position, lies between two states of the file."""
         self.marks.known()
-        return self.chain.spans(before, now, position)
+        return self.file.chain.spans(before, now, position)
 
     def settled(self) -> bool:
         """Whether an unterminated last line is meant: the file has been quiet for ``settle_s``."""
-        return settled(self.disk, self.path, settle_s=self.settle_s, now_ns=self._clock_ns())
-
-    def epoch_of(self, status: Status) -> int:
-        """The epoch of what is read from a file in this state; -1 when somebody else may have changed it."""
-        with self.threads:
-            self.refresh()
-            return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
+        return settled(self.file.disk, self.path, settle_s=self.settle_s, now_ns=self._clock_ns())
 
     def in_transit(self, raw: bytes) -> bool:
         """Whether the owner of its claim, who is dead, may have brought it into a journal: the next drain ends it."""
-        return read_intent(self.disk, self.home + ".drain").holds(raw)
+        return read_intent(self.file.disk, self.file.home + ".drain").holds(raw)
 
     @property
     def has_ledger(self) -> bool:
         """Whether our programs have edited this file, so that somebody else may have taken that back."""
-        return self.ledger.epoch > 0
+        return self.file.ledger.epoch > 0
 
     def given_back(self) -> tuple[int, int]:
         """The epoch, and how many messages were put back into the queue within it."""
-        with self.threads:
-            return self.ledger.epoch, len(self.ledger.given_back)
+        with self.file.threads:
+            return self.file.ledger.epoch, len(self.file.ledger.given_back)
 
     def claims(self) -> dict[int, bytes]:
         """Who claimed what, by position, as far as the ledger knows; alive or dead."""
-        with self.threads:
-            return {position: record.owner for position, record in self.ledger.claims.items()}
+        with self.file.threads:
+            return {position: record.owner for position, record in self.file.ledger.claims.items()}
 
     # Editing
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """Hold the lock over the file; what others did meanwhile has been looked into.
-
-        Raises:
-            FileNotFoundError: there is no file.
-        """
-        self.check_open()
-        with self.guard:
-            self.refresh()
-            file = self.disk.open(self.path, "edit")
-            try:
-                alone = self.exclusive.take(file)
-                status = file.status()
-                known = self._ours(file, status)
-                for _ in range(1 if alone else _LOOKS):
-                    if known:
-                        break
-                    self._reconcile(file)
-                    status = file.status()
-                    known = self._ours(file, status)  # else somebody writes there all the time
-                yield Session(file, status, alone, known)
-            finally:
-                file.close()
 
     def edit(self, place: Place, change: Callable[[bytes], Change | None], what: str) -> Place:
         """Change a message in place.
@@ -227,9 +133,9 @@ class Source:
         replaced = 0
         while replaced < _TRIES:
             try:
-                with self.session() as session:
+                with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
-                    done, current = self.write(session, places, changes, what)
+                    done, current = self.file.write(session, places, changes, what)
             except MessageMovedError:
                 # Where somebody has the file open, it may be half written this moment.
                 now = time.monotonic()
@@ -257,70 +163,6 @@ class Source:
             f"cannot {what}: another program replaces the file faster than it can be edited", path=self.path
         )
 
-    def write(
-        self,
-        session: Session,
-        places: Sequence[Place],
-        changes: Sequence[Callable[[bytes], Change | None]],
-        what: str,
-    ) -> tuple[list[Place], bool]:
-        """As ``edit_many``, within a session; the second: whether all is done, and in the file that is at the path."""
-        file = session.file
-        found = self._find(session, places, what)
-        if session.alone and not leased(file):  # somebody waits, or came in while this process was stopped
-            session = session._replace(alone=False)
-            found = self._find(session, found, what)
-        began, still = time.monotonic(), session.still()
-        slipped = False
-        todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]
-        records: list[tuple[int, int, bytes, bytes]] = []
-        for number, (place, change) in enumerate(zip(found, todo, strict=True)):
-            if change is None:
-                continue
-            if not session.alone and here(file, place, epoch=0) != place.raw:
-                slipped = True  # somebody has written since it was found
-                break
-            raw = bytearray(place.raw)
-            for relative, data in change.writes:
-                file.write_at(data, place.position + relative)
-                raw[relative : relative + len(data)] = data
-            new = bytes(raw)
-            if not session.alone and file.read(len(new), place.position) != new:
-                self.report(place.position, new, "collision", "the file was rewritten while this message was edited")
-            owner = change.owner
-            if change.kind == SET and (was := essence(place.raw)) != essence(new):
-                owner = digest(was)
-            found[number] = place._replace(raw=new)
-            records.append((change.kind, place.position, new, owner))
-        if slipped:
-            if records:
-                self.record(token_of(session.status), records)
-            return found, False
-        if not records:
-            return found, True
-        there = self.disk.status(self.path)
-        if there is None or there.identity != session.status.identity:
-            return found, False
-        # What somebody else wrote just now must not pass for ours: where he had the time, the state before is noted, so
-        # that the next one looks into it.
-        ours = session.alone or (still and time.monotonic() - began < MOMENT_S)
-        self.record(token_of(there if ours else session.status), records)
-        if ours:
-            self.chain.add(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
-        return [place._replace(epoch=self.ledger.epoch) for place in found], True
-
-    def record(self, token: Token, records: Sequence[tuple[int, int, bytes, bytes]]) -> None:
-        """Write the ledger's lines for edits that were made: kind, position, bytes, owner; within a session."""
-        lines = [Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in records]
-        self.ledger.append(lines)
-        self.mine = records[-1][1], records[-1][2]
-        self.compact()
-
-    def compact(self) -> None:
-        """Keep the ledger small; within the lock."""
-        if self.ledger.lines > 2 * MARKS_KEPT:
-            self.ledger.shorten()
-
     def sync(self) -> None:
         """Force the file and the ledger to the medium, as ``textqueue.editing.durable`` says.
 
@@ -330,7 +172,7 @@ class Source:
         """
         deadline = time.monotonic() + _SYNC_WAIT_S
         while True:
-            with self.session() as session:
+            with self.file.session() as session:
                 if self._sync(session):
                     return
             if time.monotonic() > deadline:
@@ -344,110 +186,24 @@ class Source:
 
     def _sync(self, session: Session) -> bool:
         """Whether all is on the medium; False: the file is in use."""
-        file, ledger = session.file, self.ledger
+        file, ledger = session.file, self.file.ledger
         token = before = token_of(session.status)
-        doubt = self.durable.doubt(file, token, ledger, known=session.known)
+        doubt = self._durable.doubt(file, token, ledger, known=session.known)
         if doubt.spans:
             done = rewrite(file, token, doubt, quick_s=MOMENT_S)
-            there = self.disk.status(self.path)
+            there = self.file.disk.status(self.path)
             if done is None or there is None or there.identity != session.status.identity:
                 return False
             token, ours = done
             if ours and session.known:
-                self.chain.add(before, token, -1)
+                self.file.chain.add(before, token, -1)
                 ledger.state(token)
         end_lease(file)  # other programs do not wait for the medium
         if doubt.names:
-            sync_names(self.disk, self.home)
+            sync_names(self.file.disk, self.file.home)
         file.sync()
         require_spans(file, doubt)
         ledger.sync(doubt.log)
         if doubt.spans or doubt.names:
-            self.durable.store(token, ledger)
+            self._durable.store(token, ledger)
         return True
-
-    def check_open(self) -> None:
-        """Refuse what comes after the end.
-
-        Raises:
-            ClosedError: its queue was closed.
-        """
-        if self._closed:
-            raise ClosedError("this queue was closed; open it anew", path=self.path)
-
-    def close(self) -> None:
-        """Give the descriptors back; for good."""
-        with self.threads:
-            self._closed = True
-            self.guard.close()
-            self.ledger.close()
-
-    # What others did
-
-    def refresh(self) -> None:
-        """Take in what our other programs wrote into the ledger; within the lock."""
-        now = time.monotonic()
-        pid = os.getpid()
-        if pid != self._pid:  # a forked child: its parent's view is not its own
-            self._pid = pid
-            self.mine = None
-            self.ledger.close()
-        look = now - self._looked > _LOOK_S
-        if look:
-            self._looked = now
-        self.ledger.refresh(look=look)
-
-    def _ours(self, file: File, status: Status) -> bool:
-        """Whether nobody else changed the file since our last edit, and that edit still stands.
-
-        The second part is what finds a stale buffer that was saved within the same tick of the clock: if it takes back
-        anything of ours, it takes back the latest.
-        """
-        token = self.ledger.token
-        if token is None:
-            return not self.ledger.lines
-        if token != token_of(status):
-            return False
-        last = self.ledger.last
-        if last is None:
-            return True
-        if self.mine is not None and self.mine[0] == last.position:
-            raw = self.mine[1]
-            if file.read(len(raw), last.position) == raw:
-                return True
-        raw = entry_at(file, last.position)
-        if not raw or digest(essence(raw)) != last.digest:
-            return False
-        if last.kind in MARKS:  # a person may have made it another one
-            return raw[0] in MARKS
-        if last.kind == GIVEN_BACK:
-            return raw[0] == GIVEN_BACK
-        return last.kind != IN_MUTEX or last.owner == holder_of(raw)
-
-    def _reconcile(self, file: File) -> None:
-        self.mine = None
-        self.conflicts += reconcile(self.ledger, file, path=self.path, on_revert=self.on_revert)
-
-    def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
-        """Keep something that a person should know."""
-        self.conflicts.append(Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action))
-
-    # Proof
-
-    def _find(self, session: Session, places: Sequence[Place], what: str) -> list[Place]:
-        """Where the messages stand now, and their bytes."""
-        file = session.file
-        epoch = self.ledger.epoch if session.still() else 0  # in no epoch: by their bytes alone
-        found: list[Place] = []
-        lost: list[int] = []
-        for number, place in enumerate(places):
-            raw = here(file, place, epoch=epoch)
-            if raw is None:
-                lost.append(number)
-            found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
-        if lost:
-            taken = {place.position for number, place in enumerate(found) if number not in set(lost)}
-            again = find_again(self.path, file, [places[number] for number in lost], taken, what)
-            for number, (position, raw) in zip(lost, again, strict=True):
-                found[number] = Place(position, raw, -1)
-        return found

@@ -34,7 +34,7 @@ _NEWLINE: Final = 10
 _QUEUED: Final = ord("-")
 
 Place = tuple[int, bytes, int]
-"""Position, bytes and epoch of a message as it was read; ``textqueue.editing.reconcile.Place`` is one."""
+"""Position, bytes and epoch of a message as it was read; ``textqueue.editing.place.Place`` is one."""
 
 
 class Core:

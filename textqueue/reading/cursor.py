@@ -60,7 +60,7 @@ class _Reader:
                 file = source.reading()
                 try:
                     status = file.status()
-                    epoch = source.epoch_of(status)
+                    epoch = source.file.epoch_of(status)
                     if epoch >= 0 or not source.has_ledger or not status.size:
                         found = self._read(file, status, epoch)
                         if self.moved or token_of(file.status()) == token_of(status):
@@ -71,8 +71,8 @@ class _Reader:
                 # A stale buffer may have taken marks of ours back: they are put right before anything is given out, and
                 # nobody else gets at the file between the two.
                 try:
-                    with source.session() as session:
-                        found = self._read(session.file, session.status, source.epoch_of(session.status))
+                    with source.file.session() as session:
+                        found = self._read(session.file, session.status, source.file.epoch_of(session.status))
                         if self.moved or session.still():
                             return found
                 except OSError as error:
@@ -99,7 +99,7 @@ class _Reader:
                 self.moved = True
                 return None
         self.token, self.epoch = token, epoch
-        self.source.chain.caught_up(token)
+        self.source.file.chain.caught_up(token)
         window = read_window(file, self.position, self._size, settled=self.source.settled)
         self._size = min(self._size * 2, WINDOW)
         if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
@@ -117,14 +117,14 @@ class _Reader:
 
     def stale(self, position: int) -> bool:
         """Whether the file has changed below a position since the window was read; then less is read ahead."""
-        status = self.source.disk.status(self.source.path)
+        status = self.source.file.disk.status(self.source.path)
         if status is not None:
             token = token_of(status)
             if token == self.token:
                 return False
             if self.source.only_ours(self.token, token, position):
                 self.token = token
-                self.source.chain.caught_up(token)
+                self.source.file.chain.caught_up(token)
                 return False
         self._size = FIRST_WINDOW
         self.cut = True
@@ -227,7 +227,7 @@ class Cursor:
 
     def _is_clean(self) -> bool:
         """Whether nobody changed anything above since this walk began."""
-        status = self._source.disk.status(self._source.path)
+        status = self._source.file.disk.status(self._source.path)
         if status is None:
             return True
         if self._skipped:  # a claim may end, or its owner die, without a change that could be seen
@@ -240,7 +240,7 @@ class Cursor:
         if token == token_first:
             quiet = self._began_ns - status.mtime_ns > _TICK_NS
         else:
-            ours = epoch > 0 and self._source.epoch_of(status) == epoch
+            ours = epoch > 0 and self._source.file.epoch_of(status) == epoch
             none_back = self._source.given_back() == self._given_back
             quiet = ours and none_back and now - status.mtime_ns > _TICK_NS
         if quiet:

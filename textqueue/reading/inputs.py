@@ -61,7 +61,7 @@ class Inputs:
     def directories(self) -> set[str]:
         """Where files stand, or will."""
         # Where a file is a link, it is changed there and replaced here.
-        names = {os.path.dirname(path) or "." for source in self.sources for path in (source.path, source.home)}
+        names = {os.path.dirname(path) or "." for source in self.sources for path in (source.path, source.file.home)}
         return names | ({self._files.directory} if self._files is not None else set()) or {"."}
 
     def look(self) -> None:
