@@ -12,6 +12,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
@@ -19,11 +20,14 @@ from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
-from sej.checks import SECONDS, optional, options_of, refuse_unknown
+from sej.checks import options_of, refuse_unknown
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
 
 __all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
+
+_Dead = tuple[bytes, Callable[[], object], Callable[[], object]]
+"""A dead letter's bytes, what confirms it and what puts it back."""
 
 
 class _Face(HoldingQueue):
@@ -33,11 +37,11 @@ class _Face(HoldingQueue):
     _queue: Queue | SegmentedQueue
     _dead: Queue | SegmentedQueue | None
 
-    def __init__(self, path: str, name: str, max_attempts: int) -> None:
+    def __init__(self, path: str, name: str, max_attempts: int, lease_s: float | None) -> None:
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
         if not self._base or not self._directory:
             raise BadNameError(f"{path!r}: directory/name is due, as in 'spool/cars' or './cars'")
-        super().__init__(path, name, max_attempts, self._directory)
+        super().__init__(path, name, max_attempts, lease_s, self._directory)
         self._done = self._moved = 0
         self._closed = False
 
@@ -65,8 +69,32 @@ class _Face(HoldingQueue):
             raise ShutError("the queue is closed; open it anew", path=self.path)
 
     @abstractmethod
-    def _bury(self, data: bytes) -> None:
-        """Put an item among the dead letters."""
+    def _dead_queue(self) -> Queue | SegmentedQueue:
+        """The queue of the dead letters, opened at its first use."""
+
+    @abstractmethod
+    def _take_dead(self) -> _Dead | None:
+        """Take the oldest dead letter; None if there is none."""
+
+    def redrive(self, limit: int | None = None) -> int:
+        """Put dead letters back, oldest first."""
+        with self.guard:
+            self._require_open()
+            count = 0
+            while (limit is None or count < limit) and (dead := self._take_dead()) is not None:
+                data, confirm, back = dead
+                try:
+                    self._queue.put(data)
+                except BaseException:
+                    back()
+                    raise
+                confirm()
+                count += 1
+            return count
+
+    def sync(self) -> None:
+        """Force the queue's files to the disk."""
+        self._queue.sync()
 
     def _item(
         self,
@@ -80,7 +108,7 @@ class _Face(HoldingQueue):
         def bury(reason: str) -> bool:
             if not holds():
                 return False
-            self._bury(item.data)
+            self._dead_queue().put(item.data)
             self._moved += 1
             return confirm()
 
@@ -101,8 +129,7 @@ class KestrelWorkQueue(_Face):
         **options: Any,
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.Queue`."""
-        super().__init__(path, name, max_attempts)
-        optional(SECONDS)("lease_s", lease_s)
+        super().__init__(path, name, max_attempts, lease_s)
         known = (name,) if self._base in _found(queue_names, self._directory) else ()
         require_known(name, known, create, path)
         self._queue: Queue = Queue(self._directory, self._base, **options)
@@ -117,27 +144,6 @@ class KestrelWorkQueue(_Face):
     def purge(self) -> int:
         """Throw away what waits."""
         return self._queue.flush()
-
-    def redrive(self, limit: int | None = None) -> int:
-        """Put dead letters back, oldest first."""
-        with self.guard:
-            dead, count = self._dead_queue(), 0
-            while (limit is None or count < limit) and (found := dead.reserve()) is not None:
-                try:
-                    self._queue.put(found[1].data)
-                except BaseException:
-                    dead.unreserve(found[0])
-                    raise
-                dead.confirm(found[0])
-                count += 1
-            return count
-
-    def sync(self) -> None:
-        """Force the journal to the disk."""
-        self._queue.sync()
-
-    def _bury(self, data: bytes) -> None:
-        self._dead_queue().put(data)
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
         """Add items at the end, with one write; returns numbers that count them since the queue was opened."""
@@ -162,6 +168,14 @@ class KestrelWorkQueue(_Face):
             place,
         )
 
+    def _take_dead(self) -> _Dead | None:
+        queue = self._dead_queue()
+        found = queue.reserve()
+        if found is None:
+            return None
+        xid, item = found
+        return item.data, partial(queue.confirm, xid), partial(queue.unreserve, xid)
+
     def _dead_queue(self) -> Queue:
         self._require_open()
         if self._dead is None:
@@ -183,8 +197,7 @@ class SegmentedWorkQueue(_Face):
         **options: Any,
     ) -> None:
         """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.segmented.Queue`."""
-        super().__init__(path, name, max_attempts)
-        optional(SECONDS)("lease_s", lease_s)
+        super().__init__(path, name, max_attempts, lease_s)
         require_known(name, _found(self._known, name), create, path)
         self._queue: SegmentedQueue = SegmentedQueue(self._directory, self._base, **options)
         try:
@@ -211,27 +224,6 @@ class SegmentedWorkQueue(_Face):
         """Throw away what waits."""
         return self._reader.flush()
 
-    def redrive(self, limit: int | None = None) -> int:
-        """Put dead letters back, oldest first."""
-        with self.guard:
-            dead, count = self._dead_queue().reader(), 0
-            while (limit is None or count < limit) and (item := dead.get()) is not None:
-                try:
-                    self._queue.put(item.data)
-                except BaseException:
-                    dead.unget(item)
-                    raise
-                dead.commit(item)
-                count += 1
-            return count
-
-    def sync(self) -> None:
-        """Force the files to the disk."""
-        self._queue.sync()
-
-    def _bury(self, data: bytes) -> None:
-        self._dead_queue().put(data)
-
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
         """Add items at the end, with one write to each file; returns their ids."""
         return self._queue.put_many(list(values), expire_time=_until(wishes))
@@ -248,6 +240,11 @@ class SegmentedWorkQueue(_Face):
             lambda: reader.commit(item),
             lambda: reader.unget(item),
         )
+
+    def _take_dead(self) -> _Dead | None:
+        reader = self._dead_queue().reader()
+        item = reader.get()
+        return None if item is None else (item.data, partial(reader.commit, item), partial(reader.unget, item))
 
     def _dead_queue(self) -> SegmentedQueue:
         self._require_open()

@@ -177,8 +177,17 @@ def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
         )
 
 
-def export_rows(rows: Iterator[Row], writer: WriterLike, progress: Progress, damage: list[Damage]) -> Moved:
-    """Append rows to a SEJ journal from where the progress says, in batches that are synced and noted."""
+def export_rows(
+    rows: Iterator[Row],
+    writer: WriterLike,
+    progress: Progress,
+    damage: list[Damage],
+    read_back: Callable[[int], Iterable[MessageLike]] | None,
+) -> Moved:
+    """Append rows to a SEJ journal from where the progress says, in batches that are synced and noted.
+
+    What read_back then reads from the first offset is compared with the rows, and the progress is removed.
+    """
     offset: int | None = getattr(writer, "offset", None)
     state = progress.load()
     start = offset if state is None else state["start"]
@@ -210,7 +219,11 @@ def export_rows(rows: Iterator[Row], writer: WriterLike, progress: Progress, dam
     end: int | None = getattr(writer, "offset", None)
     if end is not None and start is not None and end - start != count:
         raise MoveError(f"{count} items were exported, the SEJ journal grew by {end - start}", path=progress.path)
-    return Moved(count, found, start, damage)
+    moved = Moved(count, found, start, damage)
+    if read_back is not None and start is not None:
+        compare(moved, islice(read_back(start), count), progress.path)
+    progress.remove()
+    return moved
 
 
 def row_of(data: bytes, add_time: int | None, expiry: int | None, *, now_ms: Callable[[], int]) -> Row:

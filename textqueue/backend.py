@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sej.checks import SECONDS, optional, options_of, refuse_unknown
+from sej.checks import options_of, refuse_unknown
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
 from sej.system.disk import OS
@@ -65,8 +65,7 @@ class TextWorkQueue(HoldingQueue):
         Raises:
             QueueNotFoundError: there is no such file, and create is False.
         """
-        super().__init__(path, name, max_attempts, os.path.dirname(path))
-        optional(SECONDS)("lease_s", lease_s)
+        super().__init__(path, name, max_attempts, lease_s, os.path.dirname(path))
         require_known(name, () if OS.status(path) is None else (name,), create, path)
         self._queue = TextQueue(path)
 

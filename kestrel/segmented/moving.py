@@ -24,7 +24,6 @@ from kestrel.transfer import (
     Progress,
     WriterLike,
     checksum,
-    compare,
     export_rows,
     fields_of,
     row_of,
@@ -85,11 +84,7 @@ def export(
         disk.mkdir(join(directory, KEPT))
         source = [queue.tail_id, bookmark.head, sorted(bookmark.done)]
         progress = Progress(join(directory, join(KEPT, f"{name}.read.{reader}.export")), source, disk)
-        moved = export_rows(rows, writer, progress, queue.damage)
-        if read_back is not None and moved.first_offset is not None:
-            compare(moved, islice(read_back(moved.first_offset), moved.count), progress.path)
-        progress.remove()
-        return moved
+        return export_rows(rows, writer, progress, queue.damage, read_back)
 
 
 def import_(

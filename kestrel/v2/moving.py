@@ -19,7 +19,7 @@ from kestrel.clock import wall_clock_ms
 from kestrel.errors import DamageError, MoveError
 from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
-from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, compare, export_rows, fields_of, row_of
+from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, export_rows, fields_of, row_of
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import Operation, addx
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
@@ -96,11 +96,7 @@ def export(
             rows = (row_of(*entry.item, now_ms=now_ms) for entry in waiting if entry.item is not None)
             source = [[os.path.basename(piece.path), piece.size] for piece in storage.pieces]
             progress = Progress(join(directory, join(KEPT, f"{name}.export")), [open_transactions, source], disk)
-            moved = export_rows(rows, writer, progress, damage)
-            if read_back is not None and moved.first_offset is not None:
-                compare(moved, islice(read_back(moved.first_offset), moved.count), progress.path)
-            progress.remove()
-            return moved
+            return export_rows(rows, writer, progress, damage, read_back)
         finally:
             backlog.close()
             storage.close()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from sej.codec import IMPLEMENTATION, Columns, columns, decode_many, measure, message_size
+from sej.codec import IMPLEMENTATION, Columns, Run, columns, decode_many, measure, message_size
 from sej.errors import CorruptionError, DecodeError, TruncatedError
 from sej.message import Message
 from sej.system.disk import Disk, File, Status
@@ -27,6 +27,9 @@ class Place(NamedTuple):
 
     identity: tuple[int, int]
     position: int
+
+
+_Taken = TypeVar("_Taken", Columns, Run)
 
 
 class SegmentReader:
@@ -118,19 +121,7 @@ class SegmentReader:
             CorruptionError: as :meth:`read`.
             TruncatedError: as :meth:`read`.
         """
-        while True:
-            at = self.position - self._chunk_at
-            if at < len(self._chunk):
-                try:
-                    found = columns(self._chunk, at, len(self._chunk), self.due, limit)
-                except DecodeError as error:
-                    raise self._corruption(error) from error
-                if found.messages:
-                    self.position = self._chunk_at + found.position
-                    self.due += found.messages
-                    return found
-            if not self._refill():
-                return None
+        return self._next(columns, limit)
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
         """Whole messages as they stand here, up to the first that reaches limit_bytes, and how many; none: as read.
@@ -139,19 +130,25 @@ class SegmentReader:
             CorruptionError: as :meth:`read`.
             TruncatedError: as :meth:`read`.
         """
+        start = self.position
+        run = self._next(measure, limit_bytes)
+        return (b"", 0) if run is None else (bytes(self._chunk[start - self._chunk_at : run.position]), run.messages)
+
+    def _next(self, take: Callable[[bytes | memoryview, int, int, int, int], _Taken], limit: int) -> _Taken | None:
+        """What a function of the codec finds here; None where no whole message follows now."""
         while True:
             at = self.position - self._chunk_at
             if at < len(self._chunk):
                 try:
-                    run = measure(self._chunk, at, len(self._chunk), self.due, limit_bytes)
+                    found = take(self._chunk, at, len(self._chunk), self.due, limit)
                 except DecodeError as error:
                     raise self._corruption(error) from error
-                if run.messages:
-                    self.position = self._chunk_at + run.position
-                    self.due += run.messages
-                    return bytes(self._chunk[at : run.position]), run.messages
+                if found.messages:
+                    self.position = self._chunk_at + found.position
+                    self.due += found.messages
+                    return found
             if not self._refill():
-                return b"", 0
+                return None
 
     def load(self, start: int, end: int) -> bytes | memoryview:
         """Read the bytes from start, at or before the next message, to end; what is read next is decoded from them."""

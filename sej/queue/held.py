@@ -172,16 +172,22 @@ class HoldingQueue(WorkQueue):
         guard: held while items are taken or ended.
     """
 
-    def __init__(self, path: str, name: str, max_attempts: int, folder: str) -> None:
+    def __init__(self, path: str, name: str, max_attempts: int, lease_s: float | None, folder: str) -> None:
         """Nothing is held.
 
         Args:
             path: as given on opening.
             name: the queue's.
             max_attempts: after so many hand-outs an item goes to the dead letters.
+            lease_s: checked and not used: an item is held until it is ended or the queue is closed.
             folder: the directory that changes when there may be something to take.
         """
-        require(path=(path, PATH), name=(name, TEXT), max_attempts=(max_attempts, POSITIVE))
+        require(
+            path=(path, PATH),
+            name=(name, TEXT),
+            max_attempts=(max_attempts, POSITIVE),
+            lease_s=(lease_s, optional(SECONDS)),
+        )
         self.path = path
         self.name = name
         self.max_attempts = max_attempts
