@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The hot half of a queue's state log, compiled: the same names, results and effects as the reference.
 
-The reference is ``queue_codec`` for records as bytes and ``QueueState.apply`` for what they do to a state. Here the two
-records that every item has, a LEASE and a DONE, are applied without Python; any other one is handed to the state.
+The reference is :mod:`sej.queue.records` for records as bytes, and ``QueueState.apply`` for what they do to a state.
+Here the two records that every item has, a LEASE and a DONE, are applied without Python. Any other one is applied by
+its handler in the table.
 """
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -16,15 +17,16 @@ from libc.string cimport memset
 
 from sej.codec._layout cimport get32, get64, put32, put64
 
-from sej.queue.records import Checked
 from sej.queue.log_format import CHECKED as _CHECKED
 from sej.queue.log_format import DONE as _DONE
 from sej.queue.log_format import LEASE as _LEASE
+from sej.queue.log_format import RECORD as _RECORD
 from sej.queue.log_format import RECORD_SIZE as _RECORD_SIZE
-from sej.queue.state import Lease as _Lease
-from sej.queue.state import QueueState as _QueueState
+from sej.queue.records import Checked
+from sej.queue.schedule import Lease as _Lease
+from sej.queue.state import HANDLERS as _HANDLERS
 
-__all__ = ["apply", "done_record", "good_bytes", "lease_record"]
+__all__ = ["apply", "good_bytes", "leased", "one_done"]
 
 cdef extern from *:
     """
@@ -82,14 +84,15 @@ cdef uint8_t DONE = _DONE
 cdef uint32_t CHECKED = _CHECKED
 cdef object ONE = 1
 cdef object ZERO = 0
-cdef object reference = _QueueState.apply
+cdef dict HANDLERS = _HANDLERS
+cdef object unpack = _RECORD.unpack
 cdef PyTypeObject *LEASED = <PyTypeObject *> _Lease
 
 assert _RECORD_SIZE == SIZE
 sej_crc_start()
 
 
-cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t slot, uint64_t offset, uint64_t a, uint64_t b,
+cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t holder, uint64_t offset, uint64_t a, uint64_t b,
                           uint32_t extra):
     cdef bytes made = PyBytes_FromStringAndSize(NULL, SIZE)
     cdef unsigned char *p = <unsigned char *> PyBytes_AS_STRING(made)
@@ -97,7 +100,7 @@ cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t slot, uint64_
     p[0] = kind
     p[2] = attempt >> 8
     p[3] = attempt & 255
-    put32(p + 4, slot)
+    put32(p + 4, holder)
     put64(p + 8, offset)
     put64(p + 16, a)
     put64(p + 24, b)
@@ -106,14 +109,14 @@ cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t slot, uint64_
     return made
 
 
-def done_record(uint64_t offset, uint32_t stamp=0):
+def one_done(uint64_t offset, uint32_t stamp=0):
     """A single item is done."""
     return _record(DONE, 0, 0, offset, offset + 1, 0, stamp)
 
 
-def lease_record(uint64_t first, uint64_t stop, uint64_t deadline, uint32_t slot, uint32_t stamp):
+def leased(uint64_t first, uint64_t stop, uint32_t holder, uint64_t deadline_ns, uint32_t stamp):
     """A run of fresh messages is leased."""
-    return _record(LEASE, 1, slot, first, stop, deadline, stamp)
+    return _record(LEASE, 1, holder, first, stop, deadline_ns, stamp)
 
 
 cdef class _View:
@@ -146,15 +149,15 @@ def good_bytes(data):
     return Checked(at, damaged)
 
 
-cdef inline object _lease(object slot, object deadline):
+cdef inline object _lease(object holder, object deadline):
     """A first lease, made as ``tuple.__new__`` makes it."""
     cdef PyObject *raw = PyType_GenericAlloc(LEASED, 4)
     cdef object lease = <object> raw
     sej_drop(raw)
     Py_INCREF(ONE)
     PyTuple_SET_ITEM(lease, 0, ONE)
-    Py_INCREF(slot)
-    PyTuple_SET_ITEM(lease, 1, slot)
+    Py_INCREF(holder)
+    PyTuple_SET_ITEM(lease, 1, holder)
     Py_INCREF(deadline)
     PyTuple_SET_ITEM(lease, 2, deadline)
     Py_INCREF(ZERO)
@@ -172,24 +175,26 @@ cdef inline bint unknown(dict leased, dict waiting, uint64_t offset):
 
 
 def apply(state, data):
-    """Take in whole, checked records; as ``QueueState.apply``."""
+    """Apply whole, checked records, as ``QueueState.apply`` does."""
     cdef _View view = _View(data)
     cdef const unsigned char *p = <const unsigned char *> view.raw.buf
     cdef const unsigned char *end = p + view.raw.len
+    cdef object schedule = state.schedule
     cdef dict leased, waiting
     cdef uint64_t frontier, earliest, offset, a, b, number, last = 0
     cdef uint32_t stamp = 0
     cdef Py_ssize_t done
     cdef bint plain, quiet, taken
-    cdef object slot, deadline, key
+    cdef object holder, deadline, key, row, handler, fields
+    cdef PyObject *found
     cdef const unsigned char *start
     if view.raw.len % SIZE:
-        raise ValueError(f"{view.raw.len} bytes are no whole records")
+        raise ValueError(f"{view.raw.len} bytes are not whole records: each has {SIZE}")
     while p < end:
         leased, waiting = state.leased, state.waiting
-        frontier, earliest = state.frontier, state._earliest
+        frontier, earliest = state.frontier, schedule.earliest_ns
         plain = not state.above and not state.intents
-        quiet = plain and not state.lapsed and not state.expires
+        quiet = plain and not schedule.lapsed and not state.expires
         done = 0
         taken = False
         while p < end:
@@ -205,12 +210,12 @@ def apply(state, data):
                     done += 1
                     offset = a
                 else:
-                    slot, deadline = get32(p + 4), b
+                    holder, deadline = get32(p + 4), b
                 for number in range(offset, a):
                     key = number
                     if PyDict_Size(waiting) and PyDict_GetItem(waiting, key) != NULL:
                         PyDict_DelItem(waiting, key)
-                    PyDict_SetItem(leased, key, _lease(slot, deadline))
+                    PyDict_SetItem(leased, key, _lease(holder, deadline))
                 if b < earliest:
                     earliest = b
                 frontier = a
@@ -228,11 +233,14 @@ def apply(state, data):
                 break
             p += SIZE
         if taken:
-            state.frontier, state._earliest, state.anchor = frontier, earliest, (last, stamp)
+            state.frontier, schedule.earliest_ns, state.anchor = frontier, earliest, (last, stamp)
         if done:
             state.done += done
         start = p
         while p < end and (p == start or not plain or (p[0] != LEASE and p[0] != DONE)):
+            row = unpack(PyBytes_FromStringAndSize(<const char *> p, SIZE))
+            found = PyDict_GetItem(HANDLERS, row[0])
+            if found != NULL:
+                handler, fields = <tuple> <object> found
+                handler(state, *fields(row))
             p += SIZE
-        if p > start:
-            reference(state, PyBytes_FromStringAndSize(<const char *> start, p - start))

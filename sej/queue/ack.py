@@ -19,9 +19,8 @@ from sej.queue.interface import Item
 from sej.queue.item import JournalItem
 from sej.queue.liveness import Slots
 from sej.queue.log import QueueLog
-from sej.queue.log_format import DONE, EXTEND, WAIT
-from sej.queue.records import record, stamp_of
-from sej.queue.replay import done_record
+from sej.queue.records import done, extended, stamp_of, waits
+from sej.queue.replay import one_done
 
 __all__ = ["Backoff", "Ender"]
 
@@ -77,7 +76,7 @@ class Ender:
         if not self._holds(item):
             return item.lost()
         message = item._message
-        self._log.append(done_record(message.offset, message.timestamp & 0xFFFFFFFF))
+        self._log.append(one_done(message.offset, message.timestamp & 0xFFFFFFFF))
         item._ended = True
         return None
 
@@ -110,7 +109,7 @@ class Ender:
         wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
         at = self._clock.boot_ns() + span_ns(wait) if wait else 0
         offset = item._message.offset
-        self._log.append(record(WAIT, offset, b=at, band=self._log.state.band(offset), attempt=item._attempts))
+        self._log.append(waits(offset, at, item._attempts, self._log.state.priority(offset)))
         item._ended = True
         return None
 
@@ -119,7 +118,7 @@ class Ender:
         if not self._holds(item):
             return item.lost()
         offset = item._message.offset
-        self._log.append(record(WAIT, offset, band=self._log.state.band(offset), attempt=item._attempts - 1))
+        self._log.append(waits(offset, 0, item._attempts - 1, self._log.state.priority(offset)))
         item._ended = True
         return None
 
@@ -138,7 +137,7 @@ class Ender:
         if not self._holds(item):
             return item.lost()
         deadline = self._clock.boot_ns() + span_ns(lease_s)
-        self._log.append(record(EXTEND, item._message.offset, b=deadline, attempt=item._attempts))
+        self._log.append(extended(item._message.offset, deadline, item._attempts))
         return None
 
     def _holds(self, item: JournalItem) -> bool:
@@ -147,7 +146,7 @@ class Ender:
         return (
             there is not None
             and there.attempt == item._attempts
-            and there.slot == self._slots.mine
+            and there.holder == self._slots.mine
             and item._epoch == log.epoch
             and not item._ended
         )
@@ -161,8 +160,8 @@ def _runs(messages: list[Message]) -> list[bytes]:
     for message in messages:
         offset = message.offset
         if offset > stop:
-            found.append(record(DONE, start, stop, extra=stamp_of(last.timestamp)))
+            found.append(done(start, stop, stamp_of(last.timestamp)))
             start = offset
         stop, last = offset + 1, message
-    found.append(record(DONE, start, stop, extra=stamp_of(last.timestamp)))
+    found.append(done(start, stop, stamp_of(last.timestamp)))
     return found

@@ -13,8 +13,7 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.clock import Clock
 from sej.queue.log import QueueLog
-from sej.queue.log_format import DEAD, DOOMED, PICK, WAIT
-from sej.queue.records import message_check, record, stamp_of
+from sej.queue.records import dead, exhausted, message_check, picked, stamp_of
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import of_system
@@ -56,8 +55,8 @@ class Grave:
         """
         log, offset, stamp = self._log, message.offset, stamp_of(message.timestamp)
         if not self._is_there(message):
-            there, band = log.state.leased.get(offset), log.state.band(offset)
-            log.append(record(WAIT, offset, stamp, band=band, attempt=attempts, extra=DOOMED))
+            there, priority = log.state.leased.get(offset), log.state.priority(offset)
+            log.append(exhausted(offset, 0, attempts, priority, stamp))
             log.force()
             append = partial(
                 append_dead_letter,
@@ -67,7 +66,7 @@ class Grave:
                 reader=self._name,
                 attempts=attempts,
                 reason=reason,
-                priority=band,
+                priority=priority,
                 expire_s=self._expire_s(message),
                 lock_timeout=_LOCK_S,
                 disk=self._directory.disk,
@@ -77,11 +76,11 @@ class Grave:
             except (OSError, SejError) as error:
                 refused = isinstance(error, SejError) or of_system(error)  # else the letter may be there
                 if refused and there is not None:  # whoever holds it may try again
-                    log.append(record(PICK, offset, 0, there.deadline, band=band, attempt=attempts, slot=there.slot))
+                    log.append(picked(offset, attempts, there.holder, there.deadline_ns, priority))
                 raise
         else:
             sync_dead_letters(self.path, self._directory.disk)  # who wrote it may have died before he did
-        log.append(record(DEAD, offset, attempt=attempts, extra=stamp))
+        log.append(dead(offset, attempts, stamp))
 
     def _expire_s(self, message: Message) -> float | None:
         """For how many seconds an item was put; None: for ever.

@@ -49,9 +49,9 @@ from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, re
 from sej.queue.item import JournalItem
 from sej.queue.liveness import Slots
 from sej.queue.log import QueueLog, queue_names, register_queue
-from sej.queue.log_format import FREE, MAX_ATTEMPT
+from sej.queue.log_format import MAX_ATTEMPT
 from sej.queue.put import Putter
-from sej.queue.records import record
+from sej.queue.records import freed
 from sej.queue.take import PROBE_NS, Taker
 from sej.reading.dead_letters import DeadLetter
 from sej.system.disk import OS, Disk, full_disk_advice
@@ -299,9 +299,9 @@ class JournalQueue(WorkQueue):
     def _due_s(self) -> float | None:
         state = self._log.state
         now = self._clock.boot_ns()
-        due = state.next_due()
+        due = state.schedule.next_due_ns()
         waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
-        if any(lease.slot != self._slots.mine for lease in list(state.leased.values())):
+        if any(lease.holder != self._slots.mine for lease in list(state.leased.values())):
             waits.append(PROBE_NS / _NS)
         return min(waits, default=None)
 
@@ -453,13 +453,13 @@ class JournalQueue(WorkQueue):
 
     def _take_slot(self) -> None:
         slot = self._slots.take()
-        if slot in self._log.state.slots():  # its last owner died
-            self._log.append(record(FREE, slot=slot))
+        if slot in self._log.state.holders():  # its last owner died
+            self._log.append(freed(slot))
 
     def _leave(self) -> None:
         state = self._log.state
-        if self._slots.mine in state.slots():
-            self._log.append(record(FREE, slot=self._slots.mine))
+        if self._slots.mine in state.holders():
+            self._log.append(freed(self._slots.mine))
         self._log.keep_head()
 
     def _keep_head(self, now: int) -> None:

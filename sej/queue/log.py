@@ -35,13 +35,13 @@ from sej.message import FIRST, Start
 from sej.queue.clock import Clock
 from sej.queue.interface import require_known
 from sej.queue.lock import QueueLock
-from sej.queue.log_format import KEPT, PURGE, RECORD_SIZE
+from sej.queue.log_format import RECORD_SIZE
 from sej.queue.proof import holds, proven
 from sej.queue.reader import MessageReader
-from sej.queue.records import boot_record, dedupe_record, head, message_check, read_head, record
+from sej.queue.records import booted, deduped, head, kept, message_check, purged, read_head
 from sej.queue.replay import apply, good_bytes
 from sej.queue.reserve import RESERVE_BYTES, Reserve
-from sej.queue.snapshot import snapshot
+from sej.queue.snapshot import Contents
 from sej.queue.state import QueueState
 from sej.reading.offset import read_offset
 from sej.system.disk import File, full_disk_advice, is_full, replace_file
@@ -189,7 +189,7 @@ class QueueLog:
         """Write the state anew, without its history: durable, and only after its messages are."""
         try:
             self.keep_head()
-            self._replace(self.epoch)
+            self._replace(self.epoch, Contents.of(self.state))
         except OSError as error:
             raise self._broken(error) from error
 
@@ -199,7 +199,7 @@ class QueueLog:
             sync_up_to(self._directory, end, self.tail)
         except OSError as error:
             raise self._broken(error) from error
-        self.append(record(PURGE, self.state.frontier, max(end, self.state.frontier)))
+        self.append(purged(self.state.frontier, max(end, self.state.frontier)))
         self.compact()
 
     def keep_head(self) -> None:
@@ -208,18 +208,18 @@ class QueueLog:
         if value == self.state.kept:
             return
         self.prepare_head()
-        void = [dedupe_record(key, 0, 0, 0) for _, key, _ in self.state.unproven(value)]
+        void = [deduped(key, 0, 0, 0) for _, key, _ in self.state.dedupe.unproven(value)]
         if void:  # forgotten before retention may take what tells so
             self.append(*void)
         self._disk.mkdir(self._directory.at("tmp"))
         self.reserve.with_room(lambda: keep_offset(self._directory, self._name, value, strict=True))
-        self.append(record(KEPT, value, b=self._clock.boot_ns()))
+        self.append(kept(value, self._clock.boot_ns()))
         if self.reserve.spent:
             self.reserve.fill()
 
     def _compare_keys(self, value: int) -> None:
         """Compare the dedupe keys below a head with their messages; those whose messages were never written stay."""
-        rows = self.state.unproven(value)
+        rows = self.state.dedupe.unproven(value)
         if not rows:
             return
         void = []
@@ -234,7 +234,7 @@ class QueueLog:
                     void.append((offset, key))
         finally:
             reader.close()
-        self.state.compared(value, void)
+        self.state.dedupe.compared(value, void)
 
     def prepare_head(self) -> None:
         """Make durable what :meth:`keep_head` relies on: without the lock, so that nobody waits for that."""
@@ -358,68 +358,50 @@ class QueueLog:
     def _reconcile(self) -> None:
         """On opening: is this the state of this journal, and of this kept offset?"""
         state = self.state
-        kept = self._read_kept()
-        if state.kept is not None and (kept is None or kept < state.kept):
-            self.state = QueueState(self._first_offset(kept))
-            self._replace(self._fresh_epoch())
+        there = self._read_kept()
+        if state.kept is not None and (there is None or there < state.kept):
+            self._replace(self._fresh_epoch(), Contents.of(QueueState(self._first_offset(there))))
             return
         if self._lost():
             self._rebuild("the journal does not hold the newest message that was taken: it lost messages")
             return
-        if kept is not None and kept > state.head():
-            self._skip_to(kept)
+        if there is not None and there > state.head():  # it was reset forwards, or a crash came between it and the log
+            self._replace(self.epoch, Contents.of(state).from_offset(there))
 
     def _lost(self) -> bool:
         """Whether the journal lost messages that were taken."""
         known = [row for row in (self.state.anchor, self.state.ahead) if row is not None]
         return not all(holds(self._directory, self.tail, *row) for row in known)
 
-    def _skip_to(self, kept: int) -> None:
-        """Somebody reset the kept offset forwards, or a crash came between it and the log."""
-        state = self.state
-        for offset in [offset for held in (state.leased, state.waiting) for offset in held if offset < kept]:
-            state.leased.pop(offset, None)
-            state.waiting.pop(offset, None)
-        if kept > state.frontier:
-            state.above = {offset for offset in state.above if offset >= kept}
-            state.frontier = kept
-        state.kept = kept
-        self._replace(self.epoch)
-
     def _rebuild(self, reason: str) -> None:
         """Start from the good records and the kept offset; what is in doubt is handed out again."""
         file = self._file
         assert file is not None
-        kept = self._read_kept()
+        there = self._read_kept()
         if reason:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
             self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may come twice"
-        state, stop = self.state, None
+        contents, stop = Contents.of(self.state), None
         if self._position > RECORD_SIZE and self._lost():
             stop = proven(self._directory, self.tail, file.read(self._position - RECORD_SIZE, RECORD_SIZE))
             if stop is not None:
-                state.cut(max(stop, kept or 0))
+                contents = contents.up_to(max(stop, there or 0))
         if self._position <= RECORD_SIZE or (stop is None and self._lost()):
-            state = QueueState(self._first_offset(kept))
-        for slot in state.slots():
-            for offset in state.of_slots({slot}):
-                state._give_back(offset)
-        state.kept = kept
-        self.state = state
-        self._replace(self._fresh_epoch())
+            contents = Contents.of(QueueState(self._first_offset(there)))
+        self._replace(self._fresh_epoch(), contents.given_back()._replace(kept=there))
 
     def _read_kept(self) -> int | None:
         """The kept offset, as it stands on disk."""
-        kept = read_offset(self._directory.path, self._name, disk=self._disk)
-        if kept is not None and kept > (end := self.tail.end_offset()):
+        there = read_offset(self._directory.path, self._name, disk=self._disk)
+        if there is not None and there > (end := self.tail.end_offset()):
             raise OffsetBeyondEndError(
-                f"queue {self._name!r} stands at {kept}, but the journal ends at {end}: it lost messages or was"
+                f"queue {self._name!r} stands at {there}, but the journal ends at {end}: it lost messages or was"
                 " replaced, and what is put now would count as done; put the reader back with `sej reset`",
                 path=self.ofs_path,
-                offset=kept,
+                offset=there,
             )
-        return kept
+        return there
 
     def _first_offset(self, kept: int | None) -> int:
         if kept is not None:
@@ -433,16 +415,16 @@ class QueueLog:
         boot_id = self._clock.boot_id()
         if self.state.boot is None or self.state.boot[0] != boot_id:
             began = max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
-            self.append(boot_record(boot_id, began, self._clock.boot_ns()))
+            self.append(booted(boot_id, began, self._clock.boot_ns()))
 
-    def _replace(self, epoch: int) -> None:
-        state = self.state
+    def _replace(self, epoch: int, contents: Contents) -> None:
+        """Let a new log take the place of this one; its state is what its records say."""
         end = self.tail.end_offset()
-        if state.frontier > end:
-            state.frontier = end  # only where the journal lost messages
-        ahead = 0 if state.ahead is None else min(state.ahead[0] + 1, end)
-        sync_up_to(self._directory, max(state.frontier, ahead), self.tail)
-        data = head(epoch, self._name) + b"".join(snapshot(state, self._clock.boot_ns(), end))
+        if contents.frontier > end:
+            contents = contents._replace(frontier=end)  # only if the journal lost messages
+        ahead = 0 if contents.ahead is None else min(contents.ahead[0] + 1, end)
+        sync_up_to(self._directory, max(contents.frontier, ahead), self.tail)
+        data = head(epoch, self._name) + b"".join(contents.records(self._clock.boot_ns(), end))
         self._disk.mkdir(self._directory.at("tmp"))
         temporary = self._directory.at("tmp", f"{self._name}.queue")
         self.reserve.with_room(lambda: replace_file(self._disk, temporary, self.path, data))

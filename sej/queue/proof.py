@@ -12,10 +12,10 @@ from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.message import Message
-from sej.queue.log_format import DEAD, DEDUPE, DONE, DOOMED, EXPIRE, INTENT, LEASE, RECORD, START, WAIT
+from sej.queue.log_format import DEAD, DEDUPE, DONE, EXPIRE, INTENT, LEASE, START, WAIT
 from sej.queue.reader import MessageReader
-from sej.queue.records import message_check, stamp_of
-from sej.queue.state import NEVER
+from sej.queue.records import message_check, read_fields, stamp_of
+from sej.queue.schedule import NEVER
 
 __all__ = ["holds", "proven"]
 
@@ -33,19 +33,17 @@ def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
     """Up to where the journal holds the messages that records speak of; None: it is another journal."""
     base, taken = 0, []
     checked: list[tuple[int, int]] = []
-    for kind, _, _, _, offset, a, b, extra in RECORD.iter_unpack(records):
-        if kind == LEASE or (kind == DONE and extra):
-            taken.append((a - 1, extra))
-        elif kind == DEAD and extra:
-            taken.append((offset, extra))
-        elif kind == WAIT and extra == DOOMED and a:
-            taken.append((offset, a))
+    for kind, row in read_fields(records):
+        if kind == LEASE or (kind == DONE and row["stamp"]):
+            taken.append((row["stop"] - 1, row["stamp"]))
+        elif (kind == DEAD or (kind == WAIT and row["exhausted"])) and row["stamp"]:
+            taken.append((row["offset"], row["stamp"]))
         elif kind == START:
-            base = offset  # what stands below it was made durable before it was written
-            if a != NEVER and not holds(directory, tail, a, extra):
+            base = row["frontier"]  # what is below it was durable before it was written
+            if row["newest"] != NEVER and not holds(directory, tail, row["newest"], row["stamp"]):
                 return None
-        elif kind in (INTENT, EXPIRE) or (kind == DEDUPE and b):
-            checked.append((offset, extra))
+        elif kind in (INTENT, EXPIRE) or (kind == DEDUPE and row["until_ns"]):
+            checked.append((row["offset"], row["check"]))
     if base > tail.end_offset():
         return None
     taken.sort()

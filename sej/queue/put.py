@@ -19,10 +19,10 @@ from sej.message import Message
 from sej.queue.clock import Clock, span_ns
 from sej.queue.interface import Wishes
 from sej.queue.log import QueueLog
-from sej.queue.log_format import BACK, DEAD, DONE, EXPIRE, INTENT, MAX_BAND, WAIT
+from sej.queue.log_format import MAX_PRIORITY
 from sej.queue.reader import MessageReader
-from sej.queue.records import dedupe_record, message_check, record
-from sej.queue.state import NEVER
+from sej.queue.records import dead, deduped, done, expires, intended, message_check, redriven, waits
+from sej.queue.schedule import NEVER
 from sej.reading.dead_letters import DeadLetter
 from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedWriter
@@ -145,7 +145,7 @@ class Putter:
             return 0
         there = [letter.message.offset for letter in letters if self._has(letter.message)]
         if there:  # who wrote the letter died before he took note
-            log.append(*(record(DEAD, offset) for offset in there))
+            log.append(*(dead(offset) for offset in there))
         keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
         known = {key for key in keys if self._known(key, now) is not None}
         new = [(key, letter) for key, letter in zip(keys, letters, strict=True) if key not in known]
@@ -157,15 +157,15 @@ class Putter:
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
             records = []
             for (key, letter), put in zip(new, messages, strict=True):
-                band = max(-MAX_BAND, min(letter.priority, MAX_BAND))
-                records += _wished(put, now, priority=band, expire_s=letter.expire_s)
+                priority = max(-MAX_PRIORITY, min(letter.priority, MAX_PRIORITY))
+                records += _wished(put, now, priority=priority, expire_s=letter.expire_s)
                 records.append(_dedupe(key, put, NEVER))
             log.append(*records)
             log.force()
             writer.append_encoded(data, len(span))
         self._writer.sync()
         log.append(
-            record(BACK, letters[-1].letter_offset + 1, journal, extra=len(letters)),
+            redriven(journal, letters[-1].letter_offset + 1, len(letters)),
             *(_dedupe(key, None, 0) for key in keys),
         )
         log.force()
@@ -202,11 +202,11 @@ class Putter:
             fresh = offset >= state.frontier and offset not in state.above
             if at <= now and (fresh or offset in state.waiting) and self._is(offset, timestamp, check):
                 if fresh:  # set aside first: only then it counts when it is done, as it does when its turn comes
-                    gone.append(record(WAIT, offset))
-                gone.append(record(DONE, offset, offset + 1))
+                    gone.append(waits(offset, 0, 0, 0))
+                gone.append(done(offset, offset + 1))
             elif at < first:
                 first = at
-        state.first_expiry = first
+        state.nothing_expires_before(first)
         if gone:
             log.append(*gone)
         return bool(gone) and self._has_room(count)
@@ -251,7 +251,7 @@ class Putter:
                 if writer.durability == "disk":  # or a loss of power may leave the message without them
                     self._log.force()
             writer.append_encoded(data, len(span))
-            self._log.state.written(list(zip(span, batch.new, strict=False)))
+            self._log.state.dedupe.written(list(zip(span, batch.new, strict=False)))
         if batch.hashes is None:
             return span
         offsets = batch.known | dict(zip(batch.new, span, strict=True))
@@ -259,8 +259,8 @@ class Putter:
 
     def _known(self, key: bytes, now: int) -> int | None:
         """What a key stands for, if it is within the window and its message was really written."""
-        found = self._log.state.dedupe.get(key)
-        if found is None or found[1] <= now:
+        found = self._log.state.dedupe.known.get(key)
+        if found is None or found.until_ns <= now:
             return None
         offset, _, check = found
         if offset >= self._log.tail.end_offset():
@@ -279,12 +279,12 @@ def _wished(
     if not (delay_s or priority or expire_s is not None):
         return []
     found = []
-    stamp, check = message.timestamp % 2**64, message_check(message)
+    check = message_check(message)
     if delay_s or priority:
         ready_at = now + span_ns(delay_s) if delay_s else 0
-        found.append(record(INTENT, message.offset, stamp, ready_at, band=priority, extra=check))
+        found.append(intended(message.offset, message.timestamp, check, ready_at, priority))
     if expire_s is not None:
-        found.append(record(EXPIRE, message.offset, stamp, max(now + span_ns(expire_s), 0), extra=check))
+        found.append(expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
     return found
 
 
@@ -295,4 +295,4 @@ def _hash(key: bytes) -> bytes:
 def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:
     """What a key means until then; no message: nothing any more."""
     offset, check = (0, 0) if message is None else (message.offset, message_check(message))
-    return dedupe_record(key, offset, until, check)
+    return deduped(key, offset, until, check)

@@ -1,91 +1,215 @@
 """The records of a queue's state log as bytes, and back: no I/O, three outcomes.
 
-:func:`record` and :func:`head` make bytes. :func:`good_bytes` says how far bytes are records; what stands behind is a
-torn tail where no good record follows it, else damage.
+There is one constructor for each kind of record; :data:`sej.queue.state.KINDS` says how its fields become bytes.
+:func:`good_bytes` says how far bytes are records. What follows is a torn tail if no good record is in it, else damage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from sej.codec import encode
 from sej.message import Message
 from sej.queue.log_format import (
+    BACK,
     BOOT,
     CHECK,
     CHECKED,
+    COUNTS,
+    DEAD,
     DEDUPE,
     DONE,
+    DROP,
+    EXHAUSTED,
+    EXPIRE,
+    EXTEND,
+    FREE,
     HEAD,
     HEAD_BODY,
+    INTENT,
+    KEPT,
     LEASE,
+    LOST,
     MAGIC,
+    PICK,
+    PURGE,
+    RECORD,
     RECORD_BODY,
     RECORD_SIZE,
+    START,
     VERSION,
+    WAIT,
+    WORDS,
 )
+from sej.queue.state import KINDS
 from sej.system.checksum import crc32c
 
 __all__ = [
     "Checked",
-    "boot_record",
-    "dedupe_record",
-    "done_record",
+    "booted",
+    "counted",
+    "dead",
+    "deduped",
+    "done",
+    "dropped",
+    "exhausted",
+    "expires",
+    "extended",
+    "freed",
     "good_bytes",
     "head",
-    "lease_record",
+    "intended",
+    "kept",
+    "leased",
+    "lost",
     "message_check",
+    "one_done",
+    "picked",
+    "purged",
+    "read_fields",
     "read_head",
-    "record",
+    "redriven",
     "stamp_of",
+    "starts",
+    "waits",
 ]
 
+_U32, _U64 = 2**32, 2**64
 _pack = RECORD_BODY.pack
 _pack_check = CHECK.pack
 
 
-def record(
-    kind: int,
-    offset: int = 0,
-    a: int = 0,
-    b: int = 0,
-    *,
-    band: int = 0,
-    attempt: int = 0,
-    slot: int = 0,
-    extra: int = 0,
-) -> bytes:
-    """One record."""
-    body = RECORD_BODY.pack(kind, band, attempt, slot, offset, a, b, extra)
-    return body + CHECK.pack(crc32c(body))
+def _packer(kind: int) -> Callable[..., bytes]:
+    """Makes records of a kind out of their fields, in the table's order."""
+    words = list(KINDS[kind].fields.values())
+    places = itemgetter(*(words.index(word) + 2 if word in words else int(word == "kind") for word in WORDS))
+
+    def pack(*fields: int) -> bytes:
+        body = _pack(*places((0, kind, *fields)))
+        return body + _pack_check(crc32c(body))
+
+    return pack
 
 
-def done_record(offset: int, stamp: int = 0) -> bytes:
-    """The most frequent one: a single item is done."""
+_made = {kind: _packer(kind) for kind in KINDS}
+
+
+def leased(first: int, stop: int, holder: int, deadline_ns: int, stamp: int) -> bytes:
+    """LEASE: a run of fresh messages is leased."""
+    body = _pack(LEASE, 0, 1, holder, first, stop, deadline_ns, stamp)
+    return body + _pack_check(crc32c(body))
+
+
+def one_done(offset: int, stamp: int = 0) -> bytes:
+    """DONE, the most frequent one: a single item is done."""
     body = _pack(DONE, 0, 0, 0, offset, offset + 1, 0, stamp)
     return body + _pack_check(crc32c(body))
 
 
-def lease_record(first: int, stop: int, deadline: int, slot: int, stamp: int) -> bytes:
-    """The next frequent one: a run of fresh messages is leased."""
-    body = _pack(LEASE, 0, 1, slot, first, stop, deadline, stamp)
-    return body + _pack_check(crc32c(body))
+def done(first: int, stop: int, stamp: int = 0) -> bytes:
+    """DONE: a run of items is done."""
+    return _made[DONE](first, stop, stamp)
 
 
-def boot_record(boot_id: bytes, began: int, now: int) -> bytes:
-    """Times that follow are of this boot, which began at began, ns of the wall clock; now is its time."""
+def picked(offset: int, attempt: int, holder: int, deadline_ns: int, priority: int) -> bytes:
+    """PICK: an item, out of order, is leased."""
+    return _made[PICK](offset, attempt, holder, deadline_ns, priority)
+
+
+def waits(offset: int, ready_at_ns: int, attempt: int, priority: int) -> bytes:
+    """WAIT: an item may be taken from this time on."""
+    return _made[WAIT](offset, ready_at_ns, attempt, priority, 0, 0)
+
+
+def exhausted(offset: int, ready_at_ns: int, attempt: int, priority: int, stamp: int = 0) -> bytes:
+    """WAIT: an item is about to become a dead letter; a process that reaches it from this time on finishes that."""
+    return _made[WAIT](offset, ready_at_ns, attempt, priority, EXHAUSTED, stamp)
+
+
+def extended(offset: int, deadline_ns: int, attempt: int) -> bytes:
+    """EXTEND: a lease lasts until this time."""
+    return _made[EXTEND](offset, deadline_ns, attempt)
+
+
+def freed(holder: int) -> bytes:
+    """FREE: every lease of a holder is given back."""
+    return _made[FREE](holder)
+
+
+def dead(offset: int, attempt: int = 0, stamp: int = 0) -> bytes:
+    """DEAD: an item is a dead letter."""
+    return _made[DEAD](offset, attempt, stamp)
+
+
+def intended(offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> bytes:
+    """INTENT: the message that will be there waits until this time."""
+    return _made[INTENT](offset, timestamp % _U64, check, ready_at_ns, priority)
+
+
+def expires(offset: int, timestamp: int, check: int, at_ns: int) -> bytes:
+    """EXPIRE: a message expires at this time."""
+    return _made[EXPIRE](offset, timestamp % _U64, check, at_ns)
+
+
+def deduped(key: bytes, offset: int, until_ns: int, check: int) -> bytes:
+    """DEDUPE: what a key's 12 bytes mean until this time; until 0: it means nothing."""
+    return _made[DEDUPE](int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big"), offset, until_ns, check)
+
+
+def kept(offset: int, now_ns: int) -> bytes:
+    """KEPT: the kept offset."""
+    return _made[KEPT](offset, now_ns)
+
+
+def purged(frontier: int, stop: int) -> bytes:
+    """PURGE: everything below stop that is not leased is removed."""
+    return _made[PURGE](frontier, stop)
+
+
+def dropped(offset: int) -> bytes:
+    """DROP: an INTENT is void."""
+    return _made[DROP](offset)
+
+
+def booted(boot_id: bytes, began_ns: int, now_ns: int) -> bytes:
+    """BOOT: times that follow are of this boot, which began at began_ns of the wall clock; now_ns is its time."""
     high, low = int.from_bytes(boot_id[:8], "big"), int.from_bytes(boot_id[8:], "big")
-    return record(BOOT, high, low, began, slot=now >> 32 & 0xFFFFFFFF, extra=now & 0xFFFFFFFF)
+    return _made[BOOT](high, low, began_ns, now_ns // _U32 % _U32, now_ns % _U32)
 
 
-def dedupe_record(key: bytes, offset: int, until: int, check: int) -> bytes:
-    """What a dedupe key's 12 bytes mean until then; until 0: nothing any more."""
-    slot, a = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big")
-    return record(DEDUPE, offset, a, until, slot=slot, extra=check)
+def starts(frontier: int, newest: int, stamp: int) -> bytes:
+    """START: fresh messages begin here, and which one was taken last."""
+    return _made[START](frontier, newest, stamp)
+
+
+def counted(done: int, dead: int, lost: int) -> bytes:
+    """COUNTS: so many items ended before what follows."""
+    return _made[COUNTS](done, dead, lost)
+
+
+def lost(first: int, stop: int) -> bytes:
+    """LOST: messages were removed from the journal before they were done."""
+    return _made[LOST](first, stop)
+
+
+def redriven(journal: int, stop: int, count: int = 0) -> bytes:
+    """BACK: the dead letters below stop were put back."""
+    return _made[BACK](journal, stop, count)
+
+
+def read_fields(records: bytes) -> Iterator[tuple[int, dict[str, int]]]:
+    """The kind and the fields of whole, checked records; kinds that are not in the table are left out."""
+    readers = {number: (list(kind.fields), kind.read()) for number, kind in KINDS.items()}
+    for row in RECORD.iter_unpack(records):
+        if row[0] in readers:
+            names, read = readers[row[0]]
+            yield row[0], dict(zip(names, read(row), strict=True))
 
 
 def head(epoch: int, name: str = "") -> bytes:
-    """The first 40 bytes of the log of a queue with this name; of no queue's if there is none."""
+    """The first 40 bytes of the log of a queue with this name, or of any queue if there is no name."""
     body = HEAD_BODY.pack(MAGIC, VERSION, epoch, crc32c(name.encode()), b"")
     return body + CHECK.pack(crc32c(body))
 
@@ -104,7 +228,7 @@ class Checked(NamedTuple):
 
     Attributes:
         size: so many bytes are good records.
-        damaged: whether good records follow what is not good: then it is no torn tail.
+        damaged: whether good records follow what is not good: then it is not a torn tail.
     """
 
     size: int
@@ -124,7 +248,7 @@ def good_bytes(data: bytes) -> Checked:
 
 
 def message_check(message: Message) -> int:
-    """What ties a record to a message: the CRC32C of the message as it stands in the journal."""
+    """What ties a record to a message: the CRC32C of the message as the journal stores it."""
     return crc32c(encode(*message))
 
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from sej.imports import compiled
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
-    from sej.queue.records import done_record, good_bytes, lease_record
+    from sej.queue.records import good_bytes, leased, one_done
     from sej.queue.state import QueueState
 
     def apply(state: QueueState, data: bytes | memoryview) -> None:
-        """Take in whole, checked records: :meth:`sej.queue.state.QueueState.apply`."""
+        """Apply whole, checked records: :meth:`sej.queue.state.QueueState.apply`."""
 elif _twin := compiled("sej.queue._replay_c"):
-    apply, done_record, good_bytes, lease_record = _twin.apply, _twin.done_record, _twin.good_bytes, _twin.lease_record
+    apply, good_bytes, leased, one_done = _twin.apply, _twin.good_bytes, _twin.leased, _twin.one_done
 else:
-    from sej.queue.records import done_record, good_bytes, lease_record
+    from sej.queue.records import good_bytes, leased, one_done
     from sej.queue.state import QueueState
 
     apply = QueueState.apply
 
-__all__ = ["apply", "done_record", "good_bytes", "lease_record"]
+__all__ = ["apply", "good_bytes", "leased", "one_done"]

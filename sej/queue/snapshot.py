@@ -1,50 +1,126 @@
-"""A queue's state as the records that say it: what a compacted log holds, without its history."""
+"""What a new log says: the state of a queue as records, without its history.
+
+The state itself does not change. A recovery leaves out what it must (:class:`Contents`), the rest is written as
+records, and a new state is made of these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import NamedTuple
 
-from sej.queue.log_format import BACK, COUNTS, DONE, DOOMED, EXPIRE, INTENT, KEPT, PICK, START, WAIT
-from sej.queue.records import boot_record, dedupe_record, record
-from sej.queue.state import NEVER, QueueState
+from sej.queue.records import (
+    booted,
+    counted,
+    deduped,
+    done,
+    exhausted,
+    expires,
+    intended,
+    kept,
+    picked,
+    redriven,
+    starts,
+    waits,
+)
+from sej.queue.schedule import NEVER, Lease, Waiting
+from sej.queue.state import QueueState
 
-__all__ = ["snapshot"]
+__all__ = ["Contents"]
 
 
-def snapshot(state: QueueState, now: int, end: int) -> Iterator[bytes]:
-    """The state as records: what a compacted log holds.
+class Contents(NamedTuple):
+    """What of a state a new log says; each method returns another one.
 
-    Args:
-        state: what is to be written down.
-        now: what is over by then is left out.
-        end: where the journal ends; intents for messages that were never written are left out.
+    Attributes:
+        state: where everything else is taken from.
+        frontier: where fresh messages begin.
+        above: offsets from the frontier on that are not fresh.
+        leased: items that workers hold.
+        waiting: items that are neither fresh nor leased.
+        kept: the newest kept offset; None: there was none.
+        anchor: (offset, stamp) of the newest message that was taken in order.
+        ahead: (offset, stamp) of the newest message that was taken or ended ahead of the others.
     """
-    if state.boot is not None:
-        yield boot_record(*state.boot, now)
-    anchor = state.anchor or (NEVER, 0)
-    yield record(START, state.frontier, anchor[0], extra=anchor[1])
-    yield record(COUNTS, state.done, state.dead, state.lost)
-    for journal, letter in state.redriven.items():
-        yield record(BACK, letter, journal)
-    if state.kept is not None:
-        yield record(KEPT, state.kept, b=now)
-    for offset, there in sorted(state.waiting.items()):
-        intent = state.intents.get(offset)
-        if intent is None:
-            extra = DOOMED if there.doomed else 0
-            yield record(WAIT, offset, b=there.ready_at, band=there.band, attempt=there.attempt, extra=extra)
-        elif offset < end:
-            yield record(INTENT, offset, intent[0] % 2**64, there.ready_at, band=there.band, extra=intent[1])
-    for offset, lease in state.leased.items():
-        yield record(PICK, offset, 0, lease.deadline, band=lease.band, attempt=lease.attempt, slot=lease.slot)
-    for start, stop in _ranges(sorted(state.above - state.leased.keys() - state.waiting.keys())):
-        yield record(DONE, start, stop)
-    for offset, (at, timestamp, check) in state.expires.items():
-        if offset < end and (offset >= state.frontier or state.has(offset)):  # others were purged, or lost
-            yield record(EXPIRE, offset, timestamp % 2**64, at, extra=check)
-    for key, (offset, until, check) in state.dedupe.items():
-        if until > now and offset < end:
-            yield dedupe_record(key, offset, until, check)
+
+    state: QueueState
+    frontier: int
+    above: Set[int]
+    leased: Mapping[int, Lease]
+    waiting: Mapping[int, Waiting]
+    kept: int | None
+    anchor: tuple[int, int] | None
+    ahead: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, state: QueueState) -> Contents:
+        """All of a state."""
+        return cls(
+            state, state.frontier, state.above, state.leased, state.waiting, state.kept, state.anchor, state.ahead
+        )
+
+    def from_offset(self, offset: int) -> Contents:
+        """Without what is below the kept offset, which was moved forwards."""
+        return self._replace(
+            frontier=max(self.frontier, offset),
+            above={number for number in self.above if number >= offset},
+            leased={number: lease for number, lease in self.leased.items() if number >= offset},
+            waiting={number: there for number, there in self.waiting.items() if number >= offset},
+            kept=offset,
+        )
+
+    def up_to(self, stop: int) -> Contents:
+        """Without messages from stop on, which were lost; intents and keys are compared with others."""
+        intents = self.state.intents
+        waiting = {number: there for number, there in self.waiting.items() if number < stop or number in intents}
+        return self._replace(
+            frontier=min(self.frontier, stop),
+            above={number for number in self.above if number < stop},
+            leased={number: lease for number, lease in self.leased.items() if number < stop or number in intents},
+            waiting=waiting,
+            anchor=None,
+            ahead=None,
+        )
+
+    def given_back(self) -> Contents:
+        """Without leases: what was leased is ready again."""
+        ready = {number: Waiting(lease.attempt, 0, lease.priority) for number, lease in self.leased.items()}
+        return self._replace(leased={}, waiting={**self.waiting, **ready})
+
+    def records(self, now_ns: int, end: int) -> Iterator[bytes]:
+        """The records of a new log.
+
+        Args:
+            now_ns: what is over by then is left out.
+            end: where the journal ends; intents for messages that were never written are left out.
+        """
+        state = self.state
+        if state.boot is not None:
+            yield booted(*state.boot, now_ns)
+        yield starts(self.frontier, *(self.anchor or (NEVER, 0)))
+        yield counted(state.done, state.dead, state.lost)
+        for journal, letter in state.redriven.items():
+            yield redriven(journal, letter)
+        if self.kept is not None:
+            yield kept(self.kept, now_ns)
+        for offset, there in sorted(self.waiting.items()):
+            intent = state.intents.get(offset)
+            if intent is None:
+                made = exhausted if there.exhausted else waits
+                yield made(offset, there.ready_at_ns, there.attempt, there.priority)
+            elif offset < end:
+                yield intended(offset, *intent, there.ready_at_ns, there.priority)
+        for offset, lease in self.leased.items():
+            yield picked(offset, *lease)
+        for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
+            yield done(start, stop)
+        for offset, (at_ns, timestamp, check) in state.expires.items():
+            has = offset in self.leased or offset in self.waiting
+            if offset < end and (offset >= self.frontier or has):  # others were purged, or lost
+                yield expires(offset, timestamp, check, at_ns)
+        for key, meaning in state.dedupe.known.items():
+            if meaning.until_ns > now_ns and meaning.offset < end:
+                yield deduped(key, *meaning)
 
 
 def _ranges(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -15,10 +15,9 @@ from sej.message import NO_TIMESTAMP, Message
 from sej.queue.clock import Clock
 from sej.queue.liveness import Slots
 from sej.queue.log import QueueLog
-from sej.queue.log_format import DONE, DOOMED, DROP, FREE, LOST, PICK, WAIT
 from sej.queue.reader import MessageReader
-from sej.queue.records import message_check, record, stamp_of
-from sej.queue.replay import lease_record
+from sej.queue.records import done, dropped, exhausted, freed, lost, message_check, picked, stamp_of, waits
+from sej.queue.replay import leased
 from sej.system.disk import of_system
 
 __all__ = ["PROBE_NS", "Taker"]
@@ -81,7 +80,7 @@ class Taker:
         What is wrong with the next one is raised where it comes first: those before it are somebody's already.
         """
         state = self._log.state
-        state.tick(now)
+        state.schedule.tick(now)
         if now >= self._probe_at:
             self._probe(now)
         found: list[tuple[Message, int]] = []
@@ -104,7 +103,7 @@ class Taker:
         state = self._log.state
         if state.frontier in state.above:
             self._look_ahead()
-        ready = state.first_ready()
+        ready = state.schedule.first_ready()
         if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
             self._pick(ready[1], now, found)
         elif not self._take_fresh(n, now, found):
@@ -117,8 +116,8 @@ class Taker:
         """Take back what is in nobody's hands any more: its holder died, or its lease is over."""
         log, state = self._log, self._log.state
         self._probe(now)
-        state.tick(now)
-        back = [record(WAIT, at, band=state.band(at), attempt=state.attempts(at)) for at in sorted(state.lapsed)]
+        state.schedule.tick(now)
+        back = [waits(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.schedule.lapsed)]
         if back:
             log.append(*back)
 
@@ -135,13 +134,13 @@ class Taker:
         """The journal begins at first now: nobody waits for what stood before it; False: nothing did."""
         log, state = self._log, self._log.state
         before = state.lost
-        ended = [offset for offset in state.lapsed if offset < first]
+        ended = [offset for offset in state.schedule.lapsed if offset < first]
         gone = [offset for offset in state.waiting if offset < first]
         if not ended and not gone and state.frontier >= first:
             return False
         log.append(
-            *(record(WAIT, offset, band=state.band(offset), attempt=state.attempts(offset)) for offset in ended),
-            record(LOST, min([state.frontier, *ended, *gone]), first),
+            *(waits(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
+            lost(min([state.frontier, *ended, *gone]), first),
         )
         self.lost += state.lost - before
         return True
@@ -174,12 +173,12 @@ class Taker:
             offset = message.offset + 1  # behind a recorded gap, if there was one
             run.append((message, 1))
             if expires and self._is_expired(message, now):
-                expired.append(record(DONE, message.offset, offset))
+                expired.append(done(message.offset, offset))
         if not run:
             return False
         stamp = stamp_of(run[-1][0].timestamp)
-        first, slot = run[0][0].offset, self._slots.mine
-        log.append(lease_record(first, offset, now + self._lease_ns, slot, stamp), *expired)
+        first, holder = run[0][0].offset, self._slots.mine
+        log.append(leased(first, offset, holder, now + self._lease_ns, stamp), *expired)
         found += [row for row in run if row[0].offset in state.leased] if expired else run
         return True
 
@@ -194,10 +193,9 @@ class Taker:
                 if message is None:
                     return  # the put died before it wrote the message
                 if message.offset != offset or (message.timestamp, message_check(message)) != intent:
-                    self._log.append(record(DROP, offset))
+                    self._log.append(dropped(offset))
                     return
-                del state.intents[offset]
-            state.settle()
+            state.matched(offset)
 
     def _pick(self, offset: int, now: int, found: list[tuple[Message, int]]) -> None:
         """Lease an item out of order; one that was tried too often goes to the dead letters."""
@@ -206,24 +204,24 @@ class Taker:
         message = self.others.at(offset)
         intent = state.intents.get(offset)
         if message is None or message.offset != offset:  # it was never written, or a repair found it lost
-            log.append(record(DROP if offset >= state.frontier else DONE, offset, offset + 1))
+            log.append(dropped(offset) if offset >= state.frontier else done(offset, offset + 1))
         elif intent is not None and (message.timestamp, message_check(message)) != intent:
-            log.append(record(DROP, offset))  # this is another message, and fresh
+            log.append(dropped(offset))  # this is another message, and fresh
         elif self._is_expired(message, now):
-            log.append(record(DONE, offset, offset + 1))
-        elif (doomed := offset in state.waiting and state.waiting[offset].doomed) or attempts >= self._max_attempts:
-            self._give_up(message, attempts, now, doomed=doomed)
+            log.append(done(offset, offset + 1))
+        elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= self._max_attempts:
+            self._give_up(message, attempts, now, begun=begun)
         else:
-            deadline, band = now + self._lease_ns, state.band(offset)
-            log.append(record(PICK, offset, 0, deadline, band=band, attempt=attempts + 1, slot=self._slots.mine))
+            deadline, priority = now + self._lease_ns, state.priority(offset)
+            log.append(picked(offset, attempts + 1, self._slots.mine, deadline, priority))
             found.append((message, attempts + 1))
 
-    def _give_up(self, message: Message, attempts: int, now: int, *, doomed: bool) -> None:
+    def _give_up(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:
         """Bury an item; where there can be no letter of it now, it waits, and keeps nobody from the others."""
         log = self._log
         if now >= self._bury_at:
             reason = f"its holder died or did not end it in time, at attempt {attempts}"
-            if doomed:
+            if begun:
                 reason = "it was given up by a process that died just then"
             try:
                 self._bury(message, attempts, reason)
@@ -233,9 +231,8 @@ class Taker:
                     raise
                 self.unburied = error
                 self._bury_at = now + _BURY_NS
-        band = log.state.band(message.offset)
-        extra = DOOMED if doomed else 0  # the reason of a later letter is this one's
-        log.append(record(WAIT, message.offset, b=self._bury_at, band=band, attempt=attempts, extra=extra))
+        wait = exhausted if begun else waits  # the reason of a later letter is this one's
+        log.append(wait(message.offset, self._bury_at, attempts, log.state.priority(message.offset)))
 
     def _is_expired(self, message: Message, now: int) -> bool:
         row = self._log.state.expires.get(message.offset)
@@ -249,7 +246,7 @@ class Taker:
         self._probe_at = now + PROBE_NS
         state = self._log.state
         if state.leased:
-            dead = self._slots.dead(state.slots())
+            dead = self._slots.dead(state.holders())
             if dead:
-                self._log.append(*(record(FREE, slot=slot) for slot in sorted(dead)))
-                state.tick(now)
+                self._log.append(*(freed(holder) for holder in sorted(dead)))
+                state.schedule.tick(now)

@@ -1,6 +1,8 @@
 """The pages on queues say what the code does."""
 
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,32 @@ from kestrel.backend import KestrelWorkQueue, SegmentedWorkQueue
 from sej.queue.backends import BACKENDS
 from sej.queue.interface import CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log_format import DONE, KINDS, LEASE, RECORD
-from sej.queue.records import done_record, head, lease_record, read_head, record
+from sej.queue.log_format import RECORD, WORDS
+from sej.queue.records import (
+    booted,
+    counted,
+    dead,
+    deduped,
+    done,
+    dropped,
+    expires,
+    extended,
+    freed,
+    head,
+    intended,
+    kept,
+    leased,
+    lost,
+    one_done,
+    picked,
+    purged,
+    read_fields,
+    read_head,
+    redriven,
+    starts,
+    waits,
+)
+from sej.queue.state import KINDS
 from textqueue.backend import TextWorkQueue
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -29,8 +55,60 @@ def rows(page: str, columns: int) -> list[list[str]]:
 
 
 def test_the_format_page_has_every_kind() -> None:
-    table = {int(row[0]): (row[1], row[2]) for row in rows("formats/queue.md", 3) if row[0].isdecimal()}
-    assert table == KINDS
+    table = {int(row[0]): row[1:] for row in rows("formats/queue.md", 4) if row[0].isdecimal()}
+    for number, kind in KINDS.items():
+        fields = [field if field == word else f"{field} = {word}" for field, word in kind.fields.items()]
+        assert table[number] == [kind.name, ", ".join(fields), kind.says]
+    assert len(table) == len(KINDS)
+
+
+MADE: dict[str, Callable[..., bytes]] = {
+    "LEASE": leased,
+    "DONE": done,
+    "PICK": picked,
+    "WAIT": waits,
+    "EXTEND": extended,
+    "FREE": freed,
+    "DEAD": dead,
+    "INTENT": intended,
+    "EXPIRE": expires,
+    "DEDUPE": deduped,
+    "KEPT": kept,
+    "PURGE": purged,
+    "DROP": dropped,
+    "BOOT": booted,
+    "START": starts,
+    "COUNTS": counted,
+    "LOST": lost,
+    "BACK": redriven,
+}
+WIDE = {"key": 12, "boot_id": 16}
+
+
+@pytest.mark.parametrize("number", KINDS)
+def test_each_kind_has_one_constructor_and_one_handler_for_its_fields(number: int) -> None:
+    kind = KINDS[number]
+    handled = [name.lstrip("_") for name in inspect.signature(kind.apply).parameters if name != "self"]
+    assert handled == list(kind.fields)
+    given = {
+        name: bytes(range(1, WIDE[name] + 1)) if name in WIDE else value
+        for value, name in enumerate(inspect.signature(MADE[kind.name]).parameters, 1)
+    }
+    data = MADE[kind.name](**given)
+    [(found, fields)] = read_fields(data)
+    assert found == number
+    simple = {name: value for name, value in given.items() if name in fields}
+    assert {name: fields[name] for name in simple} == simple
+    unused = set(WORDS) - {"kind", *kind.fields.values()}
+    assert not any(value for word, value in zip(WORDS, RECORD.unpack(data), strict=True) if word in unused)
+
+
+def test_composed_fields() -> None:
+    [(_, boot)] = read_fields(booted(bytes(range(1, 17)), 5, (6 << 32) + 7))
+    assert [f"{boot[name]:x}" for name in ("id_high", "id_low")] == ["102030405060708", "90a0b0c0d0e0f10"]
+    assert (boot["began_ns"], boot["now_high"], boot["now_low"]) == (5, 6, 7)
+    [(_, key)] = read_fields(deduped(bytes(range(1, 13)), 5, 6, 7))
+    assert [f"{key[name]:x}" for name in ("key_high", "key_low")] == ["1020304", "5060708090a0b0c"]
 
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
@@ -47,13 +125,22 @@ def test_the_dump_is_that_of_the_codec() -> None:
     digits = "".join(
         "".join(line[10:].split("  ", 1)[0].split()) for line in dump[0].splitlines() if line.startswith("0")
     )
-    assert bytes.fromhex(digits) == head(42) + record(DONE, 7, 8)
+    assert bytes.fromhex(digits) == head(42) + done(7, 8)
 
 
-def test_short_cuts_write_what_record_writes() -> None:
-    assert done_record(7) == record(DONE, 7, 8)
-    assert lease_record(3, 9, 5, 2, 77) == record(LEASE, 3, 9, 5, attempt=1, slot=2, extra=77)
+def test_short_cuts_write_what_the_table_says() -> None:
+    assert one_done(7, 5) == done(7, 8, 5)
+    assert list(read_fields(leased(3, 9, 2, 5, 77))) == [
+        (1, {"first": 3, "stop": 9, "attempt": 1, "holder": 2, "deadline_ns": 5, "stamp": 77})
+    ]
+
+
+def test_a_head_names_its_queue() -> None:
     assert read_head(head(42), "jobs") == read_head(head(42, "jobs"), "jobs") == 42
     assert read_head(head(42)[:-1] + b"x", "jobs") is None
     assert read_head(head(42, "jobs"), "mails") is None
-    assert RECORD.unpack(record(LEASE, 3, 9, 5, band=-3, attempt=1)) == (LEASE, -3, 1, 0, 3, 9, 5, 0)
+
+
+def test_priorities_and_timestamps_have_a_sign() -> None:
+    assert RECORD.unpack(picked(3, 1, 2, 5, -3)) == (3, -3, 1, 2, 3, 0, 5, 0)
+    assert RECORD.unpack(expires(3, -1, 7, 5)) == (9, 0, 0, 0, 3, 2**64 - 1, 5, 7)

@@ -1,0 +1,126 @@
+"""Which items may be taken now: what follows from the time, as one process sees it.
+
+The log says until when a lease lasts and from when on an item may be taken. Whether that time has come is each
+process' own view. It counts only once a record says so: the item is leased, or it is given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+__all__ = ["NEVER", "Lease", "Schedule", "Waiting"]
+
+NEVER: Final = 2**63 - 1
+_HEAP_SLACK: Final = 1000
+
+
+class Lease(NamedTuple):
+    """An item that a worker holds.
+
+    Attributes:
+        attempt: which hand-out this is, from 1.
+        holder: the number of the open queue that holds it.
+        deadline_ns: when it ends, on the boot-time clock.
+        priority: of the item.
+    """
+
+    attempt: int
+    holder: int
+    deadline_ns: int
+    priority: int
+
+
+class Waiting(NamedTuple):
+    """An item that is neither fresh nor leased.
+
+    Attributes:
+        attempt: how often it was handed out.
+        ready_at_ns: from when on it may be taken, on the boot-time clock.
+        priority: of the item.
+        exhausted: whether a process began to give it up: it only waits for its dead letter.
+    """
+
+    attempt: int
+    ready_at_ns: int
+    priority: int
+    exhausted: bool = False
+
+
+class Schedule:
+    """The order in which leased and waiting items become ready.
+
+    Attributes:
+        lapsed: leased items whose time is over, or whose holder is dead.
+        earliest_ns: no other lease ends before this.
+    """
+
+    def __init__(self, leased: dict[int, Lease], waiting: dict[int, Waiting]) -> None:
+        """Look at these items, which the records change.
+
+        Args:
+            leased: by offset.
+            waiting: by offset.
+        """
+        self._leased = leased
+        self._waiting = waiting
+        self.lapsed: set[int] = set()
+        self.earliest_ns = NEVER
+        self._now_ns = 0
+        self._timed: list[tuple[int, int]] = []
+        self._ready: dict[int, list[int]] = {}
+
+    def add(self, offset: int, ready_at_ns: int) -> None:
+        """Let a waiting item be found when its time comes."""
+        heappush(self._timed, (ready_at_ns, offset))
+        if len(self._timed) > 2 * len(self._waiting) + _HEAP_SLACK:
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """Look at every waiting item again."""
+        self._timed = [(there.ready_at_ns, offset) for offset, there in self._waiting.items()]
+        heapify(self._timed)
+        self._ready = {}
+
+    def tick(self, now_ns: int) -> None:
+        """Let what is due by now be found by :meth:`first_ready`."""
+        self._now_ns = now_ns
+        timed = self._timed
+        while timed and timed[0][0] <= now_ns:
+            ready_at_ns, offset = heappop(timed)
+            there = self._waiting.get(offset)
+            if there is not None and there.ready_at_ns == ready_at_ns:
+                heappush(self._ready.setdefault(there.priority, []), offset)
+        if now_ns >= self.earliest_ns:
+            self.lapse(offset for offset, lease in self._leased.items() if lease.deadline_ns <= now_ns)
+            left = [lease.deadline_ns for offset, lease in self._leased.items() if offset not in self.lapsed]
+            self.earliest_ns = min(left, default=NEVER)
+
+    def lapse(self, offsets: Iterable[int]) -> None:
+        """Let leased items be found: their time is over, or their holder is dead."""
+        for offset in [offset for offset in offsets if offset not in self.lapsed]:
+            self.lapsed.add(offset)
+            heappush(self._ready.setdefault(self._leased[offset].priority, []), offset)
+
+    def first_ready(self) -> tuple[int, int] | None:
+        """(priority, offset) of the item to take before all others that are not fresh; None: none is ready."""
+        if not self._ready:
+            return None
+        for priority in sorted(self._ready, reverse=True):
+            heap = self._ready[priority]
+            while heap:
+                offset = heap[0]
+                there = self._waiting.get(offset)
+                if offset in self.lapsed or (
+                    there is not None and there.priority == priority and there.ready_at_ns <= self._now_ns
+                ):
+                    return priority, offset
+                heappop(heap)
+            del self._ready[priority]
+        return None
+
+    def next_due_ns(self) -> int | None:
+        """When the next item may become ready by itself; None: never."""
+        due = min(self._timed[0][0] if self._timed else NEVER, self.earliest_ns)
+        return None if due == NEVER else due
