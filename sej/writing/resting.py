@@ -39,6 +39,7 @@ class RestingWriter(Writer):
             self._index_file.close()
             self._in_doubt = self._buffer.position  # the descriptor that would report a failed writeback goes
             self._buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
+            self._kept.forget()  # so does this, of a file that was synced
             self._file.unlock()
             # A sync in the background may hold the file still: it closes with the last who does.
             self._file = OsFile(-1, self._segment.path)

@@ -15,6 +15,7 @@ import pytest
 import sej
 import shard
 from sej.system.disk import Mode, OsDisk, OsFile
+from tests.sej.interrupts import open_below
 
 KEYS = [b"key-%d" % number for number in range(40)]
 
@@ -87,6 +88,16 @@ def test_the_least_recently_used_shard_rests(path: shard.Path, max_open: int) ->
         assert mine == [b"%d" % number for number in range(30)]
     for index in found:
         assert sej.Journal(path.dir(index)).verify() == []
+
+
+def test_a_shard_that_rests_keeps_no_file_open(path: shard.Path) -> None:
+    with shard.Writer(path, max_open=1) as writer:
+        for key in KEYS:
+            writer.append(b"v", key)
+            writer.sync()
+        names = [name for name in open_below(path.root) if name.endswith((".jnl", ".lck"))]
+        assert len({name.split("/")[0] for name in names}) == 1, names
+    assert not [name for name in open_below(path.root) if name.endswith((".jnl", ".lck"))]
 
 
 def test_a_resting_shard_may_be_written_to_by_another(path: shard.Path) -> None:
