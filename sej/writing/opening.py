@@ -154,10 +154,13 @@ def open_end(
         file = known
     else:
         file = directory.disk.open(segment.path, "append")
+    unlock = file.unlocker()
     try:
-        lock_segment(file)
-        if not alone:
-            file.unlock()
+        try:
+            lock_segment(file)
+        finally:
+            if not alone:
+                unlock()  # in C, and the first call here: no handler comes before it
         return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known)
     except BaseException:
         if file is not known:

@@ -164,6 +164,19 @@ def test_an_exception_leaves_no_lock_and_no_doubt(tmp_path: Path, name: str) -> 
     assert place > 30
 
 
+def test_a_search_for_the_end_that_is_interrupted_leaves_no_lock(tmp_path: Path) -> None:
+    """The file that was open before stays open, and locks live as long as it."""
+    with sej.SharedWriter(tmp_path, disk=QuickDisk()) as w:
+        w.append(b"first")
+        for place, kind in places():
+            w._end.doubt()  # as an exclusive writer that was here, or an interrupt, leaves it
+            reached, _ = interrupt(partial(w.append, b"v"), place, kind)
+            assert locked_below(tmp_path) == [], place
+            if not reached:
+                break
+        assert place > 100
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("name", STEPS)
 def test_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
