@@ -184,7 +184,10 @@ class Syncer:
             return False
         try:
             self.commit(self._written())
-        except (OSError, SejError):
+        except (OSError, SejError) as error:
+            if self._error is None:  # nothing syncs in the background any more: whatever it is, it is to be told of
+                self._fail(error)
+                self.fail(error)
             self.untold = True  # the writer is poisoned and says so at its next call
             return False
         return True

@@ -8,9 +8,11 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
+from sej.queue.log_format import RECORD_SIZE
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 from tests.queue.test_dedupe import DiedError, dies_before_the_message
+from tests.sej.hooks import until
 
 PATH = "/q"
 
@@ -139,3 +141,22 @@ def test_a_message_in_the_place_of_one_that_was_never_written_keeps_its_expiry(t
         assert q.put(b"expires", **wishes) == 0
         clock.move(2)
         assert values(q) == []
+
+
+def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: Path) -> None:
+    """Whoever opened the queue is told, instead of going on without syncs."""
+    clock = FakeClock()
+    dying = opened(tmp_path, clock)
+    dying.put_many([b"v"] * 3)
+    dying.done_many(dying.get_many(1, timeout=0))
+    kill(dying)
+    q = opened(tmp_path, clock, durability="interval", sync_interval_s=3600)
+    (item,) = q.get_many(1, timeout=0)
+    with open(tmp_path / "ofs" / "worker.queue", "r+b") as log:  # a page that was never written is read anew
+        log.seek(q._log._in_doubt[0])
+        log.write(bytes(RECORD_SIZE))
+    q._syncer.request()
+    until(lambda: q._syncer.untold)
+    with pytest.raises(sej.WriterFailedError, match="not what was written"):
+        item.done()
+    q.close()
