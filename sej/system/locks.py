@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
-from sej.system.disk import OS, Disk, File, Tolerated
+from sej.system.disk import OS, Disk, File, of_system
 from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.original import Trace, find_trace, is_current, pause
 
@@ -208,9 +208,14 @@ class Lock:
             return
         line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
         self._signature = line.encode() + (b"" if self.original is None else self.original.line())
-        with Tolerated():  # a full disk must not keep anybody from the lock: the name is only a hint for people
+        try:
             self._file.truncate(0)
             self._file.write(self._signature)
+        except OSError as error:
+            # A full disk must not keep anybody from the lock: the name is only a hint for people. But to shared writers
+            # a mark of theirs says that nobody else was here.
+            if not of_system(error) or _is_turn(_read_holder(self._file)):
+                raise
 
     def __enter__(self) -> Self:
         """Take it without waiting, unless it is held already."""

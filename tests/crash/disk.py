@@ -653,7 +653,7 @@ class _FaultyFile:
         self._inner.sync()
 
     def truncate(self, size: int) -> None:
-        self._disk.before("truncate")
+        self._disk.before("truncate", self._inner)
         self._inner.truncate(size)
 
     def allocate(self, size: int) -> None:

@@ -1,5 +1,6 @@
 """The shared writer: beside others of its kind, exclusive writers, the original, retention, death and damage."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.system.disk import File
+from sej.system.disk import OS, File
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, script, until
 
 
@@ -74,6 +75,27 @@ def test_beside_an_exclusive_writer(tmp_path: Path) -> None:
             exclusive.publish([b"d", b"e"])
         assert shared.append(b"f") == 5
     assert everything(tmp_path) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_an_exclusive_writer_that_cannot_destroy_the_mark_is_refused(tmp_path: Path) -> None:
+    """Else the shared writer believes that the old segment is still the last one."""
+
+    def refuse(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "truncate" and file is not None and file.path.endswith("jnl.lck"):
+            raise OSError(errno.ENOSPC, "injected")
+
+    with sej.SharedWriter(tmp_path) as w:
+        w.append(b"0")
+        with pytest.raises(OSError, match="injected"):
+            sej.Writer(tmp_path, disk=HookedDisk(refuse))
+        assert w.append(b"1") == 1
+        with sej.Writer(tmp_path) as exclusive:
+            exclusive.rotate()
+        assert w.append(b"2") == 2
+    assert everything(tmp_path) == [b"0", b"1", b"2"]
+    assert sej.Journal(tmp_path).verify() == []
+    for disk in (OS, HookedDisk(refuse)):
+        sej.Writer(tmp_path, disk=disk).close()  # a name that stays is only a hint for people
 
 
 def test_a_torn_tail_of_a_dead_one_is_cut_and_kept(tmp_path: Path) -> None:
