@@ -376,6 +376,7 @@ class SharedWriter:
         except OSError as error:
             if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 self._fail(error)  # a sync, maybe: it is not tried again
+                raise self._failed(error) from error
             raise
         self._sure = True
 

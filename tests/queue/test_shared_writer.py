@@ -98,6 +98,21 @@ def test_an_exclusive_writer_that_cannot_destroy_the_mark_is_refused(tmp_path: P
         sej.Writer(tmp_path, disk=disk).close()  # a name that stays is only a hint for people
 
 
+def test_a_failed_sync_of_what_the_first_append_finds_is_a_failure(tmp_path: Path) -> None:
+    """It poisons, and is told as one."""
+    sej.SharedWriter(tmp_path).append(b"not synced")
+
+    def refuse(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "sync" and file is not None and file.path.endswith(".jnl"):
+            raise OSError(errno.EIO, "injected")
+
+    w = sej.SharedWriter(tmp_path, disk=HookedDisk(refuse))
+    for _ in range(2):
+        with pytest.raises(sej.WriterFailedError, match="injected"):
+            w.append(b"v")
+    w.close()
+
+
 def test_a_torn_tail_of_a_dead_one_is_cut_and_kept(tmp_path: Path) -> None:
     with sej.SharedWriter(tmp_path) as one, sej.SharedWriter(tmp_path) as other:
         one.append(b"good")
