@@ -15,6 +15,8 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from sej.codec._layout cimport HEAD, MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, put32, put64, raw_bytes, raw_is_bytes
+
 from shard import _route_py as _reference
 
 cdef extern from *:
@@ -76,52 +78,16 @@ cdef extern from *:
         h ^= h >> 33; h *= SEJ_P2; h ^= h >> 29; h *= SEJ_P3; h ^= h >> 32;
         return h;
     }
-    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    #define SEJ_BE32(x) (x)
-    #define SEJ_BE64(x) (x)
-    #elif defined(_MSC_VER)
-    #include <stdlib.h>
-    #define SEJ_BE32(x) _byteswap_ulong(x)
-    #define SEJ_BE64(x) _byteswap_uint64(x)
-    #else
-    #define SEJ_BE32(x) __builtin_bswap32(x)
-    #define SEJ_BE64(x) __builtin_bswap64(x)
-    #endif
-    static inline void sej_be32(uint8_t *p, uint32_t x) { x = SEJ_BE32(x); memcpy(p, &x, 4); }
-    static inline void sej_be64(uint8_t *p, uint64_t x) { x = SEJ_BE64(x); memcpy(p, &x, 8); }
-    /* Most keys are short: two copies that overlap cost less than a call. */
-    static inline void sej_short(uint8_t *to, const char *from, size_t size) {
-        uint64_t head, tail;
-        if (size < 8 || size > 16) { memcpy(to, from, size); return; }
-        memcpy(&head, from, 8); memcpy(&tail, from + size - 8, 8);
-        memcpy(to, &head, 8); memcpy(to + size - 8, &tail, 8);
-    }
     """
     uint64_t sej_xxh64(const uint8_t *p, size_t size, uint64_t seed) nogil
-    void sej_be32(uint8_t *p, uint32_t x) nogil
-    void sej_be64(uint8_t *p, uint64_t x) nogil
-    void sej_short(uint8_t *to, const char *source, size_t size) nogil
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
     PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed: nothing is counted on the way
     Py_ssize_t Py_SIZE(PyObject *value)
 
-cdef extern from *:
-    """
-    #define raw_bytes(value) PyBytes_AS_STRING((PyObject *)(value))
-    #define raw_is_bytes(value) PyBytes_CheckExact((PyObject *)(value))
-    """
-    char *raw_bytes(PyObject *value)
-    bint raw_is_bytes(PyObject *value)
-
 cdef enum:
     MAX_SHARDS = 1024
-    HEAD = 18
-    OVERHEAD = 26
-    MAX_KEY = 127
-    MAX_TYPE = 255
-    MAX_VALUE = 2147483647 - 26 - 127  # below this, no key makes the message too long
 
 cdef uint64_t SEED = 42
 
@@ -333,15 +299,15 @@ cdef class Parts:
             key_size = Py_SIZE(key)
             value_size = Py_SIZE(value)
             size = OVERHEAD + key_size + value_size
-            sej_be64(p, <uint64_t> offset)
-            sej_be64(p + 8, <uint64_t> time)
+            put64(p, <uint64_t> offset)
+            put64(p + 8, <uint64_t> time)
             p[16] = <uint8_t> kind
             p[17] = <uint8_t> key_size
-            sej_short(p + HEAD, raw_bytes(key), key_size)
+            memcpy(p + HEAD, raw_bytes(key), key_size)
             p += HEAD + key_size
-            sej_be32(p, <uint32_t> value_size)
+            put32(p, <uint32_t> value_size)
             memcpy(p + 4, raw_bytes(value), value_size)
-            sej_be32(p + 4 + value_size, <uint32_t> size)
+            put32(p + 4 + value_size, <uint32_t> size)
             p += 8 + value_size
             offset += 1
         self.messages = offset - first

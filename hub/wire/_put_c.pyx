@@ -7,15 +7,14 @@ says what it is.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+
+from sej.codec._layout cimport HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, OVERHEAD, put32, put64
 
 __all__ = ["transcode"]
 
 cdef enum:
-    OVERHEAD = 26
-    MAX_KEY = 127
-    MAX_TYPE = 255
     CLIENT_ID = 1 << 3 | 2
     JOURNAL_DIR = 2 << 3 | 2
     MESSAGES = 3 << 3 | 2
@@ -25,7 +24,6 @@ cdef enum:
     KEY = 4 << 3 | 2
     VALUE = 5 << 3 | 2
 
-cdef uint64_t MAX_SIZE = 2147483647
 cdef uint64_t MAX_OFFSET = 9223372036854775807
 
 
@@ -56,15 +54,6 @@ cdef inline bint stretch(const uint8_t **at, const uint8_t *end, const uint8_t *
     return True
 
 
-cdef inline uint8_t *put(uint8_t *out, uint64_t value, int size) noexcept nogil:
-    """Write a number, big endian; returns where the next one goes."""
-    cdef int at
-    for at in range(size - 1, -1, -1):
-        out[at] = <uint8_t> value
-        value >>= 8
-    return out + size
-
-
 cdef uint8_t *message(const uint8_t *p, const uint8_t *end, uint8_t *out) noexcept nogil:
     """Write one message as it stands in a journal; returns where the next one goes, NULL: not plain."""
     cdef uint64_t tag = 0, offset = 0, timestamp = 0, type = 0, key_size = 0, value_size = 0
@@ -90,14 +79,17 @@ cdef uint8_t *message(const uint8_t *p, const uint8_t *end, uint8_t *out) noexce
             return NULL
     if offset > MAX_OFFSET or type > MAX_TYPE or key_size > MAX_KEY or OVERHEAD + key_size + value_size > MAX_SIZE:
         return NULL
-    out = put(out, offset, 8)
-    out = put(out, timestamp, 8)
-    out = put(out, type, 1)
-    out = put(out, key_size, 1)
-    memcpy(out, key, key_size)
-    out = put(out + key_size, value_size, 4)
-    memcpy(out, value, value_size)
-    return put(out + value_size, OVERHEAD + key_size + value_size, 4)
+    put64(out, offset)
+    put64(out + 8, timestamp)
+    out[16] = <uint8_t> type
+    out[17] = <uint8_t> key_size
+    memcpy(out + HEAD, key, key_size)
+    out += HEAD + key_size
+    put32(out, <uint32_t> value_size)
+    memcpy(out + 4, value, value_size)
+    out += 4 + value_size
+    put32(out, <uint32_t> (OVERHEAD + key_size + value_size))
+    return out + 4
 
 
 def transcode(bytes data not None):

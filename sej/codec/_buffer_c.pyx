@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The writer's side of the codec compiled: the same names, results and errors as the reference in ``_buffer_py``.
+"""The writer's side of the codec compiled: the same names, results and errors as :mod:`sej.codec.buffer_reference`.
 
 It relies on the interpreter's lock: between two calls into Python its methods are atomic, so an append that need not
 drain takes no lock. ``_busy`` is set while bytes are on their way out or a batch is coming in; whoever finds it set

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The codec compiled: the same names, results and errors as the reference in ``_codec_py``.
+"""The codec compiled: the same names, results and errors as :mod:`sej.codec.reference`.
 
 Errors are made by the reference: where these loops meet bytes or arguments that they do not take, they hand the same
-call to ``_codec_py``, so that there is one wording and one truth.
+call to the reference, so that there is one wording and one truth.
 """
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_WRITABLE, PyBUF_C_CONTIGUOUS, PyObject_GetBuffer, PyBuffer_Release
