@@ -1,14 +1,14 @@
-"""Ending items: done, given back, given up, or held for longer. Everything runs under the queue's lock, caught up.
+"""Ending items: done, given back, given up, or held for longer.
 
-A lease is fenced: what is ended must still be leased to this slot, as the attempt that the item was handed out for, in
-the epoch of that hand-out. Whatever else is true, the item is somebody else's, and a LeaseLostError that is returned
-says so: an exception out of here makes the queue read its log again.
+A lease is fenced: what is ended must still be leased to this queue, as the attempt that the item was handed out for, in
+the epoch of that hand-out. Otherwise another worker may have the item. That is found under the queue's lock, but raised
+without it: an exception under the lock makes the queue read its log again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sej.checks import POSITIVE_SECONDS, SECONDS, TEXT, a
@@ -17,12 +17,12 @@ from sej.message import Message
 from sej.queue.clock import Clock, span_ns
 from sej.queue.interface import Item
 from sej.queue.item import JournalItem
-from sej.queue.liveness import Slots
+from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog
 from sej.queue.records import done, extended, stamp_of, waits
 from sej.queue.replay import one_done
 
-__all__ = ["Backoff", "Ender"]
+__all__ = ["Acknowledger", "Backoff"]
 
 
 class Backoff(NamedTuple):
@@ -41,38 +41,68 @@ class Backoff(NamedTuple):
         return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
 
 
-class Ender:
-    """The ending side of one open queue."""
+class Acknowledger:
+    """The ending side of one open queue: what its items call."""
 
     def __init__(
         self,
         log: QueueLog,
-        slots: Slots,
+        holders: Holders,
         clock: Clock,
-        bury: Callable[[Message, int, str], None],
+        give_up: Callable[[Message, int, str], None],
         backoff: Backoff,
+        end: Callable[..., LeaseLostError | None],
         *,
         max_attempts: int,
     ) -> None:
-        """End what the slot holds.
+        """End what this queue holds.
 
         Args:
             log: the state.
-            slots: whose leases they are.
+            holders: which leases are this queue's.
             clock: the clocks.
-            bury: puts a message among the dead letters, with its attempts and a reason.
+            give_up: puts a message among the dead letters, with its attempts and a reason.
             backoff: how long ``retry()`` waits.
-            max_attempts: after so many hand-outs an item is buried instead.
+            end: calls a function with its arguments under the queue's lock, caught up, and durable if it must be.
+            max_attempts: after so many hand-outs an item becomes a dead letter.
         """
         self._log = log
-        self._slots = slots
+        self._holders = holders
         self._clock = clock
-        self._bury = bury
+        self._give_up = give_up
         self._backoff = backoff
+        self._end = end
         self._max_attempts = max_attempts
 
-    def done(self, item: JournalItem) -> LeaseLostError | None:
-        """It never comes back."""
+    # --- what items call, without the lock
+
+    def done(self, item: JournalItem) -> None:
+        """It is not delivered again."""
+        _raise(self._end(self._done, item))
+
+    def done_many(self, items: list[Item]) -> None:
+        """End those that can be ended with one write, then raise for the first of the others."""
+        _raise(self._end(self._done_many, items))
+
+    def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
+        """Give it back, or to the dead letters after max_attempts."""
+        _raise(self._end(self._retry, item, delay_s, reason))
+
+    def give_back(self, item: JournalItem) -> None:
+        """Ready again immediately, with the attempts that it had before."""
+        _raise(self._end(self._give_back, item))
+
+    def fail(self, item: JournalItem, reason: str) -> None:
+        """To the dead letters."""
+        _raise(self._end(self._fail, item, reason))
+
+    def extend(self, item: JournalItem, lease_s: float) -> None:
+        """Hold it for lease_s seconds from now on."""
+        _raise(self._end(self._extend, item, lease_s))
+
+    # --- under the lock
+
+    def _done(self, item: JournalItem) -> LeaseLostError | None:
         if not self._holds(item):
             return item.lost()
         message = item._message
@@ -80,8 +110,7 @@ class Ender:
         item._ended = True
         return None
 
-    def done_many(self, items: Iterable[Item]) -> LeaseLostError | None:
-        """End those that can be ended with one write; returns what is to be raised for the first of the others."""
+    def _done_many(self, items: list[Item]) -> LeaseLostError | None:
         lost: LeaseLostError | None = None
         good: list[JournalItem] = []
         for item in items:
@@ -97,13 +126,12 @@ class Ender:
             item._ended = True
         return lost
 
-    def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> LeaseLostError | None:
-        """Give it back, or to the dead letters after max_attempts."""
+    def _retry(self, item: JournalItem, delay_s: float | None, reason: str) -> LeaseLostError | None:
         if delay_s is not None:
             SECONDS("delay_s", delay_s)
         TEXT("reason", reason)
         if item._attempts >= self._max_attempts:
-            return self.fail(item, reason or f"given back at attempt {item._attempts}")
+            return self._fail(item, reason or f"given back at attempt {item._attempts}")
         if not self._holds(item):
             return item.lost()
         wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
@@ -113,8 +141,7 @@ class Ender:
         item._ended = True
         return None
 
-    def give_back(self, item: JournalItem) -> LeaseLostError | None:
-        """It was handed out to nobody: ready again, with the attempts that it had before."""
+    def _give_back(self, item: JournalItem) -> LeaseLostError | None:
         if not self._holds(item):
             return item.lost()
         offset = item._message.offset
@@ -122,17 +149,15 @@ class Ender:
         item._ended = True
         return None
 
-    def fail(self, item: JournalItem, reason: str) -> LeaseLostError | None:
-        """To the dead letters."""
+    def _fail(self, item: JournalItem, reason: str) -> LeaseLostError | None:
         TEXT("reason", reason)
         if not self._holds(item):
             return item.lost()
-        self._bury(item._message, item._attempts, reason)
+        self._give_up(item._message, item._attempts, reason)
         item._ended = True
         return None
 
-    def extend(self, item: JournalItem, lease_s: float) -> LeaseLostError | None:
-        """Hold it for lease_s seconds from now on."""
+    def _extend(self, item: JournalItem, lease_s: float) -> LeaseLostError | None:
         POSITIVE_SECONDS("lease_s", lease_s)
         if not self._holds(item):
             return item.lost()
@@ -146,10 +171,16 @@ class Ender:
         return (
             there is not None
             and there.attempt == item._attempts
-            and there.holder == self._slots.mine
+            and there.holder == self._holders.mine
             and item._epoch == log.epoch
             and not item._ended
         )
+
+
+def _raise(lost: LeaseLostError | None) -> None:
+    """A lost lease is no surprise to the log: it is returned under the lock, and raised here."""
+    if lost is not None:
+        raise lost
 
 
 def _runs(messages: list[Message]) -> list[bytes]:

@@ -18,7 +18,7 @@ from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letter
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import of_system
 
-__all__ = ["Grave"]
+__all__ = ["DeadLetterJournal"]
 
 _BATCH: Final = 256
 _LOOK_BACK: Final = 4096
@@ -26,7 +26,7 @@ _LOCK_S: Final = 1.0
 """Others write one letter at a time; who has that journal for longer must not keep the whole queue waiting."""
 
 
-class Grave:
+class DeadLetterJournal:
     """Where one queue's dead letters go, and come back from.
 
     There is one letter of an item, and it comes back once.
@@ -47,11 +47,12 @@ class Grave:
         self._letters: dict[int, tuple[int, int]] = {}
         self._seen_to = 0
 
-    def bury(self, message: Message, attempts: int, reason: str) -> None:
+    def give_up(self, message: Message, attempts: int, reason: str) -> None:
         """Give an item up, under the queue's lock.
 
-        The dead letter is durable before the item is given up, and before it that this was begun: whoever dies in
-        between left an item that nobody gets any more, and that is buried by whoever would.
+        In this order, each durable before the next: the record that the item is exhausted, the dead letter, the record
+        that the item is dead. If this process dies in between, no worker receives the item: the process that would
+        hand it out finishes this.
         """
         log, offset, stamp = self._log, message.offset, stamp_of(message.timestamp)
         if not self._is_there(message):

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue.held import QueueItem
+from sej.queue.interface import WorkQueue
 
-if TYPE_CHECKING:
-    from sej.queue.journal_queue import JournalQueue
+__all__ = ["Acks", "JournalItem"]
 
-__all__ = ["JournalItem"]
+
+class Acks(Protocol):
+    """What ends an item, under the lock of its queue; each method may raise LeaseLostError."""
+
+    def done(self, item: JournalItem) -> None:
+        """It is not delivered again."""
+
+    def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
+        """Give it back, or to the dead letters after max_attempts."""
+
+    def give_back(self, item: JournalItem) -> None:
+        """Ready again immediately, with the attempts that it had before."""
+
+    def fail(self, item: JournalItem, reason: str) -> None:
+        """To the dead letters."""
+
+    def extend(self, item: JournalItem, lease_s: float) -> None:
+        """Hold it for lease_s seconds from now on."""
 
 
 class JournalItem(QueueItem):
-    """An item of a :class:`JournalQueue`."""
+    """An item of a :class:`~sej.queue.journal_queue.JournalQueue`."""
 
-    __slots__ = ("_epoch",)
+    __slots__ = ("_acks", "_epoch")
     _message: Message
-    _queue: JournalQueue
 
-    def __init__(self, queue: JournalQueue, message: Message, attempts: int, epoch: int) -> None:
+    def __init__(self, queue: WorkQueue, acks: Acks, message: Message, attempts: int, epoch: int) -> None:
         """Leased to queue."""
         super().__init__(queue, message, attempts)
+        self._acks = acks
         self._epoch = epoch
 
     @property
@@ -36,28 +53,27 @@ class JournalItem(QueueItem):
         return self._message.key
 
     def done(self) -> None:
-        """It never comes back."""
-        queue = self._queue
-        queue._end_items(queue._ender.done, self)
+        """It is not delivered again."""
+        self._acks.done(self)
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
         """Give it back, or to the dead letters after max_attempts."""
-        self._queue._end_items(self._queue._ender.retry, self, delay_s, reason)
+        self._acks.retry(self, delay_s, reason)
 
     def give_back(self) -> None:
-        """Ready again at once, and not tried."""
-        self._queue._end_items(self._queue._ender.give_back, self)
+        """Ready again immediately, with the attempts that it had before."""
+        self._acks.give_back(self)
 
     def fail(self, reason: str = "") -> None:
         """To the dead letters."""
-        self._queue._end_items(self._queue._ender.fail, self, reason)
+        self._acks.fail(self, reason)
 
     def extend(self, lease_s: float) -> None:
         """Hold it for lease_s seconds from now on."""
-        self._queue._end_items(self._queue._ender.extend, self, lease_s)
+        self._acks.extend(self, lease_s)
 
     def lost(self) -> LeaseLostError:
-        """What is to be raised where the lease is not this item's any more."""
+        """The error to raise if another worker may have the item."""
         why = (
             "it was ended here already"
             if self._ended

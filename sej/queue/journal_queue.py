@@ -5,9 +5,9 @@ in the state log (:mod:`sej.queue.log`), which every operation first catches up 
 fenced by its attempt: a later hand-out of the same item has a higher one, and the earlier holder's ``done`` raises
 :class:`~sej.LeaseLostError`.
 
-What it promises: in order within the ready items of a band; nothing that was put is lost, nothing that was done comes
-back; no item is held by two at once. A dead process' leases come back as soon as somebody looks, by its slot's lock; a
-stuck one's at the deadline, on a clock that nobody can set.
+What it promises: ready items of one priority are delivered in order. Nothing that was put is lost, and nothing that was
+done is delivered again. No two workers hold the same item. Items leased by a process that died are ready as soon as
+another one looks at its lock; those of a stuck one at the deadline, on a clock that cannot be set.
 
 A signal's handler may raise between any two bytecodes. Every operation runs inside :meth:`JournalQueue._locked`, where
 the same two rules hold as in :mod:`sej.writing.shared_writer`: locks are released by C code alone, and the log is
@@ -39,15 +39,15 @@ from sej.checks import (
     require,
     with_methods,
 )
-from sej.errors import ClosedError, InvalidNameError, LeaseLostError, LockedError, QueueFullError
+from sej.errors import ClosedError, InvalidNameError, LockedError, QueueFullError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
-from sej.queue.ack import Backoff, Ender
+from sej.queue.ack import Acknowledger, Backoff
 from sej.queue.clock import SYSTEM, Clock, span_ns
-from sej.queue.dead_letters import Grave
+from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known
 from sej.queue.item import JournalItem
-from sej.queue.liveness import Slots
+from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog, queue_names, register_queue
 from sej.queue.log_format import MAX_ATTEMPT
 from sej.queue.put import Putter
@@ -185,29 +185,30 @@ class JournalQueue(WorkQueue):
         self._reader_lock = Lock(
             self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
         )
-        self._slots = Slots(self._directory, name)
+        self._holders = Holders(self._directory, name)
         try:
             self._reader_lock.acquire()
             register_queue(self._directory, name, create)
             self._log = QueueLog(self._directory, name, clock, default=default, compact_bytes=compact_bytes)
             self.recovered = self._log.recovered
-            self._grave = Grave(self._directory, self.name, self._log, clock, self.dead_letter)
+            self._dead_letters = DeadLetterJournal(self._directory, self.name, self._log, clock, self.dead_letter)
             self._taker = Taker(
                 self._directory,
                 self._log,
-                self._slots,
+                self._holders,
                 clock,
-                self._grave.bury,
+                self._dead_letters.give_up,
                 lease_ns=span_ns(lease_s),
                 max_attempts=max_attempts,
                 expire_ns=None if expire_s is None else span_ns(expire_s),
             )
-            self._ender = Ender(
+            self._acks = Acknowledger(
                 self._log,
-                self._slots,
+                self._holders,
                 clock,
-                self._grave.bury,
+                self._dead_letters.give_up,
                 Backoff(backoff_s, backoff_max_s),
+                self._end,
                 max_attempts=max_attempts,
             )
             self._syncer = Syncer(
@@ -220,10 +221,10 @@ class JournalQueue(WorkQueue):
             self._putter = Putter(
                 self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=span_ns(dedupe_window_s)
             )
-            self._locked(self._take_slot)
+            self._locked(self._take_number)
             self._kept = self._log.state.kept
         except BaseException:
-            self._slots.release()
+            self._holders.release()
             self._reader_lock.release()
             self._writer.close()
             raise
@@ -257,7 +258,7 @@ class JournalQueue(WorkQueue):
         finally:
             if self._close_later:
                 self.close()
-        if self._taker.lost or self._taker.unburied is not None:
+        if self._taker.lost or self._taker.unwritten is not None:
             self._tell(items)
         return items
 
@@ -271,12 +272,12 @@ class JournalQueue(WorkQueue):
             log.compact()
         if check:
             log.guard.check()
-        epoch = log.epoch
-        return [JournalItem(self, message, attempts, epoch) for message, attempts in found]
+        acks, epoch = self._acks, log.epoch
+        return [JournalItem(self, acks, message, attempts, epoch) for message, attempts in found]
 
     def _tell(self, items: list[Item]) -> None:
         """Once, by the one who found it: what is missing, and what cannot be given up."""
-        (lost, self._taker.lost), (error, self._taker.unburied) = (self._taker.lost, 0), (self._taker.unburied, None)
+        (lost, self._taker.lost), (error, self._taker.unwritten) = (self._taker.lost, 0), (self._taker.unwritten, None)
         try:
             if lost:
                 self._warn(
@@ -301,7 +302,7 @@ class JournalQueue(WorkQueue):
         now = self._clock.boot_ns()
         due = state.schedule.next_due_ns()
         waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
-        if any(lease.holder != self._slots.mine for lease in list(state.leased.values())):
+        if any(lease.holder != self._holders.mine for lease in list(state.leased.values())):
             waits.append(PROBE_NS / _NS)
         return min(waits, default=None)
 
@@ -316,13 +317,7 @@ class JournalQueue(WorkQueue):
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
         ITERABLE("items", items)
-        self._end_items(self._ender.done_many, list(items))  # what makes them must not run under the lock
-
-    def _end_items(self, act: Callable[..., LeaseLostError | None], *arguments: Any) -> None:
-        """As :meth:`_end`. A lost lease is no surprise to the log: it is returned, and raised here."""
-        lost = self._end(act, *arguments)
-        if lost is not None:
-            raise lost
+        self._acks.done_many(list(items))  # what makes them must not run under the lock
 
     def _end(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Under the lock, and durable where that was asked for."""
@@ -367,7 +362,7 @@ class JournalQueue(WorkQueue):
         """
         optional(COUNT)("limit", limit)
         self._require_open()
-        return self._grave.redrive(limit, self._put_back)
+        return self._dead_letters.redrive(limit, self._put_back)
 
     def _put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
         # The journal first: nobody waits for the queue while somebody else has the journal.
@@ -411,7 +406,7 @@ class JournalQueue(WorkQueue):
         self._syncer.close()
         for watch in self._watched:
             watch.close()
-        self._slots.release()
+        self._holders.release()
         self._log.close()
         self._taker.close()
         self._reader_lock.release()
@@ -451,15 +446,15 @@ class JournalQueue(WorkQueue):
             path=self.path,
         )
 
-    def _take_slot(self) -> None:
-        slot = self._slots.take()
-        if slot in self._log.state.holders():  # its last owner died
-            self._log.append(freed(slot))
+    def _take_number(self) -> None:
+        number = self._holders.take()
+        if number in self._log.state.holders():  # its last owner died
+            self._log.append(freed(number))
 
     def _leave(self) -> None:
         state = self._log.state
-        if self._slots.mine in state.holders():
-            self._log.append(freed(self._slots.mine))
+        if self._holders.mine in state.holders():
+            self._log.append(freed(self._holders.mine))
         self._log.keep_head()
 
     def _keep_head(self, now: int) -> None:

@@ -1,8 +1,8 @@
-"""Numbered lock slots: how the others see at once that a process is dead.
+"""Numbered holders: how the other processes see immediately that a process is dead.
 
-``ofs/NAME.slots/N.lck`` is locked by one open queue as long as it lives; its leases carry N. Whoever can lock a slot
-that holds leases knows that their holder is gone. Slots are taken and probed under the queue's lock, so that a slot
-never changes hands between a look and what follows from it; the files stay and are used again.
+``ofs/NAME.slots/N.lck`` is locked by one open queue as long as it lives, and its leases carry N. If another process can
+lock that file, it knows that the holder is dead. Numbers are taken and probed under the queue's lock, so that none
+changes hands between a look and what follows from it. The files stay and are used again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from sej.errors import LockedError
 from sej.journal.directory import Directory
 from sej.system.locks import Lock
 
-__all__ = ["Slots"]
+__all__ = ["Holders"]
 
 
-class Slots:
-    """The slots of one queue, as one open queue sees them.
+class Holders:
+    """The holders of one queue's leases, as one open queue sees them.
 
     Attributes:
-        mine: the number of this one's; -1: none.
+        mine: the number of this one; -1: none.
     """
 
     def __init__(self, directory: Directory, name: str) -> None:
@@ -32,7 +32,7 @@ class Slots:
         self.mine = -1
 
     def take(self) -> int:
-        """Take the lowest slot that nobody has; under the queue's lock."""
+        """Take the lowest free number, under the queue's lock."""
         self._directory.disk.mkdir(self._folder)
         number = 0
         while not self._try(number):
@@ -40,12 +40,12 @@ class Slots:
         self.mine = number
         return number
 
-    def dead(self, slots: Iterable[int]) -> set[int]:
-        """Which of these slots nobody has; under the queue's lock. One's own is alive."""
-        return {slot for slot in slots if slot != self.mine and self._is_free(slot)}
+    def dead(self, numbers: Iterable[int]) -> set[int]:
+        """Which of these holders are dead, seen under the queue's lock."""
+        return {number for number in numbers if number != self.mine and self._is_free(number)}
 
     def release(self) -> None:
-        """Let go of the own slot."""
+        """Release this queue's number."""
         if self._lock is not None:
             self._lock.release()
         self._lock, self.mine = None, -1
@@ -54,7 +54,7 @@ class Slots:
         return os.path.join(self._folder, f"{number}.lck")
 
     def _try(self, number: int) -> bool:
-        self._lock = Lock(self._path(number), what=f"slot {number}", disk=self._directory.disk)
+        self._lock = Lock(self._path(number), what=f"holder {number}", disk=self._directory.disk)
         try:
             self._lock.acquire()
         except LockedError:

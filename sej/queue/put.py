@@ -1,9 +1,9 @@
 """Putting into a queue on a journal: plain appends, and those that the state must know of first.
 
-A plain put is one append by the shared writer and does not touch the queue's log. A delay, a band, an expiry, a dedupe
-key or a bound take the queue's lock, then the journal's: the intent is logged with the offset, timestamp and checksum
-that the message will have, then the message is appended. A crash between the two leaves an intent that no message
-matches, which is void.
+A plain put is one append by the shared writer and does not touch the queue's log. A delay, a priority, an expiry, a
+dedupe key or a bound take the queue's lock, then the journal's: the intent is logged with the offset, timestamp and
+checksum that the message will have, then the message is appended. A crash between the two leaves an intent that no
+message matches, which is void.
 """
 
 from __future__ import annotations

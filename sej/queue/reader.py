@@ -1,7 +1,7 @@
 """Messages by their offset, in an order that is mostly forwards: two cursors with what they have read ahead.
 
-Fresh messages are taken in order; what comes back, is delayed or stands in another band is looked up where it is. Each
-way has a reader of its own, so that looking back does not cost the reader of fresh messages its place.
+Fresh messages are taken in order. What is given back, is delayed or has a priority is looked up where it is. Each way
+has a reader of its own, so that looking back does not cost the reader of fresh messages its place.
 """
 
 from __future__ import annotations

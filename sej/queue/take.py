@@ -1,7 +1,8 @@
 """Taking items: which come next, and what is not handed out any more.
 
-The order: the highest band that has something ready; in it the lowest offset. Fresh messages are of band 0 and stand in
-the journal in order, so a run of them is one record. Everything runs under the queue's lock, with the state up to date.
+The order: the highest priority that has something ready; in it the lowest offset. Fresh messages have priority 0 and
+are in the journal in order, so a run of them is one record. Everything runs under the queue's lock, with the state up
+to date.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.clock import Clock
-from sej.queue.liveness import Slots
+from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog
 from sej.queue.reader import MessageReader
 from sej.queue.records import done, dropped, exhausted, freed, lost, message_check, picked, stamp_of, waits
@@ -23,9 +24,9 @@ from sej.system.disk import of_system
 __all__ = ["PROBE_NS", "Taker"]
 
 PROBE_NS: Final = 100_000_000
-"""How often others' slots are looked at: a dead process' items come back within so many nanoseconds of a look."""
-_BURY_NS: Final = 10_000_000_000
-"""Where a dead letter could not be written, the next attempt comes so much later: others are not kept waiting."""
+"""How often other holders are looked at: items of a process that died are ready so many nanoseconds later."""
+_DEAD_LETTER_PAUSE_NS: Final = 10_000_000_000
+"""If a dead letter could not be written, the next attempt comes so much later: other items do not wait for it."""
 
 
 class Taker:
@@ -33,44 +34,44 @@ class Taker:
 
     Attributes:
         others: looks up messages that are not taken in order.
-        lost: how many items were found missing since somebody asked.
-        unburied: why an item could not be put among the dead letters, since somebody asked; None: all could.
+        lost: how many items were found missing since the last look.
+        unwritten: why a dead letter could not be written, since the last look; None: all were.
     """
 
     def __init__(
         self,
         directory: Directory,
         log: QueueLog,
-        slots: Slots,
+        holders: Holders,
         clock: Clock,
-        bury: Callable[[Message, int, str], None],
+        give_up: Callable[[Message, int, str], None],
         *,
         lease_ns: int,
         max_attempts: int,
         expire_ns: int | None,
     ) -> None:
-        """Take for the slot that slots has.
+        """Take for this holder.
 
         Args:
             directory: the journal.
             log: the state.
-            slots: who else is alive.
+            holders: which other holders are alive.
             clock: the clocks.
-            bury: puts a message among the dead letters, with its attempts and a reason.
+            give_up: puts a message among the dead letters, with its attempts and a reason.
             lease_ns: how long an item is held.
-            max_attempts: after so many hand-outs an item is buried.
+            max_attempts: after so many hand-outs an item becomes a dead letter.
             expire_ns: messages older than this are thrown away; None: none.
         """
         self._directory = directory
         self._log = log
-        self._slots = slots
+        self._holders = holders
         self._clock = clock
-        self._bury = bury
+        self._give_up = give_up
         self._lease_ns = lease_ns
         self._max_attempts = max_attempts
         self._expire_ns = expire_ns
-        self._probe_at = self._bury_at = self.lost = 0
-        self.unburied: Exception | None = None
+        self._probe_at = self._dead_letter_at = self.lost = 0
+        self.unwritten: Exception | None = None
         self._fresh = MessageReader(directory)
         self.others = MessageReader(directory, 64)
 
@@ -177,7 +178,7 @@ class Taker:
         if not run:
             return False
         stamp = stamp_of(run[-1][0].timestamp)
-        first, holder = run[0][0].offset, self._slots.mine
+        first, holder = run[0][0].offset, self._holders.mine
         log.append(leased(first, offset, holder, now + self._lease_ns, stamp), *expired)
         found += [row for row in run if row[0].offset in state.leased] if expired else run
         return True
@@ -210,29 +211,29 @@ class Taker:
         elif self._is_expired(message, now):
             log.append(done(offset, offset + 1))
         elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= self._max_attempts:
-            self._give_up(message, attempts, now, begun=begun)
+            self._exhaust(message, attempts, now, begun=begun)
         else:
             deadline, priority = now + self._lease_ns, state.priority(offset)
-            log.append(picked(offset, attempts + 1, self._slots.mine, deadline, priority))
+            log.append(picked(offset, attempts + 1, self._holders.mine, deadline, priority))
             found.append((message, attempts + 1))
 
-    def _give_up(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:
-        """Bury an item; where there can be no letter of it now, it waits, and keeps nobody from the others."""
+    def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:
+        """Give an item up; if its dead letter cannot be written now, it waits, and other items do not wait for it."""
         log = self._log
-        if now >= self._bury_at:
+        if now >= self._dead_letter_at:
             reason = f"its holder died or did not end it in time, at attempt {attempts}"
             if begun:
                 reason = "it was given up by a process that died just then"
             try:
-                self._bury(message, attempts, reason)
+                self._give_up(message, attempts, reason)
                 return
             except (OSError, SejError) as error:
                 if log.failed or (isinstance(error, OSError) and not of_system(error)):
                     raise
-                self.unburied = error
-                self._bury_at = now + _BURY_NS
+                self.unwritten = error
+                self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
         wait = exhausted if begun else waits  # the reason of a later letter is this one's
-        log.append(wait(message.offset, self._bury_at, attempts, log.state.priority(message.offset)))
+        log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
 
     def _is_expired(self, message: Message, now: int) -> bool:
         row = self._log.state.expires.get(message.offset)
@@ -246,7 +247,7 @@ class Taker:
         self._probe_at = now + PROBE_NS
         state = self._log.state
         if state.leased:
-            dead = self._slots.dead(state.holders())
+            dead = self._holders.dead(state.holders())
             if dead:
                 self._log.append(*(freed(holder) for holder in sorted(dead)))
                 state.schedule.tick(now)

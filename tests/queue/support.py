@@ -48,7 +48,7 @@ def kill(queue: JournalQueue) -> None:
     """What the kernel does to a process that dies: every descriptor is closed, nothing is written."""
     queue._closed = True
     queue._syncer.close()
-    queue._slots.release()
+    queue._holders.release()
     queue._log.close()
     queue._reader_lock.release()
     queue._taker.close()

@@ -166,7 +166,7 @@ class TestLeases:
         take(dying)
         kill(dying)
         with opened(tmp_path, clock) as heir:
-            assert heir._slots.mine == 0
+            assert heir._holders.mine == 0
             assert take(heir).attempts == 2
 
     def test_closing_gives_back(self, tmp_path: Path, clock: FakeClock) -> None:
