@@ -78,10 +78,12 @@ class Schedule:
             self.rebuild()
 
     def rebuild(self) -> None:
-        """Look at every waiting item again."""
+        """Look at every waiting and lapsed item again."""
         self._timed = [(there.ready_at_ns, offset) for offset, there in self._waiting.items()]
         heapify(self._timed)
         self._ready = {}
+        for offset in self.lapsed:
+            heappush(self._ready.setdefault(self._leased[offset].priority, []), offset)
 
     def tick(self, now_ns: int) -> None:
         """Let what is due by now be found by :meth:`first_ready`."""

@@ -1,7 +1,9 @@
 """The compiled half of the state log against its reference: the same bytes, the same verdicts, the same states."""
 
 import importlib
+import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +108,24 @@ def test_a_boot_in_the_middle_of_a_log_hides_nothing_that_waits(apply: Any) -> N
     assert state.waiting[1].ready_at_ns == 9 + 4 - 10
     apply(state, wait + boots[0] + done)
     assert (state.waiting, state.done) == ({}, 1)
+
+
+def test_an_item_whose_lease_ran_out_is_found_after_many_others_were_given_back() -> None:
+    state = QueueState()
+    state.apply(made.leased(0, 1, 0, 5, 0))
+    state.schedule.tick(6)
+    assert state.schedule.first_ready() == (0, 0)
+    state.apply(b"".join(made.waits(1, 9 + number, 1, 0) for number in range(1100)))
+    state.schedule.tick(7)
+    assert state.schedule.first_ready() == (0, 0)
+
+
+def test_only_records_change_a_state() -> None:
+    """No other module assigns to a part of a queue's state, or calls what changes one."""
+    fields = "|".join(vars(QueueState()))
+    change = "pop|popitem|clear|update|add|discard|remove|append|setdefault"
+    assigned = rf"state\.({fields})(\[[^]]*\])? [-+|&]?= |del .*state\.({fields})"
+    called = rf"state\.({fields})\.({change})\("
+    for path in Path(queue_replay.__file__).parent.glob("*.py"):
+        if path.name != "state.py":
+            assert not re.findall(rf"{assigned}|{called}", path.read_text()), path.name
