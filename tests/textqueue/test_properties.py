@@ -227,7 +227,6 @@ class EditingLarge(Editing):
         "textqueue.claims.claim": ["WINDOW", "_FIRST_BYTES"],
         "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
         "textqueue.ledger.log": ["_COPY_BYTES"],
-        "textqueue.editing.marks": ["_NEAR_BYTES"],
         "textqueue.editing.proof": ["_GROUP_BYTES"],
     }
 

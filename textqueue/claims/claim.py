@@ -288,7 +288,7 @@ class Claimer:
         holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
         reason = "its worker died, and no retries were left"
         change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
-        return source.file.write(session, [found.place], [change], "give up a message")[1]
+        return source.write(session, [found.place], [change], "give up a message")[1]
 
     def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
         source = self._source
@@ -315,7 +315,7 @@ class Claimer:
                 writes.append((counted.position, left.ljust(len(counted.data))))
             return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
 
-        (place,), current = source.file.write(session, [found.place], [claim], "claim a message")
+        (place,), current = source.write(session, [found.place], [claim], "claim a message")
         if self._epoch <= 0:  # this was the first edit of all
             self._epoch, self._reading = place.epoch, source.file.ledger.reading
         if not current:

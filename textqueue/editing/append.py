@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from sej.system.disk import File, Status
 from textqueue.editing.place import Place
-from textqueue.editing.queue_file import MOMENT_S, Session
+from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Source
 from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, MessageStatus
-from textqueue.format.parser import render
-from textqueue.format.windows import token_of
-from textqueue.ledger.log import APPENDED
+from textqueue.format.parser import digest, essence, render
+from textqueue.format.windows import Token
+from textqueue.ledger.log import APPENDED, EMPTY, Ledger, Record
 
 __all__ = ["New", "append"]
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
-_Build = Callable[[File, Status], tuple[bytes, list[bytes]]]
-"""Given the file as it is: what ends its last line, and the entries in its own line ends."""
 _TRIES: Final = 100
 _TAIL_BYTES: Final = 1 << 16
 
@@ -55,57 +52,74 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
     for text, variables in entries:  # before the file is touched
         render(text, variables, status=status)
 
-    def build(file: File, state: Status) -> tuple[bytes, list[bytes]]:
-        mend, newline = _mending(file, state)
-        return mend, [render(text, each, status=status, newline=newline) for text, each in entries]
-
-    with source.file.guard:
+    queue = source.file
+    with queue.guard:
         for _ in range(_TRIES):
-            if source.file.disk.status(source.path) is None:
-                source.file.disk.open(source.path, "append").close()
+            if queue.disk.status(source.path) is None:
+                queue.disk.open(source.path, "append").close()
+            edit = _Append(queue, entries, status)
             try:
-                with source.file.session() as session:
-                    places = _append(source, session, build)
+                with queue.session() as session:
+                    if queue.commit(session, edit):
+                        return [place._replace(epoch=queue.ledger.epoch) for place in edit.places]
             except FileNotFoundError:
                 continue
-            if places is not None:
-                return places
     raise TextQueueError("cannot append: another program replaces the file all the time", path=source.path)
 
 
-def _append(source: Source, session: Session, build: _Build) -> list[Place] | None:
-    size = session.status.size
-    mend, entries = build(session.file, session.status)
-    text = mend + b"".join(entries)
-    began, still = time.monotonic(), session.still()
-    if session.alone:
-        position: int | None = size
-        _write_end(session.file, session.file.write_at, size, text)
-    else:
+class _Append:
+    """Entries at the end, as ``QueueFile.commit`` takes it."""
+
+    high: int | None = None
+
+    def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus) -> None:
+        self.places: list[Place] = []
+        self.last: tuple[int, bytes] | None = None
+        self._queue = queue
+        self._entries = entries
+        self._status = status
+        self._mend = b""
+        self._raws: list[bytes] = []
+
+    def prove(self, session: Session) -> bool:
+        """See what ends the last line, and how lines end here."""
+        self._mend, newline = _mending(session.file, session.status)
+        self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
+        return True
+
+    def write(self, session: Session) -> bool:
+        text = self._mend + b"".join(self._raws)
+        position = self._position(session, text)
+        if position is None:
+            return False
+        position += len(self._mend)
+        for raw in self._raws:
+            self.places.append(Place(position, raw, 0))
+            self.last = position, raw
+            position += len(raw)
+        return True
+
+    def _position(self, session: Session, text: bytes) -> int | None:
+        """Write; where it is, or None if another program replaced the file or wrote there."""
+        size = session.status.size
+        if session.alone:
+            _write_end(session.file, session.file.write_at, size, text)
+            return size
         # Somebody else may append as well: let the kernel find the end, then see where it was.
-        file = source.file.disk.open(source.path, "append")
+        file = self._queue.disk.open(self._queue.path, "append")
         try:
             if file.status().identity != session.status.identity:
                 return None
             _write_end(file, lambda data, _: file.write(data), size, text)
             found = file.read(file.status().size - size, size).find(text)
-            position = None if found < 0 else size + found
+            return None if found < 0 else size + found
         finally:
             file.close()
-    there = source.file.disk.status(source.path)
-    if position is None or there is None or there.identity != session.status.identity:
-        return None
-    places = []
-    position += len(mend)
-    for raw in entries:
-        places.append(Place(position, raw, 0))
-        position += len(raw)
-    ours = session.alone or (still and time.monotonic() - began < MOMENT_S)
-    if places:
-        source.file.record(
-            token_of(there if ours else session.status), [(APPENDED, places[-1].position, places[-1].raw, b"-")]
-        )
-    return [place._replace(epoch=source.file.ledger.epoch) for place in places]
+
+    def log(self, ledger: Ledger, token: Token) -> None:
+        """The last entry tells how far the file reached."""
+        position, raw, _ = self.places[-1]
+        ledger.append([Record(APPENDED, position, digest(essence(raw)), token, EMPTY)])
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:

@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from sej.system.disk import File, OsFile, Status
+from sej.system.disk import File, OsFile
 from sej.system.locks import end_lease, leased
+from textqueue.editing.edits import OneStatus
 from textqueue.editing.keeper import KEEPER
 from textqueue.editing.place import Place
-from textqueue.editing.proof import neighbours
 from textqueue.editing.queue_file import QueueFile
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, token_of
-from textqueue.hot import DONE, Core, Held, ends, proven
+from textqueue.hot import DONE, Core, Held
 from textqueue.hot import reference as _hot_py
 from textqueue.ledger.log import EMPTY, Record
 
@@ -42,9 +42,7 @@ _ROW_S: Final = 0.005
 _APART_FIRST_S: Final = 0.02
 _APART_MAX_S: Final = 1.0
 """How long there is no hold after somebody waited for the file; doubled each time."""
-_NEWLINE: Final = 10
 _QUEUED: Final = ord("-")
-_NEAR_BYTES: Final = 4096
 
 
 class Marks:
@@ -92,65 +90,29 @@ class Marks:
                 self.end()
             if raw[0] != _QUEUED:
                 return False
-            queue.check_open()
-            with queue.guard:
-                return self._first(message, control)
+            return self._first(message, control)
 
     def _first(self, message: Core, control: int) -> bool:
-        """The steps of ``textqueue.editing.queue_file`` in their order, as short as they can be."""
-        queue, raw, position = self._queue, message._raw, message._position
-        ledger, mine = queue.ledger, queue.mine
-        queue.refresh()
-        if mine is None or ledger.last is None or ledger.last.position != mine[0] or not ledger.epoch:
-            return False
+        """A mark that is the first of a row, or stands alone; the second of a row begins a hold."""
+        queue = self._queue
+        raw, position = message._raw, message._position
         try:
-            file = queue.disk.open(queue.path, "edit")
+            with queue.session() as session:
+                if not queue.commit(session, OneStatus([Place(position, raw, message._epoch)], control)):
+                    return False
+                message._raw, message._epoch = bytes([control]) + raw[1:], queue.ledger.epoch
+                now = time.monotonic()
+                if now - self._last < _ROW_S and now > self._apart_until:
+                    self._hold(session.file, now)
+                self._last = now
+                return True
         except FileNotFoundError:
             return False
-        try:
-            if not queue.exclusive.take(file):
-                return False
-            status = file.status()
-            if token_of(status) != ledger.token:
-                return False
-            at, last = mine
-            size, ahead = len(raw), position - at
-            if len(last) <= ahead < _NEAR_BYTES:
-                data = file.read(ahead + size + 1, at)
-                if not data.startswith(last):
-                    return False
-                after = data[ahead + size :]
-            else:
-                if file.read(len(last), at) != last:
-                    return False
-                ahead = 1
-                data = file.read(size + 2, position - 1) if position else b"\n" + file.read(size + 1, 0)
-                after = data[size + 1 :]
-            if data[ahead : ahead + size] != raw or data[ahead - 1] != _NEWLINE or not ends(raw, after):
-                return False
-            if not leased(file):
-                return False
-            new = bytes([control]) + raw[1:]
-            file.write_at(new[:1], position)
-            there = queue.disk.status(queue.path)
-            if there is None or there.identity != status.identity:
-                return False
-            queue.chain.add(token_of(status), token_of(there), position)
-            queue.record(token_of(there), [(control, position, new, b"-")])
-            message._raw, message._epoch = new, ledger.epoch
-            now = time.monotonic()
-            if now - self._last < _ROW_S and now > self._apart_until:
-                self._hold(file, there, now)
-            self._last = now
-            return True
-        finally:
-            if self._file is not file:
-                file.close()
 
     # Holding
 
-    def _hold(self, file: File, status: Status, now: float) -> None:
-        queue = self._queue
+    def _hold(self, file: File, now: float) -> None:
+        queue, status = self._queue, file.status()
         log = queue.ledger.held()
         if log is None:
             return
@@ -158,7 +120,7 @@ class Marks:
         self._began = self._token = token_of(status)
         tail = b" %d %d %d -" % self._began
         self._held = kind(queue.disk, file, log, identity=status.identity, tail=tail, until=now + _HOLD_S)
-        self._file = file
+        self._file = queue.kept = file
         self._keeping = queue
         self._ticked = -1
         queue.guard.keep(self._finish)
@@ -180,7 +142,7 @@ class Marks:
     def _finish(self) -> None:
         """The lock is still held when this returns, and the guard's owner lets go of it."""
         queue, held, file = self._queue, self._held, self._file
-        self._held = self._file = self._keeping = None
+        self._held = self._file = self._keeping = queue.kept = None
         self._last = time.monotonic()
         assert held is not None
         assert file is not None
@@ -237,44 +199,17 @@ class Marks:
         """In a forked child: drop the copies of the parent's descriptors."""
         queue, self._held, self._file, self._keeping = self._keeping, None, None, None
         if queue is not None:
+            queue.kept = None
             queue.guard.forget()
 
     # Many
 
     def many(self, places: Sequence[Place], control: int) -> int | None:
-        """As ``one``, for many messages: all are proven before the first is written; -> the epoch, or None.
-
-        A window is rewritten at a time: bytes that nobody asked to change are written too, so only under a lease.
-        """
+        """As ``one``, for many messages: all are proven before the first is written; -> the epoch, or None."""
         queue = self._queue
-        ordered = sorted(places)
         try:
             with queue.session() as session:
-                if not session.alone or not ordered:
-                    return None
-                groups = neighbours(ordered)
-                for group in groups:
-                    start = max(group[0].position - 1, 0)
-                    data = session.file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
-                    if not proven(data, start, group):
-                        return None
-                if not leased(session.file):
-                    return None
-                for group in groups:
-                    begin = group[0].position
-                    window = bytearray(session.file.read(group[-1].position + 1 - begin, begin))
-                    for position, _, _ in group:
-                        window[position - begin] = control
-                    session.file.write_at(window, begin)
-                there = queue.disk.status(queue.path)
-                if there is None or there.identity != session.status.identity:
-                    return None
-                token = token_of(there)
-                last = ordered[-1]
-                queue.ledger.append_marks(control, ordered, token)
-                queue.mine = last.position, bytes([control]) + last.raw[1:]
-                queue.chain.add(token_of(session.status), token, last.position)
-                queue.compact()
-                return queue.ledger.epoch
+                done = bool(places) and queue.commit(session, OneStatus(places, control))
+                return queue.ledger.epoch if done else None
         except FileNotFoundError:
             return None

@@ -1,6 +1,7 @@
 """One queue file and the edits in place that are proven before they are made.
 
-A person with an editor is a writer who never takes the lock. So an edit goes like this, under the lock of ours:
+A person with an editor is a writer who never takes the lock. So an edit goes like this, under the lock of ours
+(:meth:`QueueFile.session` does the first two steps, :meth:`QueueFile.commit` the others):
 
 1. Open the file that is at the path now, and ask the kernel for a lease: while it is held, a program that opens or
    truncates the file waits. Programs that keep the file open all the time make that impossible; then the edit is
@@ -18,27 +19,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from sej.errors import ClosedError
 from sej.system.disk import Disk, File, Status
 from sej.system.locks import ask_for_file, leased
 from textqueue.editing.chain import Chain
 from textqueue.editing.lease import Exclusive
-from textqueue.editing.place import Change, Place
-from textqueue.editing.proof import entry_at, here
-from textqueue.editing.reconcile import Conflict, OnRevert, find_again, reconcile
+from textqueue.editing.proof import entry_at
+from textqueue.editing.reconcile import Conflict, OnRevert, reconcile
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, essence, value_of
 from textqueue.format.windows import Token, token_of
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, Ledger, Record
+from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
 from textqueue.ledger.sidecar import home
 
-__all__ = ["MOMENT_S", "QueueFile", "Session"]
+__all__ = ["MOMENT_S", "Edit", "QueueFile", "Session"]
 
 MOMENT_S: Final = 0.000_3
 """Without a lease: an edit that took longer was interrupted, and somebody else may have written meanwhile."""
@@ -67,6 +67,27 @@ class Session(NamedTuple):
         return self.alone or (self.known and token_of(self.file.status()) == token_of(self.status))
 
 
+class Edit(Protocol):
+    """Something that is written within a session.
+
+    Attributes:
+        last: the position and the bytes of the last message that was written; None: nothing was.
+        high: how far down the messages were changed; None: the file got longer.
+    """
+
+    last: tuple[int, bytes] | None
+    high: int | None
+
+    def prove(self, session: Session) -> bool:
+        """Find what is to be changed; whether it can be written as it is."""
+
+    def write(self, session: Session) -> bool:
+        """Write; False if somebody else came in between, so that only a part was written, or nothing."""
+
+    def log(self, ledger: Ledger, token: Token) -> None:
+        """Write the ledger's lines for what was written; the token is the state of the file since."""
+
+
 class QueueFile:
     """One ``.tq`` file, its lock and its ledger.
 
@@ -75,6 +96,7 @@ class QueueFile:
         home: the file itself, where path was a link when it was named; what is kept next to it is named after this.
         threads: what is kept here belongs to one thread at a time.
         mine: the last edit of this object: where it is, and the message's bytes since.
+        kept: the file of a session that stays open when the session ends; see ``textqueue.editing.marks``.
     """
 
     def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
@@ -89,6 +111,7 @@ class QueueFile:
         self.exclusive = Exclusive()
         self.chain = Chain()
         self.mine: tuple[int, bytes] | None = None
+        self.kept: File | None = None
         self._on_revert: OnRevert = on_revert
         self._closed = False
         self._looked = 0.0
@@ -117,66 +140,42 @@ class QueueFile:
                     known = self._ours(file, status)  # else somebody writes there all the time
                 yield Session(file, status, alone, known)
             finally:
-                file.close()
+                if file is not self.kept:
+                    file.close()
 
-    def write(
-        self,
-        session: Session,
-        places: Sequence[Place],
-        changes: Sequence[Callable[[bytes], Change | None]],
-        what: str,
-    ) -> tuple[list[Place], bool]:
-        """As ``edit_many``, within a session; the second: whether all is done, and in the file that is at the path."""
-        file = session.file
-        found = self._find(session, places, what)
-        if session.alone and not leased(file):  # somebody waits, or came in while this process was stopped
+    def commit(self, session: Session, edit: Edit) -> bool:
+        """Prove an edit, write it and log it: whatever changes messages goes through here, but for marks in a hold.
+
+        Returns:
+            Whether all of it is in the file that is at the path. If not, it is to be done again.
+
+        Raises:
+            MessageMovedError: a message is not there any more; nothing was written.
+        """
+        proven = edit.prove(session)
+        if session.alone and not leased(session.file):  # somebody waits, or came in while this process was stopped
             session = session._replace(alone=False)
-            found = self._find(session, found, what)
+            proven = edit.prove(session)
+        if not proven:
+            return False
         began, still = time.monotonic(), session.still()
-        slipped = False
-        todo = [change(place.raw) for place, change in zip(found, changes, strict=True)]
-        records: list[tuple[int, int, bytes, bytes]] = []
-        for number, (place, change) in enumerate(zip(found, todo, strict=True)):
-            if change is None:
-                continue
-            if not session.alone and here(file, place, epoch=0) != place.raw:
-                slipped = True  # somebody has written since it was found
-                break
-            raw = bytearray(place.raw)
-            for relative, data in change.writes:
-                file.write_at(data, place.position + relative)
-                raw[relative : relative + len(data)] = data
-            new = bytes(raw)
-            if not session.alone and file.read(len(new), place.position) != new:
-                self.report(place.position, new, "collision", "the file was rewritten while this message was edited")
-            owner = change.owner
-            if change.kind == SET and (was := essence(place.raw)) != essence(new):
-                owner = digest(was)
-            found[number] = place._replace(raw=new)
-            records.append((change.kind, place.position, new, owner))
-        if slipped:
-            if records:
-                self.record(token_of(session.status), records)
-            return found, False
-        if not records:
-            return found, True
+        whole = edit.write(session)
+        if edit.last is None:
+            return whole
         there = self.disk.status(self.path)
-        if there is None or there.identity != session.status.identity:
-            return found, False
+        if whole and (there is None or there.identity != session.status.identity):
+            return False
         # What somebody else wrote just now must not pass for ours: where he had the time, the state before is noted, so
         # that the next one looks into it.
-        ours = session.alone or (still and time.monotonic() - began < MOMENT_S)
-        self.record(token_of(there if ours else session.status), records)
-        if ours:
-            self.chain.add(token_of(session.status), token_of(there), max(position for _, position, _, _ in records))
-        return [place._replace(epoch=self.ledger.epoch) for place in found], True
-
-    def record(self, token: Token, records: Sequence[tuple[int, int, bytes, bytes]]) -> None:
-        """Write the ledger's lines for edits that were made: kind, position, bytes, owner; within a session."""
-        lines = [Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in records]
-        self.ledger.append(lines)
-        self.mine = records[-1][1], records[-1][2]
+        ours = whole and (session.alone or (still and time.monotonic() - began < MOMENT_S))
+        before = token_of(session.status)
+        token = token_of(there) if ours and there is not None else before
+        edit.log(self.ledger, token)
+        self.mine = edit.last
         self.compact()
+        if ours and edit.high is not None:
+            self.chain.add(before, token, edit.high)
+        return whole
 
     def compact(self) -> None:
         """Keep the ledger small; within the lock."""
@@ -254,23 +253,3 @@ class QueueFile:
     def _reconcile(self, file: File) -> None:
         self.mine = None
         self.conflicts += reconcile(self.ledger, file, path=self.path, on_revert=self._on_revert)
-
-    # Proof
-
-    def _find(self, session: Session, places: Sequence[Place], what: str) -> list[Place]:
-        """Where the messages stand now, and their bytes."""
-        file = session.file
-        epoch = self.ledger.epoch if session.still() else 0  # in no epoch: by their bytes alone
-        found: list[Place] = []
-        lost: list[int] = []
-        for number, place in enumerate(places):
-            raw = here(file, place, epoch=epoch)
-            if raw is None:
-                lost.append(number)
-            found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
-        if lost:
-            taken = {place.position for number, place in enumerate(found) if number not in set(lost)}
-            again = find_again(self.path, file, [places[number] for number in lost], taken, what)
-            for number, (position, raw) in zip(lost, again, strict=True):
-                found[number] = Place(position, raw, -1)
-        return found

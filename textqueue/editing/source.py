@@ -14,6 +14,7 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_lease
 from textqueue.editing.delivered import Given
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
+from textqueue.editing.edits import Changes
 from textqueue.editing.marks import Marks
 from textqueue.editing.place import Change, Place
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
@@ -135,7 +136,7 @@ class Source:
             try:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
-                    done, current = self.file.write(session, places, changes, what)
+                    done, current = self.write(session, places, changes, what)
             except MessageMovedError:
                 # Where somebody has the file open, it may be half written this moment.
                 now = time.monotonic()
@@ -162,6 +163,20 @@ class Source:
         raise TextQueueError(
             f"cannot {what}: another program replaces the file faster than it can be edited", path=self.path
         )
+
+    def write(
+        self,
+        session: Session,
+        places: Sequence[Place],
+        changes: Sequence[Callable[[bytes], Change | None]],
+        what: str,
+    ) -> tuple[list[Place], bool]:
+        """As ``edit_many``, within a session; the second: whether all is done, and in the file that is at the path."""
+        edit = Changes(self.file, places, changes, what)
+        current = self.file.commit(session, edit)
+        if not current or edit.last is None:
+            return edit.found, current
+        return [place._replace(epoch=self.file.ledger.epoch) for place in edit.found], True
 
     def sync(self) -> None:
         """Force the file and the ledger to the medium, as ``textqueue.editing.durable`` says.

@@ -1,0 +1,133 @@
+"""The edits of messages in place: any changes to some, or one status for many.
+
+Both are steps of ``textqueue.editing.queue_file.QueueFile.commit``. The length of the file never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textqueue.editing.place import Change, Place
+from textqueue.editing.proof import here, neighbours
+from textqueue.editing.queue_file import QueueFile, Session
+from textqueue.editing.reconcile import find_again
+from textqueue.format.parser import digest, essence
+from textqueue.format.windows import Token
+from textqueue.hot import proven
+from textqueue.ledger.log import SET, Ledger, Record
+
+__all__ = ["Changes", "OneStatus"]
+
+
+class Changes:
+    """Changes to some messages, which may have moved since they were read. All are found before the first is changed.
+
+    Attributes:
+        found: the messages as they are now.
+    """
+
+    def __init__(
+        self, queue: QueueFile, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
+    ) -> None:
+        """Name the messages as they were read, what to do with each, and what that is for the error message."""
+        self.found = list(places)
+        self.last: tuple[int, bytes] | None = None
+        self.high: int | None = -1
+        self._queue = queue
+        self._changes = changes
+        self._what = what
+        self._todo: list[Change | None] = []
+        self._records: list[tuple[int, int, bytes, bytes]] = []
+
+    def prove(self, session: Session) -> bool:
+        """Find the messages, where they were read or elsewhere in the file.
+
+        Raises:
+            MessageMovedError: one is not there any more, or not to be told from others.
+        """
+        file, places = session.file, self.found
+        epoch = self._queue.ledger.epoch if session.still() else 0  # in no epoch: by their bytes alone
+        found: list[Place] = []
+        lost: list[int] = []
+        for number, place in enumerate(places):
+            raw = here(file, place, epoch=epoch)
+            if raw is None:
+                lost.append(number)
+            found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
+        if lost:
+            taken = {place.position for number, place in enumerate(found) if number not in set(lost)}
+            again = find_again(self._queue.path, file, [places[number] for number in lost], taken, self._what)
+            for number, (position, raw) in zip(lost, again, strict=True):
+                found[number] = Place(position, raw, -1)
+        self.found = found
+        self._todo = [change(place.raw) for place, change in zip(found, self._changes, strict=True)]
+        return True
+
+    def write(self, session: Session) -> bool:
+        """Write each; without a lease each is proven once more before, and read back after it."""
+        file = session.file
+        for number, (place, change) in enumerate(zip(self.found, self._todo, strict=True)):
+            if change is None:
+                continue
+            if not session.alone and here(file, place, epoch=0) != place.raw:
+                return False  # somebody has written since it was found
+            raw = bytearray(place.raw)
+            for relative, data in change.writes:
+                file.write_at(data, place.position + relative)
+                raw[relative : relative + len(data)] = data
+            new = bytes(raw)
+            if not session.alone and file.read(len(new), place.position) != new:
+                told = "the file was rewritten while this message was edited"
+                self._queue.report(place.position, new, "collision", told)
+            owner = change.owner
+            if change.kind == SET and (was := essence(place.raw)) != essence(new):
+                owner = digest(was)
+            self.found[number] = place._replace(raw=new)
+            self._records.append((change.kind, place.position, new, owner))
+            self.last = place.position, new
+            self.high = max(self.high or 0, place.position)
+        return True
+
+    def log(self, ledger: Ledger, token: Token) -> None:
+        """A line for each."""
+        ledger.append([Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in self._records])
+
+
+class OneStatus:
+    """One status for messages that are where they were read, and only under a lease.
+
+    A window of messages is written at a time: bytes that nobody asked to change are written, too.
+    """
+
+    def __init__(self, places: Sequence[Place], control: int) -> None:
+        """Name the messages as they were read, at least one, and the control byte."""
+        self._places = sorted(places)
+        self._control = control
+        self._groups = neighbours(self._places)
+        position, raw, _ = self._places[-1]
+        self.high: int | None = position
+        self.last: tuple[int, bytes] | None = position, bytes([control]) + raw[1:]
+
+    def prove(self, session: Session) -> bool:
+        """Whether all are where they were read."""
+        return session.alone and all(self._stands(session, group) for group in self._groups)
+
+    def _stands(self, session: Session, group: Sequence[Place]) -> bool:
+        start = max(group[0].position - 1, 0)
+        data = session.file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
+        return proven(data, start, group)
+
+    def write(self, session: Session) -> bool:
+        """Write each window."""
+        for group in self._groups:
+            begin = group[0].position
+            size = group[-1].position + 1 - begin
+            window = bytearray(session.file.read(size, begin)) if size > 1 else bytearray(1)
+            for position, _, _ in group:
+                window[position - begin] = self._control
+            session.file.write_at(window, begin)
+        return True
+
+    def log(self, ledger: Ledger, token: Token) -> None:
+        """A line for each."""
+        ledger.append_marks(self._control, self._places, token)
