@@ -303,7 +303,7 @@ class OsFile:
             return memory[position - low : max(min(done, position + size - low), position - low)]
 
     def rewrite(self, data: bytes, position: int) -> None:
-        """Whole blocks go past the cache. The file's last one is shared with what comes later: its page is dropped.
+        """Whole blocks go past the cache. The last one is shared with what comes later: its page is dropped.
 
         On ext4 a block that could not be written once stays unwritten for its page, however often the page is written.
         Both ways take bytes from the cache that the medium may not have, of a whole folio; these are put back.
@@ -312,7 +312,7 @@ class OsFile:
         first, last = position & -_FOLIO, -(-end // _FOLIO) * _FOLIO
         seen = bytearray(self.read(last - first, first))
         seen[position - first : end - first] = data
-        low, high = position & -_BLOCK, min(-(-end // _BLOCK) * _BLOCK, (first + len(seen)) & -_BLOCK)
+        low, high = position & -_BLOCK, end & -_BLOCK
         try:
             try:
                 if low < high and self._set_direct(True):
@@ -322,21 +322,34 @@ class OsFile:
             finally:
                 self._set_direct(False)
             if hasattr(os, "posix_fadvise"):
+                self.sync()  # else a page that somebody has written to meanwhile is not dropped
                 os.posix_fadvise(self._fd, first, last - first, os.POSIX_FADV_DONTNEED)
         finally:
-            self._put_back(seen, first)
+            self._put_back(seen, first, end)
         rest = max(high, position)
         if rest < end:
             self.write_at(data[rest - position :], rest)
 
-    def _put_back(self, seen: bytearray, first: int) -> None:
-        """Write each block that is no longer as it was seen."""
+    def _put_back(self, seen: bytearray, first: int, end: int) -> None:
+        """Write each block that is no longer as it was seen.
+
+        What is behind end another process may have cut and written anew meanwhile: that is put back only where it reads
+        as zeros, as what the cache has lost does.
+        """
         left = self.read(len(seen), first)
         if left == seen:
             return
-        for at in range(0, len(seen), _BLOCK):
-            if left[at : at + _BLOCK] != seen[at : at + _BLOCK]:
-                self.write_at(seen[at : at + _BLOCK], first + at)
+        ours = end - first
+        for at in range(0, ours, _BLOCK):
+            stop = min(at + _BLOCK, ours)
+            if left[at:stop] != seen[at:stop]:
+                self.write_at(seen[at:stop], first + at)
+        for at in range(ours & -_BLOCK, len(left), _BLOCK):
+            start, stop = max(at, ours), min(at + _BLOCK, len(left))
+            there, behind = left[start:stop], seen[start:stop]
+            same = len(there.rstrip(b"\0"))
+            if there != behind and behind.startswith(there[:same]):
+                self.write_at(behind[same:], first + start + same)
 
     def _write_blocks(self, data: bytearray, position: int) -> None:
         with mmap.mmap(-1, len(data)) as memory:

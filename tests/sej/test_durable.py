@@ -161,6 +161,33 @@ def test_the_real_disk_reads_and_writes_past_the_cache(disk_path: Path) -> None:
     assert file.read(1, 9999) == b"y"
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing is dropped from the cache here")
+@pytest.mark.parametrize("size", [100, 4096, 5000, 1 << 20])
+@pytest.mark.parametrize("lost", [False, True], ids=["cut", "lost"])
+def test_what_others_write_behind_the_bytes_stays(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, lost: bool
+) -> None:
+    """A reader renews without the writer's lock: meanwhile a writer may cut a torn tail and append."""
+    good, torn, fresh = os.urandom(size), b"t" * 5000, b"f" * 6000
+    path = disk_path / "f"
+    make(path, good + torn).close()
+    drop = os.posix_fadvise
+
+    def meanwhile(*arguments: int) -> None:
+        drop(*arguments)
+        with open(path, "r+b") as other:
+            other.seek(size)
+            if lost:
+                other.write(bytes(5000))
+            else:
+                other.truncate()
+                other.write(fresh)
+
+    monkeypatch.setattr(os, "posix_fadvise", meanwhile)
+    OS.open(path, "edit").rewrite(good, 0)
+    assert path.read_bytes() == good + (torn if lost else fresh)
+
+
 def test_a_file_that_lost_its_name_is_not_renewed() -> None:
     disk = CrashDisk()
     file = disk.open("/f", "append")
