@@ -223,12 +223,12 @@ class JournalQueue(WorkQueue):
             )
             self._locked(self._take_number)
             self._kept = self._log.state.kept
+            watch_forks(self)
         except BaseException:
             self._holders.release()
             self._reader_lock.release()
             self._writer.close()
             raise
-        watch_forks(self)
 
     # --- putting
 
