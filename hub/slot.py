@@ -1,6 +1,6 @@
 """One directory of a merge: its cursor, its share of the memory, and whether it is still the same directory.
 
-What it relies on: a :class:`~sej.journal.cursor.Cursor`, and what tells a directory that was made anew
+What it relies on: a :class:`~sej.journal.cursor.Cursor`, and what detects a directory that was re-created
 (:mod:`hub.naming`).
 
 What it promises: no message of a journal that took the place of another one, and batches within the share of memory.

@@ -89,19 +89,19 @@ def open_file(path: str | os.PathLike[str], disk: Disk = OS) -> File:
     """A journal file, opened for reading.
 
     Raises:
-        MissingError: there is none.
+        MissingError: the file does not exist.
     """
     try:
         return disk.open(path, "read")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise MissingError("there is no such journal file", path=path) from None
+        raise MissingError("this journal file does not exist", path=path) from None
 
 
 def take_lock(directory: str | os.PathLike[str], name: str, disk: Disk) -> Lock:
     """The lock of a queue, taken.
 
     Raises:
-        BusyError: somebody else has it.
+        BusyError: another process holds it.
     """
     lock = Lock(lock_path(directory, name), what=f"the queue {name}", disk=disk)
     try:

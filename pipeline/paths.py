@@ -15,11 +15,13 @@ def paths_of(options: Mapping[str, str], *, may_be_none: bool = False) -> list[s
     """What ``load`` was given: one path or many; ``file:`` in front is dropped.
 
     Raises:
-        OptionError: there is none, and may_be_none is false.
+        OptionError: no path was given, and may_be_none is false.
     """
     given = [options["path"]] if "path" in options else json.loads(options.get("paths", "[]"))
     if not all(given) or not (given or may_be_none):
-        raise OptionError("no path: load(root) is due, with a SEJ directory, a tree of shards or a hub's root")
+        raise OptionError(
+            "no path was given; expected load(root) with a SEJ directory, a sharded journal or a hub's root"
+        )
     return [local_path(path) for path in given]
 
 

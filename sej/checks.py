@@ -243,7 +243,7 @@ def with_methods(what: str, *methods: str) -> Rule:
 
 
 DISK: Final = with_methods("a disk", "open", "status", "rename")
-"""What stands in for :data:`sej.system.disk.OS`."""
+"""What can be used instead of :data:`sej.system.disk.OS`."""
 
 
 def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:

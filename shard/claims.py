@@ -2,7 +2,7 @@
 
 The lock is the reader's own, ``ofs/NAME.lck``: whoever holds it is the one reader of that name in this shard, be it a
 worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) is the consumer's note
-of the message in hand: whoever finds one gives up on a message that ended too many processes.
+of the message in hand: a worker that finds one gives up on a message that ended too many processes.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 ``kept/``              our folder for bytes that were cut or came from elsewhere; the originals ignore folders
 =====================  ==============================================================================
 
-Anything else, ``cars.old`` for one, belongs to somebody else. An empty ``.pack`` is no pack: the original makes the
+Any other name, such as ``cars.old``, is not ours. An empty ``.pack`` is not a pack: the original makes the
 empty file first and renames over it, so a crash between the two leaves one, and believing it would kill every rotated
 file. Not believing it is always safe: an empty pack says that nothing was alive, and what it replaces adds up to that.
 """
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What stands in the directory for one queue.
+    """The files of one queue in a directory.
 
     Attributes:
         parts: the files of the journal, in the order of replay.
@@ -59,13 +59,15 @@ def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
     """Look which files are the journal of a queue; changes nothing.
 
     Raises:
-        MissingError: there is no such directory.
+        MissingError: the directory does not exist.
     """
     check_name(name)
     try:
         names = disk.list(directory)
     except (FileNotFoundError, NotADirectoryError):
-        raise MissingError("there is no such directory; a queue's files stand in one", path=directory) from None
+        raise MissingError(
+            "this directory does not exist; expected the directory that holds the queue's files", path=directory
+        ) from None
     rotated, packs, current, dead, temporary = [], [], [], [], []
     for file in names:
         if file != name and not file.startswith((f"{name}.", f"{name}~~")):
@@ -99,7 +101,7 @@ def require(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> No
     """See that a queue is there, for what would else make an empty one.
 
     Raises:
-        MissingError: there is no such directory, or no file of the queue in it.
+        MissingError: the directory does not exist, or has no file of the queue.
     """
     if not any(list_parts(directory, name, disk)):
         raise MissingError(f"there is no file of a queue {name!r}", path=directory)
@@ -109,12 +111,14 @@ def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]
     """The queues that have files in a directory.
 
     Raises:
-        MissingError: there is no such directory.
+        MissingError: the directory does not exist.
     """
     try:
         names = disk.list(directory)
     except (FileNotFoundError, NotADirectoryError):
-        raise MissingError("there is no such directory; a queue's files stand in one", path=directory) from None
+        raise MissingError(
+            "this directory does not exist; expected the directory that holds the queue's files", path=directory
+        ) from None
     found = set()
     for file in names:
         name, dot, rest = file.partition(".")

@@ -67,5 +67,5 @@ def _paths(given: Mapping[str, str], options: Options) -> list[str]:
 def _one_path(options: Mapping[str, str]) -> str:
     paths = paths_of(options)
     if len(paths) != 1:
-        raise OptionError(f"one path is due for writing, not {len(paths)}")
+        raise OptionError(f"expected one path to write to, got {len(paths)}")
     return paths[0]

@@ -131,7 +131,7 @@ def parse_place(text: str, now_ns: int) -> int | Moment:
 
 
 def iso_time(timestamp: int) -> str | None:
-    """A timestamp (ns since the epoch) as people write it, to the nanosecond; None where there is none.
+    """A timestamp (ns since the epoch) as people write it, to the nanosecond; None for NO_TIMESTAMP.
 
     Example:
         >>> iso_time(1_500_000_000_000_000_001)

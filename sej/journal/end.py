@@ -19,7 +19,7 @@ _HEAD_BYTES: Final = 16
 class Tail:
     """Where a journal ends, again and again: each look walks only what is new since the last one.
 
-    For whoever asks often: kept offsets, the hub, Spark's streams.
+    For callers that ask often: kept offsets, the hub, Spark's streams.
     """
 
     __slots__ = ("_directory", "_due", "_identity", "_last", "_position", "_segment")

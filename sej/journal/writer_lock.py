@@ -23,8 +23,8 @@ def writer_lock(directory: Directory) -> Lock:
 def lock_segment(file: File) -> None:
     """Take the last segment's own lock, which an exclusive writer holds beside ``jnl.lck``.
 
-    The original unlinks ``jnl.lck``, and with it the lock of whoever holds that inode. Nobody unlinks the last segment:
-    of our own writers never two append, whatever becomes of the lock file.
+    The original unlinks ``jnl.lck``, and with it the lock of the process that holds that inode. No process unlinks the
+    last segment: of our own writers never two append, whatever becomes of the lock file.
 
     Raises:
         LockedError: another writer holds it.

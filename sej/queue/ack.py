@@ -178,7 +178,7 @@ class Acknowledger:
 
 
 def _raise(lost: LeaseLostError | None) -> None:
-    """A lost lease is no surprise to the log: it is returned under the lock, and raised here."""
+    """A lost lease does not put the log in doubt: it is returned under the lock, and raised here."""
     if lost is not None:
         raise lost
 

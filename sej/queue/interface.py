@@ -1,6 +1,6 @@
 """The face of every work queue: items that are put, taken under a lease, and done.
 
-The door to the backends is :mod:`sej.queue.backends`. This module stands on the ground floor: it relies on errors,
+Backends are opened by :mod:`sej.queue.backends`. This module imports only the lowest layers: it relies on errors,
 watching and the standard library, so that every package can build on it.
 
 What the face promises, whatever the backend: an item that was put is handed out until it is done or given up; while a

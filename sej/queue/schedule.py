@@ -86,7 +86,7 @@ class Schedule:
             heappush(self._ready.setdefault(self._leased[offset].priority, []), offset)
 
     def tick(self, now_ns: int) -> None:
-        """Let what is due by now be found by :meth:`first_ready`."""
+        """Make items whose time has come available to :meth:`first_ready`."""
         self._now_ns = now_ns
         timed = self._timed
         while timed and timed[0][0] <= now_ns:

@@ -41,7 +41,7 @@ record that hold them, and the handler that applies it. :mod:`sej.queue.records`
 
 Three things do not come from records. None of them changes who holds what:
 
-- the time: which items are due and which leases ran out (:class:`~sej.queue.schedule.Schedule`);
+- the time: which delays have ended and which leases have expired (:class:`~sej.queue.schedule.Schedule`);
 - whether a record that was written before its message matches that message (:meth:`QueueState.matched`,
   :class:`~sej.queue.dedupe_keys.DedupeKeys`): a process that compared them does not do so again;
 - what is remembered of a result that can be computed (:meth:`QueueState.head`, :attr:`QueueState.first_expiry`).

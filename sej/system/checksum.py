@@ -1,6 +1,6 @@
 """CRC32C (Castagnoli): our own where the processor multiplies without carries, four times 128 bits at once.
 
-Elsewhere the package ``crc32c``: by the processor's CRC instruction, or by tables where there is none.
+Elsewhere the package ``crc32c``: by the processor's CRC instruction, or by tables if the processor lacks one.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ class OsFile:
             finally:
                 self._set_direct(False)
             if hasattr(os, "posix_fadvise"):
-                self.sync()  # else a page that somebody has written to meanwhile is not dropped
+                self.sync()  # a page that another process wrote to meanwhile is dropped only if it is clean
                 os.posix_fadvise(self._fd, first, last - first, os.POSIX_FADV_DONTNEED)
         finally:
             self._put_back(seen, first, end)
@@ -331,10 +331,10 @@ class OsFile:
             self.write_at(data[rest - position :], rest)
 
     def _put_back(self, seen: bytearray, first: int, end: int) -> None:
-        """Write each block that is no longer as it was seen.
+        """Write each block that differs from what was seen.
 
-        What is behind end another process may have cut and written anew meanwhile: that is put back only where it reads
-        as zeros, as what the cache has lost does.
+        Another process may have cut and rewritten what is after end. So those bytes are put back only where the file
+        now reads zeros, as it does for bytes that the cache lost.
         """
         left = self.read(len(seen), first)
         if left == seen:

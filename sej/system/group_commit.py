@@ -185,7 +185,7 @@ class Syncer:
         try:
             self.commit(self._written())
         except (OSError, SejError) as error:
-            if self._error is None:  # nothing syncs in the background any more: whatever it is, it is to be told of
+            if self._error is None:  # background syncing ends here, so any error must be reported
                 self._fail(error)
                 self.fail(error)
             self.untold = True  # the writer is poisoned and says so at its next call

@@ -212,8 +212,8 @@ class Lock:
             self._file.truncate(0)
             self._file.write(self._signature)
         except OSError as error:
-            # A full disk must not keep anybody from the lock: the name is only a hint for people. But to shared writers
-            # a mark of theirs says that nobody else was here.
+            # A full disk must not block the lock: the holder's name is only a hint for people. But a shared writer
+            # takes its mark as proof that no other writer has held the lock.
             if not of_system(error) or _is_turn(_read_holder(self._file)):
                 raise
 

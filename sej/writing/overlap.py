@@ -1,7 +1,7 @@
 """Mending what two writers left that appended to one segment at the same time.
 
 It happens only beside an original (see :mod:`sej.system.original`), so only an opening that found its trace looks for
-it. Each of the two counted on from the end that it had read. What stands in the segment then is made of runs, messages
+it. Each of the two counted on from the end that it had read. The segment then consists of runs, messages
 with consecutive offsets:
 
     ... 6 7 8 | 9 10 11 | 9 10 | 12 13        appended: every byte is there, offsets come twice

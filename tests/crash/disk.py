@@ -420,7 +420,7 @@ class _OpenFile:
         self._at = 0
         self._open = True
         node = disk.nodes[number]
-        self._errors = node.errors if node.told else node.errors - 1  # what nobody was told, the next one is
+        self._errors = node.errors if node.told else node.errors - 1  # an unreported error is reported next
 
     @property
     def path(self) -> str:

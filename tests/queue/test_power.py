@@ -144,7 +144,7 @@ def test_a_message_in_the_place_of_one_that_was_never_written_keeps_its_expiry(t
 
 
 def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: Path) -> None:
-    """Whoever opened the queue is told, instead of going on without syncs."""
+    """The caller gets an error. The queue does not continue without syncs."""
     clock = FakeClock()
     dying = opened(tmp_path, clock)
     dying.put_many([b"v"] * 3)
@@ -152,7 +152,7 @@ def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: P
     kill(dying)
     q = opened(tmp_path, clock, durability="interval", sync_interval_s=3600)
     (item,) = q.get_many(1, timeout=0)
-    with open(tmp_path / "ofs" / "worker.queue", "r+b") as log:  # a page that was never written is read anew
+    with open(tmp_path / "ofs" / "worker.queue", "r+b") as log:  # a page that was never written is read again
         log.seek(q._log._in_doubt[0])
         log.write(bytes(RECORD_SIZE))
     q._syncer.request()

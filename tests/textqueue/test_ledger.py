@@ -81,8 +81,8 @@ def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pyte
                 m.mark_as_cleared()
                 largest = max(largest, log.read_bytes().count(b"\n"))
         assert largest <= 2 * 100 + 10
-        assert known(q._inputs.sources[0].file.ledger) == known(fresh(log)), "the same as who reads it anew"
-        assert other.get_next() is None, "who had the old one open goes on with the new one"
+        assert known(q._inputs.sources[0].file.ledger) == known(fresh(log)), "the same as a ledger read from scratch"
+        assert other.get_next() is None, "a queue with the old one open continues with the new one"
         assert claim.done(), "a claim is kept however old"
         assert q.conflicts == other.conflicts == []
         # A stale buffer: the marks that are still known are made again.

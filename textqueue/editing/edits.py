@@ -70,7 +70,7 @@ class Changes:
             if change is None:
                 continue
             if not session.alone and here(file, place, epoch=0) != place.raw:
-                return False  # somebody has written since it was found
+                return False  # another program has written since it was found
             raw = bytearray(place.raw)
             for relative, data in change.writes:
                 file.write_at(data, place.position + relative)
@@ -96,7 +96,7 @@ class Changes:
 class OneStatus:
     """One status for messages that are where they were read, and only under a lease.
 
-    A window of messages is written at a time: bytes that nobody asked to change are written, too.
+    A window of messages is written at a time, so unchanged bytes between them are written, too.
     """
 
     def __init__(self, places: Sequence[Place], control: int) -> None:

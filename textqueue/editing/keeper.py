@@ -1,8 +1,8 @@
 """What ends a hold on a queue file that its owner forgot: a thread that lives only while there are holds.
 
 A hold (``textqueue.editing.marks``) keeps a lock and a lease from one mark to the next. An owner at work looks at the
-lease with each mark and so notices at once when somebody waits for the file; while it is busy elsewhere this thread
-looks, every ``TICK_S``, and ends what was not used since. So an editor waits for some milliseconds at most.
+lease with each mark and so notices immediately that another process waits for the file; while it is busy elsewhere this
+thread looks, every ``TICK_S``, and ends what was not used since. So an editor waits for some milliseconds at most.
 """
 
 from __future__ import annotations

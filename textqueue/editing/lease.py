@@ -1,7 +1,8 @@
 """Keeping everybody else out of a queue file for the microseconds of an edit, also those who know no lock of ours.
 
-The kernel's lease (``sej.system.locks.lease``) is granted when nobody else has the file open. So it is worth waiting a
-moment for an editor that is saving, and not worth waiting each time for a program that keeps the file open for hours.
+The kernel's lease (``sej.system.locks.lease``) is granted when no other process has the file open. So it is worth
+waiting a moment for an editor that is saving, and not worth waiting each time for a program that keeps the file open
+for hours.
 """
 
 from __future__ import annotations

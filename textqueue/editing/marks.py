@@ -1,16 +1,16 @@
 """Marks in a row: many at once under one lock, or one by one in a file that is held from one mark to the next.
 
-A mark that is not the first of a row keeps the lock of ours and the kernel's lease when it is done. While both are
-held nobody else can have changed the file or the ledger, so the next mark needs neither a new lock nor a new look at
+A mark that is not the first of a row keeps the lock of ours and the kernel's lease when it is done. While both are held
+no other process can have changed the file or the ledger, so the next mark needs neither a new lock nor a new look at
 what others did; it is proven by its bytes, written, looked at through the path and put into the ledger like any other
 (``textqueue.hot.Held``).
 
-A hold ends with the first mark that finds somebody waiting for the file, with any other operation, when it was not
-used for some milliseconds (``textqueue.editing.keeper``), and after ``_HOLD_S`` in any case. After a disturbance there
-is none for a while, so that several workers on one file take turns.
+A hold ends with the first mark that finds another process waiting for the file, with any other operation, when it was
+not used for some milliseconds (``textqueue.editing.keeper``), and after ``_HOLD_S`` in any case. After a disturbance
+there is no new hold for a while, so that several workers on one file take turns.
 
 The ledger's lines of a hold carry the state of the file when it began, and its end adds a line with the state then. If
-the process dies in between, the next one takes the file for changed by somebody else, and looks into it.
+the process dies in between, the next one treats the file as changed by another program, and reads it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROW_S: Final = 0.005
 """Marks that follow each other so closely are a row."""
 _APART_FIRST_S: Final = 0.02
 _APART_MAX_S: Final = 1.0
-"""How long there is no hold after somebody waited for the file; doubled each time."""
+"""Seconds without a hold after another process waited for the file; doubled each time."""
 _QUEUED: Final = ord("-")
 
 
@@ -128,7 +128,7 @@ class Marks:
 
     def _disturbed(self) -> None:
         now = time.monotonic()
-        # Somebody comes by now and then: no reason to stay apart for long.
+        # Another process opens the file now and then: a short pause is enough.
         self._apart_s = _APART_FIRST_S if now > self._apart_until + _APART_MAX_S else self._apart_s
         self._apart_until = now + self._apart_s
         self._apart_s = min(2 * self._apart_s, _APART_MAX_S)
@@ -155,7 +155,7 @@ class Marks:
             queue.mine = position, raw
             last = Record(raw[0], position, digest(essence(raw)), self._began, EMPTY)
             queue.ledger.took(held.marks, held.log_bytes, last)
-            if end_lease(file):  # it held to this moment: nobody else was there
+            if end_lease(file):  # the lease held until now, so no other process had the file open
                 queue.chain.add(self._token, token, held.high)
                 with suppress(OSError):  # without this line the next operation looks into what happened
                     queue.ledger.state(token)
@@ -175,7 +175,7 @@ class Marks:
     # textqueue.editing.keeper.Kept
 
     def tick(self, *, last: bool = False) -> bool:
-        """End a hold that was not used since the last tick, or that somebody waits for; or in any case."""
+        """End a hold that was not used since the last tick, or that another process waits for; or in any case."""
         queue = self._keeping
         if queue is None:
             return True

@@ -6,8 +6,8 @@ A person with an editor is a writer who never takes the lock. So an edit goes li
 1. Open the file that is at the path now, and ask the kernel for a lease: while it is held, a program that opens or
    truncates the file waits. Programs that keep the file open all the time make that impossible; then the edit is
    verified by reading it back, and the few microseconds between proof and write are the one window left.
-2. If the file is not as our last edit left it, somebody else was there: ``textqueue.editing.reconcile`` finds out what
-   moved and which marks of ours a stale buffer took back.
+2. If the file is not as our last edit left it, another program changed it: ``textqueue.editing.reconcile`` finds out
+   what moved and which marks of ours a stale buffer took back.
 3. Prove that the message stands where it was read: a line begins there and its bytes are the message's. Otherwise
    search the whole file for it. Not there as it was read: ``MessageMovedError``, and nothing is written.
 4. Write: one control byte, or a variable in its own room. The length of the file never changes.
@@ -41,7 +41,7 @@ from textqueue.ledger.sidecar import home
 __all__ = ["MOMENT_S", "Edit", "QueueFile", "Session"]
 
 MOMENT_S: Final = 0.000_3
-"""Without a lease: an edit that took longer was interrupted, and somebody else may have written meanwhile."""
+"""Without a lease: an edit that took longer was interrupted, and another program may have written meanwhile."""
 
 _LOOK_S: Final = 0.1
 _LOOKS: Final = 8
@@ -53,8 +53,8 @@ class Session(NamedTuple):
     Attributes:
         file: open for editing.
         status: its state when the lock was taken.
-        alone: whether nobody else can open it.
-        known: whether the ledger says where everything stands in that state.
+        alone: whether no other process can open it.
+        known: whether the ledger has the position of every message in that state.
     """
 
     file: File
@@ -82,7 +82,7 @@ class Edit(Protocol):
         """Find what is to be changed; whether it can be written as it is."""
 
     def write(self, session: Session) -> bool:
-        """Write; False if somebody else came in between, so that only a part was written, or nothing."""
+        """Write; False if another program wrote in between, so that only a part was written, or nothing."""
 
     def log(self, ledger: Ledger, token: Token) -> None:
         """Write the ledger's lines for what was written; the token is the state of the file since."""
@@ -122,7 +122,7 @@ class QueueFile:
         """Hold the lock over the file; what others did meanwhile has been looked into.
 
         Raises:
-            FileNotFoundError: there is no file.
+            FileNotFoundError: the file does not exist.
         """
         self.check_open()
         with self.guard:
@@ -137,7 +137,7 @@ class QueueFile:
                         break
                     self._reconcile(file)
                     status = file.status()
-                    known = self._ours(file, status)  # else somebody writes there all the time
+                    known = self._ours(file, status)  # else another program writes there all the time
                 yield Session(file, status, alone, known)
             finally:
                 if file is not self.kept:
@@ -153,7 +153,7 @@ class QueueFile:
             MessageMovedError: a message is not there any more; nothing was written.
         """
         proven = edit.prove(session)
-        if session.alone and not leased(session.file):  # somebody waits, or came in while this process was stopped
+        if session.alone and not leased(session.file):  # another process waits, or opened it while this one was stopped
             session = session._replace(alone=False)
             proven = edit.prove(session)
         if not proven:
@@ -165,7 +165,7 @@ class QueueFile:
         there = self.disk.status(self.path)
         if whole and (there is None or there.identity != session.status.identity):
             return False
-        # What somebody else wrote just now must not pass for ours: where he had the time, the state before is noted, so
+        # What another program wrote just now must not pass for ours: if it had the time, the state before is noted, so
         # that the next one looks into it.
         ours = whole and (session.alone or (still and time.monotonic() - began < MOMENT_S))
         before = token_of(session.status)
@@ -183,7 +183,7 @@ class QueueFile:
             self.ledger.shorten()
 
     def epoch_of(self, status: Status) -> int:
-        """The epoch of what is read from a file in this state; -1 when somebody else may have changed it."""
+        """The epoch of what is read from a file in this state; -1 when another program may have changed it."""
         with self.threads:
             self.refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
@@ -199,7 +199,7 @@ class QueueFile:
             ClosedError: its queue was closed.
         """
         if self._closed:
-            raise ClosedError("this queue was closed; open it anew", path=self.path)
+            raise ClosedError("this queue was closed; reopen it", path=self.path)
 
     def close(self) -> None:
         """Give the descriptors back; for good."""
@@ -224,7 +224,7 @@ class QueueFile:
         self.ledger.refresh(look=look)
 
     def _ours(self, file: File, status: Status) -> bool:
-        """Whether nobody else changed the file since our last edit, and that edit still stands.
+        """Whether no other program changed the file since our last edit, and that edit is still in it.
 
         The second part is what finds a stale buffer that was saved within the same tick of the clock: if it takes back
         anything of ours, it takes back the latest.

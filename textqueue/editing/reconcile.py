@@ -2,11 +2,11 @@
 
 It reads the ledger and the file, lets ``textqueue.editing.plan`` decide, makes the writes and rewrites the ledger.
 
-A person opens the file, a worker marks a message, the person saves: the mark is gone, though nobody wished that. It
-cannot be told from a wish to have the message handled again, so ``on_revert`` decides, and both are reported.
+A person opens the file, a worker marks a message, the person saves: the mark is gone, though the person did not intend
+that. It cannot be told from a wish to have the message handled again, so ``on_revert`` decides, and both are reported.
 
 Equal messages are interchangeable: what counts is how many of them are done and how many are claimed. A mark whose
-message is not in the file any more is forgotten after ten seconds, so a text that is deleted and later written anew is
+message is not in the file any more is forgotten after ten seconds, so a text that is deleted and later written again is
 a new message. Not at once, because an editor that saves in place empties the file first, and may be looked at then.
 """
 
@@ -56,7 +56,7 @@ class Conflict(NamedTuple):
 
 
 def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> list[Conflict]:
-    """Bring the ledger in line with a file that somebody else changed, and marks with the ledger.
+    """Bring the ledger in line with a file that another program changed, and marks with the ledger.
 
     Args:
         ledger: fresh, under the lock.
@@ -72,7 +72,7 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
     known = Known(marks, sets, list(ledger.claims.values()), ledger.ended())
     before = token_of(file.status())
     seen = _where(file, _wanted(known))
-    if token_of(file.status()) != before:  # somebody wrote there meanwhile: nothing of this is certain
+    if token_of(file.status()) != before:  # another program wrote there meanwhile: the plan may be wrong
         return []
     made = plan(known, seen, reapply=on_revert == "reapply")
     conflicts = _apply(made.actions, file, path)
@@ -89,7 +89,7 @@ def _wanted(known: Known) -> set[bytes]:
 
 
 def _apply(actions: Sequence[Action], file: File, path: str) -> list[Conflict]:
-    """Make the writes; what could not be made, because somebody writes there, the next look finds again."""
+    """Make the writes; what could not be made, because another program writes there, the next look finds again."""
     conflicts = []
     for place, writes, _, kind, told in actions:
         made = all(_write(file, place, relative, data) for relative, data in writes)
@@ -184,8 +184,7 @@ def find_again(
             similar = texts[value_of(place.raw)]
             hint = "" if similar < 0 else f" (the same text with other variables stands at position {similar})"
             raise MessageMovedError(
-                f"cannot {what}: it is not in the file any more as it was read, somebody deleted or changed it{hint};"
-                " nothing was written; read the queue anew",
+                f"cannot {what}: another program deleted or changed it{hint}; nothing was written; reread the queue",
                 path=path,
                 position=place.position,
             )

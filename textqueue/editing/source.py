@@ -28,8 +28,8 @@ __all__ = ["Source"]
 _HALF_WRITTEN_S: Final = 0.5
 _EMPTIED_S: Final = 5.0
 _REWRITTEN_S: Final = 10.0
-"""While somebody has the file open: how long it must stand still before a message that is not there is missed; how long
-when it is empty, as who saves in place empties it first; and after how long it is missed in any case."""
+"""While another program has the file open: how long it must be unchanged before a missing message counts as gone; how
+long if it is empty, because a save in place empties it first; and after how long the message counts as gone anyway."""
 _HALF_WRITTEN_PAUSE_S: Final = 0.01
 _SYNC_WAIT_S: Final = 1.0
 _SYNC_PAUSE_S: Final = 0.01
@@ -72,7 +72,7 @@ class Source:
         """Open the file to read it.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         self.file.check_open()
         self.marks.end()  # who opens a file that this process holds would wait for itself
@@ -93,7 +93,7 @@ class Source:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether our programs have edited this file, so that somebody else may have taken that back."""
+        """Whether our programs have edited this file, so that another program may have reverted that."""
         return self.file.ledger.epoch > 0
 
     def given_back(self) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class Source:
                     token, alone = token_of(session.status), session.alone
                     done, current = self.write(session, places, changes, what)
             except MessageMovedError:
-                # Where somebody has the file open, it may be half written this moment.
+                # If another program has the file open, it may be half written at this moment.
                 now = time.monotonic()
                 if token != seen:
                     seen, still = token, now
@@ -153,7 +153,7 @@ class Source:
                     time.sleep(_HALF_WRITTEN_PAUSE_S)
                     continue
                 raise MessageMovedError(
-                    f"cannot {what}: the file is gone; put it back, or read the queue anew",
+                    f"cannot {what}: the file is gone; put it back, or read the queue again",
                     path=self.path,
                     position=places[0].position,
                 ) from None
@@ -183,7 +183,7 @@ class Source:
 
         Raises:
             FileInUseError: another program keeps the file open, and what it holds may not be on the medium.
-            FileNotFoundError: there is no file.
+            FileNotFoundError: the file does not exist.
         """
         deadline = time.monotonic() + _SYNC_WAIT_S
         while True:

@@ -432,7 +432,8 @@ def judge_queue(found: Iterable[int], marks: Sequence[Mark]) -> None:
 def _whole(data: bytes) -> Iterator[int]:
     """The number of a value; none if a part of it is not there, which formats without checksums cannot tell.
 
-    What was put is compared by its number, so a part of it is a loss; a part of what was never acknowledged is none.
+    What was put is compared by its number, so a part of it is a loss. A part of a message that was never acknowledged
+    is not a loss.
     """
     with suppress(AssertionError):
         yield number_of(data)
