@@ -1,7 +1,7 @@
 """SEJ, segmented journals: message queues that are plain files.
 
-Names are handed on when they are first used, so that importing ``sej`` costs next to nothing and loads no other
-package. The names and what they mean: README.md; the promises: docs/guarantees.md.
+Public names are imported at their first use, so that importing ``sej`` is fast and loads no other package. README.md
+explains the names, docs/guarantees.md the promises.
 """
 
 from __future__ import annotations

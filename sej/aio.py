@@ -1,7 +1,7 @@
-"""Thin asyncio faces: a scanner for ``async for``, and a writer to be awaited. Neither blocks the loop.
+"""The asyncio API: a scanner for ``async for``, and a writer with coroutines. Neither blocks the event loop.
 
-Both run the blocking object in a thread. What it promises beyond that: appends that wait at the same time go to the
-thread together, so that under ``"disk"`` they share one sync; a cancelled read takes no message with it.
+Both run the blocking object in a thread, and add two things. Appends that wait at the same time are sent to the thread
+together, so that at durability ``"disk"`` they share one sync. A cancelled read loses no message.
 
 Example:
     >>> import asyncio, tempfile
@@ -36,7 +36,7 @@ _Waiting = tuple[tuple[Any, ...], "asyncio.Future[int]"]
 
 
 class Scanner:
-    """A :class:`sej.Scanner` for ``async for``; takes the same arguments. For one task at a time."""
+    """A :class:`sej.Scanner` for ``async for``; takes the same arguments. One task at a time may use it."""
 
     __reduce__ = refuse_pickling
 
@@ -48,7 +48,10 @@ class Scanner:
         self.scanner = sej.reading.scanner.Scanner(path, offset, timeout, **options)
 
     async def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
-        """As :meth:`sej.Scanner.read`. When it is cancelled, what was read meanwhile comes with the next read."""
+        """Read messages, like :meth:`sej.Scanner.read`.
+
+        If it is cancelled, the next read returns what was read in the meantime.
+        """
         if not self.scanner.ready:
             await self._read_ahead(max_messages, timeout)
         return self.scanner.read(max_messages, timeout=0.0) if self.scanner.ready else []
@@ -60,21 +63,21 @@ class Scanner:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             self.scanner.interrupt()
-            while not waiting.done():  # the thread is on its way out: nobody else may read before
+            while not waiting.done():  # the thread has not ended yet, and reads until then
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([waiting])
             self.scanner.resume()
-            waiting.exception()  # comes again with the next read
+            waiting.exception()  # the next read returns it again
             raise
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Message after message; ends after the time-out. Iterating again goes on where it ended."""
+        """Yield messages until the timeout passes. A second iteration continues where the first ended."""
         while True:
             ready = self.scanner._ready
             for message in ready:
                 yield message
                 if self.scanner._ready is not ready:
-                    break  # a seek, or another task, came between
+                    break  # another task has read or called seek
             else:
                 if not await self._read_ahead(_BATCH, FIRST):
                     return
@@ -85,25 +88,25 @@ class Scanner:
         return self.scanner.offset
 
     async def close(self) -> None:
-        """Stop."""
+        """Close the scanner."""
         await asyncio.to_thread(self.scanner.close)
 
     async def __aenter__(self) -> Self:
-        """Itself."""
+        """Return the scanner."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close."""
+        """Close the scanner."""
         await self.close()
 
 
 class Writer:
-    """A :class:`sej.Writer` to be awaited; takes the same arguments. For any number of tasks of one loop."""
+    """A :class:`sej.Writer` with coroutines; takes the same arguments. Any number of tasks of one loop may use it."""
 
     __reduce__ = refuse_pickling
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Name a journal; it is opened by ``async with`` or :meth:`open`. Options as of :class:`sej.Writer`."""
+        """Set the path and the options of :class:`sej.Writer`; ``async with`` or :meth:`open` opens the journal."""
         PATH("path", path)
         sej.writing.writer.check_options(**options)
         self._path = path
@@ -111,10 +114,10 @@ class Writer:
         self._writer: sej.writing.writer.Writer | None = None
         self._waiting: list[_Waiting] = []
         self._sent: asyncio.Future[None] | None = None
-        """Done when nothing waits any more; None: nothing does."""
+        """Done as soon as no append waits; None if none has waited."""
 
     async def open(self) -> Self:
-        """Open the journal; see :class:`sej.Writer` for errors. When it is cancelled, nothing stays open."""
+        """Open the journal; see :class:`sej.Writer` for errors. If it is cancelled, nothing stays open."""
         wanted = True
 
         def work() -> sej.writing.writer.Writer:
@@ -134,13 +137,13 @@ class Writer:
 
     @property
     def writer(self) -> sej.writing.writer.Writer:
-        """The writer below.
+        """The blocking writer.
 
         Raises:
-            ClosedError: it is not open.
+            ClosedError: the writer is not open.
         """
         if self._writer is None:
-            raise ClosedError("the writer is not open: use `async with`, or await open()", path=os.fspath(self._path))
+            raise ClosedError("the writer is not open; use `async with`, or await open()", path=os.fspath(self._path))
         return self._writer
 
     async def append(
@@ -150,7 +153,7 @@ class Writer:
         type: int = 0,
         timestamp: int | None = None,
     ) -> int:
-        """Append one message, as durable as the writer says, and return its offset."""
+        """Append one message with the writer's durability, and return its offset."""
         self.writer  # noqa: B018  # raises where it is not open
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
@@ -167,15 +170,15 @@ class Writer:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
-        """As :meth:`sej.Writer.append_many`."""
+        """Append messages, like :meth:`sej.Writer.append_many`."""
         return await asyncio.to_thread(self.writer.append_many, values, keys, type, timestamp)
 
     async def sync(self) -> None:
-        """As :meth:`sej.Writer.sync`."""
+        """Sync, like :meth:`sej.Writer.sync`."""
         await asyncio.to_thread(self.writer.sync)
 
     async def close(self) -> None:
-        """Let appends that wait go through, then close; when it is cancelled, close all the same."""
+        """Finish the appends that wait, then close; if it is cancelled, close anyway."""
         try:
             if self._sent is not None:
                 await asyncio.shield(self._sent)
@@ -184,23 +187,23 @@ class Writer:
             await asyncio.shield(loop.run_in_executor(None, self.writer.close))
 
     async def __aenter__(self) -> Self:
-        """Open."""
+        """Open the journal."""
         return await self.open()
 
     async def __aexit__(self, *_: object) -> None:
-        """Close."""
+        """Close the writer."""
         await self.close()
 
-    # No task does this: nobody can cancel it, and leave others without an answer.
+    # Not run by a task, because a cancelled task would leave the other appends without an answer.
 
     def _send(self) -> None:
-        """Take everything that waits to the thread."""
+        """Send all appends that wait to the thread."""
         batch, self._waiting = self._waiting, []
         rows = [row for row, _ in batch]
         sending: asyncio.Future[list[int | Exception]]
         try:
             sending = asyncio.get_running_loop().run_in_executor(None, self.writer.append_each, rows)
-        except RuntimeError as error:  # the loop is at its end and starts no more threads
+        except RuntimeError as error:  # the loop is shutting down and starts no more threads
             sending = asyncio.get_running_loop().create_future()
             sending.set_exception(error)
         sending.add_done_callback(partial(self._answer, batch))
@@ -210,7 +213,7 @@ class Writer:
         results = sending.result() if error is None else [error] * len(batch)
         for (_, done), result in zip(batch, results, strict=True):
             if done.done():
-                continue  # its task was cancelled; the message is in the journal all the same
+                continue  # its task was cancelled; the message is in the journal anyway
             if isinstance(result, BaseException):
                 done.set_exception(result)
             else:
@@ -223,6 +226,6 @@ class Writer:
 
 
 def _close_again(opening: asyncio.Future[sej.writing.writer.Writer]) -> None:
-    """The thread had opened a writer when it was said that nobody waits for it."""
+    """Close a writer that the thread opened after ``open`` was cancelled."""
     if opening.exception() is None:
         opening.result().close()

@@ -1,12 +1,12 @@
-"""What an argument may be: one rule for each kind, applied when the argument is given.
+"""Argument checks: one rule for each kind of argument, applied when the caller passes it.
 
-:func:`require` takes each argument with its rule, so that a constructor checks all of them in one call, before it
-touches anything::
+:func:`require` takes each argument with its rule, so that a constructor checks all of them in one call, before it has
+any effect::
 
     require(path=(path, PATH), segment_bytes=(segment_bytes, POSITIVE), timeout=(timeout, WAIT))
 
-A value of another type is a :class:`TypeError`, one out of its range a :class:`ValueError`. The text is always
-``NAME must be WHAT, got VALUE``. A ``bool`` is not a number here, and NaN is not a number of seconds.
+A value of the wrong type is a :class:`TypeError`, one out of its range a :class:`ValueError`. The text is always ``NAME
+must be WHAT, got VALUE``. A ``bool`` is not a number here, and NaN is not a number of seconds.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ __all__ = [
 ]
 
 Rule = Callable[[str, Any], None]
-"""Takes an argument's name and value, and raises if the value cannot be used."""
+"""A function of an argument's name and value that raises if the value cannot be used."""
 
 _SHOWN_CHARS: Final = 80
 
 
 def require(**arguments: tuple[Any, Rule]) -> None:
-    """Check arguments: by name the value and its rule.
+    """Check arguments, each passed as ``name=(value, rule)``.
 
     Raises:
-        TypeError: a value has another type.
+        TypeError: a value has the wrong type.
         ValueError: a value is out of its range.
 
     Example:
@@ -76,7 +76,7 @@ def require(**arguments: tuple[Any, Rule]) -> None:
 
 
 def optional(rule: Rule) -> Rule:
-    """None, or what rule allows."""
+    """Allow None, or a value that the rule allows."""
 
     def check(name: str, value: Any) -> None:
         if value is not None:
@@ -86,7 +86,7 @@ def optional(rule: Rule) -> Rule:
 
 
 def between(least: int, most: int | None = None) -> Rule:
-    """An int from least to most."""
+    """Allow an int from least to most."""
     expected = f"at least {least}" if most is None else f"{least} to {most}"
 
     def check(name: str, value: Any) -> None:
@@ -131,7 +131,7 @@ def _positive_seconds(name: str, value: Any) -> None:
 
 def _path(name: str, value: Any) -> None:
     if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
-        _refuse_type(name, "str or a path object", value)
+        _refuse_type(name, "a str or a path object", value)
     if not path or "\0" in path:
         problem = "an empty path" if not path else _shown(path)
         raise ValueError(f"{name} must be the path of a file or directory ('.' is the current one), got {problem}")
@@ -143,22 +143,22 @@ def _callable(name: str, value: Any) -> None:
 
 
 ANY_SECONDS: Final[Rule] = _any_seconds
-"""A number of seconds; below 0 it is over already."""
+"""A number of seconds; a deadline below 0 has passed already."""
 SECONDS: Final[Rule] = _seconds
-"""A number of seconds from 0 on; infinity is for ever."""
+"""A number of seconds, at least 0; infinity means no limit."""
 POSITIVE_SECONDS: Final[Rule] = _positive_seconds
-"""A number of seconds above 0; infinity is for ever."""
+"""A number of seconds above 0; infinity means no limit."""
 PATH: Final[Rule] = _path
-"""``str`` or a path object; not empty, because an empty path would mean the current directory."""
+"""A ``str`` or a path object. Not empty: an empty path would mean the current directory."""
 CALLABLE: Final[Rule] = _callable
-"""Anything that can be called."""
+"""A callable."""
 
 PROGRESS: Final = optional(CALLABLE)
-"""A function that is told of progress, or None."""
+"""A function that is called with the progress, or None."""
 
 
 def a(*kinds: type) -> Rule:
-    """An instance of one of these types; a bool counts only as a bool."""
+    """Allow an instance of one of these types; a bool counts only as a bool."""
     expected = " or ".join(kind.__name__ for kind in kinds)
 
     def check(name: str, value: Any) -> None:
@@ -171,17 +171,17 @@ def a(*kinds: type) -> Rule:
 FLAG: Final = a(bool)
 """True or False."""
 TEXT: Final = a(str)
-"""A ``str``; what it may hold is for its user to check."""
+"""A ``str``; its content is checked where it is used."""
 COUNT: Final = between(0)
-"""An int from 0 on."""
+"""An int, at least 0."""
 POSITIVE: Final = between(1)
-"""An int from 1 on."""
+"""An int, at least 1."""
 OFFSET: Final = between(0, MAX_OFFSET)
 """The offset of a message."""
 TIMESTAMP: Final = between(-(2**63), 2**63 - 1)
-"""ns since the epoch, or NO_TIMESTAMP."""
+"""Nanoseconds since the epoch, or NO_TIMESTAMP."""
 WAIT: Final = optional(SECONDS)
-"""Seconds to wait; None waits for ever."""
+"""Seconds to wait; None waits without a limit."""
 
 
 def _start(name: str, value: Any) -> None:
@@ -196,7 +196,7 @@ START: Final[Rule] = _start
 
 
 def one_of(choices: Iterable[Any], why: str = "") -> Rule:
-    """One of these values; why is added for a value that is not one."""
+    """Allow one of these values; the error for any other ends with ``why``, or with the closest match."""
     known = tuple(choices)
     expected = f"one of {', '.join(map(repr, known))}"
 
@@ -215,24 +215,24 @@ def _iterable(name: str, value: Any) -> None:
 
 
 ITERABLE: Final[Rule] = _iterable
-"""Anything to iterate over, but a ``str`` or ``bytes``."""
+"""An iterable that is not a ``str`` or ``bytes``."""
 
 
 def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:
-    """Check what a method takes that appends many messages; the elements are checked when they are encoded.
+    """Check the arguments of a method that appends many messages; the elements are checked when they are encoded.
 
     Raises:
-        TypeError: values or keys are not iterable, or type or timestamp is neither a number nor iterable.
+        TypeError: values or keys are not iterable, or type or timestamp is neither a number nor an iterable.
     """
     require(values=(values, ITERABLE), keys=(keys, optional(ITERABLE)))
     for name, value in (("type", type), ("timestamp", timestamp)):
         fine = isinstance(value, int) or (value is None and name == "timestamp")
         if not fine and (isinstance(value, str) or not isinstance(value, Iterable)):
-            _refuse_type(name, "an int or a sequence of them", value)
+            _refuse_type(name, "an int or a sequence of ints", value)
 
 
 def with_methods(what: str, *methods: str) -> Rule:
-    """Anything that has these methods."""
+    """Allow any object that has these methods."""
 
     def check(name: str, value: Any) -> None:
         missing = [method for method in methods if not callable(getattr(value, method, None))]
@@ -243,14 +243,14 @@ def with_methods(what: str, *methods: str) -> Rule:
 
 
 DISK: Final = with_methods("a disk", "open", "status", "rename")
-"""What can be used instead of :data:`sej.system.disk.OS`."""
+"""A disk: :data:`sej.system.disk.OS`, or an object with its methods."""
 
 
 def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Check options that are handed on as keywords: each by the rule of its name.
+    """Check options that are passed on as keywords, each by the rule of its name.
 
     Raises:
-        TypeError: an option has another type, or nothing takes it.
+        TypeError: an option has the wrong type, or an unknown name.
         ValueError: an option is out of its range.
     """
     refuse_unknown(what, given, rules)
@@ -259,7 +259,7 @@ def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rul
 
 
 def options_of(*functions: Callable[..., Any]) -> list[str]:
-    """The names of the keywords that these functions take,."""
+    """Return the names of the keyword-only parameters of these functions."""
     return [
         name
         for function in functions
@@ -269,23 +269,23 @@ def options_of(*functions: Callable[..., Any]) -> list[str]:
 
 
 def refuse_pickling(self: object) -> NoReturn:
-    """As a class's ``__reduce__``: what holds files and locks cannot be sent to another process.
+    """Refuse to be pickled: to be set as ``__reduce__`` by a class that holds files and locks.
 
     Raises:
         TypeError: always.
     """
     kind = type(self)
     raise TypeError(
-        f"a {kind.__module__.partition('.')[0]}.{kind.__qualname__} cannot be pickled or copied: it holds files, locks"
-        " or threads of this process; send its path, and open it again in the other process"
+        f"a {kind.__module__.partition('.')[0]}.{kind.__qualname__} cannot be pickled or copied: it holds files,"
+        " locks or threads of this process; send its path and open it again in the other process"
     )
 
 
 def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse options that nothing takes, and suggest what may have been meant.
+    """Refuse unknown options, and suggest the closest known one.
 
     Raises:
-        TypeError: there is one.
+        TypeError: an option is unknown.
 
     Example:
         >>> refuse_unknown("a queue", ["lease"], ["lease_s", "max_attempts"])

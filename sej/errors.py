@@ -1,34 +1,34 @@
-"""What breaks, and how: one small tree, each error with its coordinates.
+"""The errors: one small tree. Each error carries its coordinates: path, position and offset.
 
 ::
 
     SejError
-    ├── CorruptionError            wrong bytes that are no torn tail; nothing was cut
+    ├── CorruptionError            bytes are wrong, and not a torn tail; nothing was cut
     │   └── OffsetGapError         messages are missing between two segments
-    ├── DecodeError                the codec's: these bytes are no message  .found
+    ├── DecodeError                raised by the codec: the bytes are not a message    .found
     ├── TruncatedError             a file is shorter than what was already read from it
-    ├── OffsetTooSmallError        the messages asked for were deleted     .first_available
-    ├── OffsetBeyondEndError       a kept offset lies behind the last message
+    ├── OffsetTooSmallError        the requested messages were deleted     .first_available
+    ├── OffsetBeyondEndError       a kept offset is past the last message
     ├── BadOffsetFileError         an .ofs file of one to seven bytes, or not the bytes that were written
-    ├── FileTypeError              a FIFO, directory, device or broken link where a regular file belongs
+    ├── FileTypeError              a FIFO, directory, device or broken link instead of a regular file
     ├── NotAJournalError           the path is a file, or a directory without jnl/
-    │   └── JournalNotFoundError   there is nothing at the path
+    │   └── JournalNotFoundError   the path does not exist
     ├── InvalidMessageError        key over 127 bytes, type over 255, message over 2^31-1 bytes
-    ├── InvalidNameError           a reader's, client's or prefix name that could leave its directory
-    ├── LockedError                somebody else holds the lock            .holder
+    ├── InvalidNameError           a reader, client or prefix name with characters that are not allowed
+    ├── LockedError                another process or object holds the lock    .holder
     ├── WriterFailedError          a write or sync failed once: reopen the writer
-    │   └── LockLostError          the lock file was removed or replaced under its holder
+    │   └── LockLostError          the lock file was removed or replaced while it was held
     ├── ClosedError                the object was closed, or belongs to the parent process
-    ├── NetworkFileSystemError     locks and syncs cannot be trusted there
+    ├── NetworkFileSystemError     locks and syncs are not reliable on this file system
     ├── BatchConflictError         append_once: the same name and number with other messages
-    ├── RetriesExhaustedError      a handler failed too often and there is no dead letter
-    ├── LeaseLostError             somebody else holds the item by now
-    ├── QueueFullError             put would pass maxsize
-    ├── QueueNotFoundError         no queue of this name, and making one was not asked for   .names
-    └── UnsupportedError           this backend of a queue cannot do that
+    ├── RetriesExhaustedError      a handler failed too often and there is no dead-letter journal
+    ├── LeaseLostError             the lease ran out; another worker may hold the item
+    ├── QueueFullError             put would exceed maxsize
+    ├── QueueNotFoundError         there is no queue of this name, and create was not set    .names
+    └── UnsupportedError           this queue backend does not support the operation
 
-A wrong Python type (``str`` where bytes are due) is a plain :class:`TypeError`; a wrong argument is a
-:class:`ValueError`. A torn tail is no error: it is a result, ``Writer.recovery``.
+A wrong Python type (``str`` instead of bytes) is a plain :class:`TypeError`; a wrong argument is a :class:`ValueError`.
+A torn tail is not an error: it is reported as a result, ``Writer.recovery``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SejError(Exception):
     """Base of every error of this library.
 
     Attributes:
-        reason: what was found, what was expected and the way out, without the coordinates.
+        reason: what was found, what was expected and what to do, without the coordinates.
         path: the file or directory, or None.
         position: the byte in the file, or None.
         offset: the number of the message, or None.
@@ -83,7 +83,7 @@ class SejError(Exception):
         position: int | None = None,
         offset: int | None = None,
     ) -> None:
-        """Keep the reason and the coordinates."""
+        """Store the reason and the coordinates."""
         super().__init__(reason)
         self.reason = reason
         self.path = None if path is None else os.fspath(path)
@@ -91,7 +91,7 @@ class SejError(Exception):
         self.offset = offset
 
     def __str__(self) -> str:
-        """The coordinates, then the reason."""
+        """Return the coordinates, then the reason."""
         where = [] if self.path is None else [self.path]
         if self.position is not None:
             where.append(f"position {self.position}")
@@ -100,7 +100,7 @@ class SejError(Exception):
         return f"{', '.join(where)}: {self.reason}" if where else self.reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by state: the keyword-only coordinates survive the way between processes."""
+        """Pickle by state, so that the keyword-only coordinates reach another process."""
         return _rebuild, (type(self), self.__dict__)
 
 
@@ -112,7 +112,7 @@ def _rebuild(kind: type[SejError], state: dict[str, Any]) -> SejError:
 
 
 class CorruptionError(SejError):
-    """Bytes are wrong, and not because a writer died there. Nothing was cut; see ``Journal.repair``."""
+    """Bytes are wrong, and the cause is not a torn tail. Nothing was cut; see ``Journal.repair``."""
 
 
 class OffsetGapError(CorruptionError):
@@ -120,14 +120,14 @@ class OffsetGapError(CorruptionError):
 
 
 class DecodeError(SejError):
-    """What the codec says of bytes that are no message; position counts from the start of those bytes.
+    """Raised by the codec: the bytes are not a message. The position counts from the start of these bytes.
 
     Attributes:
-        found: the offset of a message that is well formed but not the one that is due; else None.
+        found: the offset of a well-formed message with another offset than expected; else None.
     """
 
     def __init__(self, reason: str, *, position: int, offset: int | None = None, found: int | None = None) -> None:
-        """Keep the place and, where there is one, the foreign offset."""
+        """Store the position, and the unexpected offset if there is one."""
         super().__init__(reason, position=position, offset=offset)
         self.found = found
 
@@ -137,7 +137,7 @@ class TruncatedError(SejError):
 
 
 class OffsetTooSmallError(SejError):
-    """The messages asked for are not there any more.
+    """The requested messages were deleted.
 
     Attributes:
         first_available: the first offset that the journal still has.
@@ -151,64 +151,65 @@ class OffsetTooSmallError(SejError):
         path: str | os.PathLike[str] | None = None,
         offset: int | None = None,
     ) -> None:
-        """Keep the first offset that can be read."""
+        """Store the first offset that can be read."""
         super().__init__(reason, path=path, offset=offset)
         self.first_available = first_available
 
 
 class OffsetBeyondEndError(SejError):
-    """A kept offset lies behind the end of its journal: the journal lost messages or was replaced."""
+    """A kept offset is past the end of its journal: the journal lost messages or was replaced."""
 
 
 class BadOffsetFileError(SejError):
-    """An ``.ofs`` file holds one to seven bytes, or other bytes than were written: no offset can be read from it."""
+    """An ``.ofs`` file holds one to seven bytes, or not the bytes that were written: it has no readable offset."""
 
 
 class FileTypeError(SejError, OSError):
-    """A path is not the kind of file that belongs there.
+    """A path does not have the expected file type.
 
-    A FIFO, a socket, a device, a directory, a symbolic link that leads nowhere or in a circle, where a regular file is
-    expected; or a file where a directory is. It is neither read nor written. A link to a regular file is one.
+    A regular file was expected, and the path is a FIFO, a socket, a device, a directory, or a symbolic link that is
+    broken or circular; or a directory was expected, and the path is a file. It is neither read nor written. A link to a
+    regular file is accepted.
     """
 
 
 class NotAJournalError(SejError):
-    """The path is a file, or a directory that is no SEJ directory."""
+    """The path is a file, or a directory that is not a SEJ directory."""
 
 
 class JournalNotFoundError(NotAJournalError):
-    """There is nothing at the path."""
+    """The path does not exist."""
 
 
 class InvalidMessageError(SejError, ValueError):
-    """A message cannot be written in the format: a key, type, timestamp or size out of its range."""
+    """A message does not fit the format: its key, type, timestamp or size is out of range."""
 
 
 class InvalidNameError(SejError, ValueError):
-    """A name does not fully match what is allowed for it."""
+    """A name does not fully match the pattern of allowed names."""
 
 
 class LockedError(SejError):
     """Another process or object holds the lock.
 
     Attributes:
-        holder: what the lock file says of its holder (pid, host, start time), or None where it says nothing.
+        holder: the holder as the lock file names it (pid, host, start time), or None.
     """
 
     def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, holder: str | None = None) -> None:
-        """Keep what is known of the holder."""
+        """Store the holder, if it is known."""
         super().__init__(reason, path=path)
         self.holder = holder
 
 
 class WriterFailedError(SejError):
-    """A write or a sync failed: what reached the disk is unknown until the writer is opened anew."""
+    """A write or a sync failed: what reached the disk is unknown until the writer is reopened."""
 
 
 class LockLostError(WriterFailedError):
     """The lock file was removed or replaced while it was held, or another process has appended to the segment.
 
-    The last message may or may not be in the journal. A :class:`~sej.Writer` must be opened again; the next call of a
+    The last message may or may not be in the journal. A :class:`~sej.Writer` must be reopened; the next call of a
     :class:`~sej.SharedWriter` takes the new lock.
     """
 
@@ -222,39 +223,39 @@ class NetworkFileSystemError(SejError):
 
 
 class BatchConflictError(SejError):
-    """A batch number of ``append_once`` came again with other messages, or went backwards."""
+    """A batch number of ``append_once`` was repeated with other messages, or is lower than the last one."""
 
 
 class RetriesExhaustedError(SejError):
-    """A handler failed on the same message too often, and no dead letter was given."""
+    """A handler failed too often on the same message, and there is no dead-letter journal."""
 
 
 class LeaseLostError(SejError):
-    """The item's lease ran out and somebody else may hold it."""
+    """The item's lease ran out, and another worker may hold the item."""
 
 
 class QueueFullError(SejError):
-    """The queue holds ``maxsize`` items already.
+    """The queue already holds ``maxsize`` items.
 
     Attributes:
-        never: whether waiting is of no use, because so many at once never fit.
+        never: True if waiting cannot help, because one call put more items than ``maxsize``.
     """
 
     never = False
 
 
 class QueueNotFoundError(SejError):
-    """There is no queue of this name, and ``create`` does not allow to make one.
+    """There is no queue of this name, and ``create`` does not allow making one.
 
     Attributes:
-        names: the queues that are there.
+        names: the queues that exist.
     """
 
     def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, names: Iterable[str] = ()) -> None:
-        """Keep the names of the queues that are there."""
+        """Store the names of the queues that exist."""
         super().__init__(reason, path=path)
         self.names = tuple(names)
 
 
 class UnsupportedError(SejError):
-    """This backend of a work queue cannot do what was asked for; its ``can`` says what it can."""
+    """This queue backend does not support the operation; its ``can`` lists what it supports."""

@@ -33,16 +33,16 @@ def lazily(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[
 
 
 def compiled(module: str) -> ModuleType | None:
-    """The compiled module, or None if pure Python serves instead.
+    """Return the compiled module, or None to use pure Python.
 
-    Pure Python serves if the module is not built, or if the environment variable ``SEJ_CODEC`` is ``python``.
+    Pure Python is used if the module is not built, or if the environment variable ``SEJ_CODEC`` is ``python``.
 
     Raises:
         ImportError: ``SEJ_CODEC`` is ``c`` and the module is not built, or ``SEJ_CODEC`` has an unknown value.
     """
     wish = os.environ.get("SEJ_CODEC", "")
     if wish not in ("", "c", "python"):
-        raise ImportError(f"SEJ_CODEC={wish!r}: expected 'c', 'python' or nothing")
+        raise ImportError(f"SEJ_CODEC must be 'c', 'python' or unset, got {wish!r}")
     if wish == "python":
         return None
     try:
@@ -54,9 +54,9 @@ def compiled(module: str) -> ModuleType | None:
 
 
 def twin(module: str, reference: str) -> ModuleType:
-    """The compiled module, or its pure Python reference where :func:`compiled` gives None.
+    """Return the compiled module, or its pure Python reference if :func:`compiled` returns None.
 
-    Type checkers see no names through it: a caller imports them from the reference ``if TYPE_CHECKING``.
+    Type checkers see no names through it: a caller imports them from the reference under ``if TYPE_CHECKING``.
     """
     return compiled(module) or _imported(reference)
 

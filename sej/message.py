@@ -1,4 +1,4 @@
-"""The message: what goes in and comes out. Plain values, no I/O."""
+"""The message: what is appended to a journal and read from it. Plain values, no I/O."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 __all__ = ["FIRST", "LAST", "MAX_OFFSET", "NO_TIMESTAMP", "BytesLike", "Message", "Start"]
 
 MAX_OFFSET: Final = 2**63 - 1
-"""Offsets above fit the field, but not the signed integers of the programs around it."""
+"""The largest offset. Larger ones fit the field, but not the signed integers of other programs."""
 NO_TIMESTAMP: Final = -(2**63)
 """The timestamp of a message without a time: the original's zero time."""
 
 BytesLike = bytes | bytearray | memoryview
-"""What may be given for bytes."""
+"""The types that are accepted as bytes."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,8 +24,8 @@ class Message(NamedTuple):
 
     Attributes:
         offset: its number in the journal, from 0.
-        timestamp: nanoseconds since the epoch, UTC; ``NO_TIMESTAMP`` where it has none.
-        type: 0 to 255, the application's own.
+        timestamp: nanoseconds since the epoch, UTC; ``NO_TIMESTAMP`` if it has none.
+        type: 0 to 255; its meaning is up to the application.
         key: up to 127 bytes.
         value: the payload; the whole message takes at most 2^31-1 bytes.
 
@@ -42,22 +42,22 @@ class Message(NamedTuple):
 
     @property
     def time(self) -> datetime | None:
-        """The timestamp as an aware datetime, cut to microseconds; None where there is none."""
+        """The timestamp as an aware datetime, cut to microseconds; None if the message has none."""
         if self.timestamp == NO_TIMESTAMP:
             return None
         return _EPOCH + timedelta(microseconds=self.timestamp // 1000)
 
 
 class Start(Enum):
-    """Where to start when no offset is given or kept."""
+    """Where to start if no offset is passed or kept."""
 
     FIRST = "first"
-    """The first message that is still there."""
+    """The first message that still exists."""
     LAST = "last"
-    """The end: only what is appended from now on."""
+    """The end: only messages appended from now on."""
 
     def __repr__(self) -> str:
-        """As users write it: ``sej.FIRST``."""
+        """Return the name as users write it: ``sej.FIRST``."""
         return f"sej.{self.name}"
 
     __str__ = __repr__
