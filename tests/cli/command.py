@@ -1,27 +1,35 @@
 """Running the real command, as a program of its own."""
 
+import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.forking import Forkserver
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-W", "error", "-m", "sej"]
+# The commands whose imports cost most; those of the others are among them.
+COMMON = ["sej.cli.doctor", "sej.cli.queue", "textqueue.commands", "kestrel.commands", "shard.cli", "hub.cli"]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+
+
+@functools.cache
+def _forkserver() -> Forkserver:
+    """One for all tests of a run. What else a command needs it imports, as the program does."""
+    return Forkserver(*COMMON, options=COMMAND[1:3], env=ENV)
 
 
 def sej(
     *words: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run ``sej`` to its end; the caller judges the exit code."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, words)],
-        input=stdin,
-        capture_output=True,
-        env={**ENV, **(env or {})},
-        timeout=60,
-        check=False,
-    )
+    """Run ``sej`` to its end; the caller judges the exit code. With env, in a fresh interpreter that has it."""
+    if env is None:
+        done = _forkserver().run(["sej", *map(str, words)], stdin=stdin)
+    else:
+        command = [*COMMAND, *map(str, words)]
+        done = subprocess.run(command, input=stdin, capture_output=True, env={**ENV, **env}, timeout=60, check=False)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     return done
 
