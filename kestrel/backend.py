@@ -1,8 +1,8 @@
 """Kestrel's two queues as work queues: ``sej.open_queue("directory/cars", backend="kestrel")``, or ``"libkestrel"``.
 
-Thin faces over ``reserve`` and ``confirm``, and over a reader's ``get`` and ``commit``. One process has such a queue
-open; its threads share it. Dead letters are a queue of their own beside it, ``<name>_dead``, without a reason: the
-formats have no room for one. Attempts are counted by the object that has the queue open.
+Thin layers over ``reserve`` and ``confirm``, and over a reader's ``get`` and ``commit``. One process has such a queue
+open; its threads share it. Dead letters are in a second queue, ``<name>_dead``, without a reason: the formats have no
+room for one. Attempts are counted by the object that has the queue open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Dead = tuple[bytes, Callable[[], object], Callable[[], object]]
 """A dead letter's bytes, what confirms it and what puts it back."""
 
 
-class _Face(HoldingQueue):
+class _Common(HoldingQueue):
     """What both have in common."""
 
     can: ClassVar[frozenset[str]] = frozenset({"expire", "dead_letters", "redrive", "purge"})
@@ -40,18 +40,18 @@ class _Face(HoldingQueue):
     def __init__(self, path: str, name: str, max_attempts: int, lease_s: float | None) -> None:
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
         if not self._base or not self._directory:
-            raise BadNameError(f"{path!r}: directory/name is due, as in 'spool/cars' or './cars'")
+            raise BadNameError(f"the path must be directory/name, as in 'spool/cars' or './cars', got {path!r}")
         super().__init__(path, name, max_attempts, lease_s, self._directory)
         self._done = self._moved = 0
         self._closed = False
 
     def ended(self, item: HeldItem, *, back: bool) -> None:
-        """Count what does not come back."""
+        """Count what is not delivered again."""
         super().ended(item, back=back)
         self._done += not back
 
     def close(self) -> None:
-        """Give back what is held, and close. After a failed write it comes back at the next opening."""
+        """Give back what is held, and close. After a failed write it is delivered again after the next opening."""
         with self.guard, contextlib.ExitStack() as closing:
             self._closed = True
             if self._dead is not None:
@@ -64,9 +64,9 @@ class _Face(HoldingQueue):
                 self._leave()
 
     def _require_open(self) -> None:
-        """Make sure that nothing is opened, and no lock taken, for a queue that was closed."""
+        """Make sure that no file is opened, and no lock taken, for a queue that was closed."""
         if self._closed:
-            raise ShutError("the queue is closed; open it anew", path=self.path)
+            raise ShutError("the queue is closed; open it again", path=self.path)
 
     @abstractmethod
     def _dead_queue(self) -> Queue | SegmentedQueue:
@@ -74,7 +74,7 @@ class _Face(HoldingQueue):
 
     @abstractmethod
     def _take_dead(self) -> _Dead | None:
-        """Take the oldest dead letter; None if there is none."""
+        """Take the oldest dead letter; None if the queue has none."""
 
     def redrive(self, limit: int | None = None) -> int:
         """Put dead letters back, oldest first."""
@@ -115,7 +115,7 @@ class _Face(HoldingQueue):
         return HeldItem(self, item, item.data, attempts, done=confirm, back=back, bury=bury, place=place)
 
 
-class KestrelWorkQueue(_Face):
+class KestrelWorkQueue(_Common):
     """A work queue in a Kestrel 2 journal."""
 
     def __init__(
@@ -128,7 +128,7 @@ class KestrelWorkQueue(_Face):
         create: bool | None = None,
         **options: Any,
     ) -> None:
-        """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.Queue`."""
+        """Open ``directory/name``; lease_s is ignored, options are those of :class:`kestrel.Queue`."""
         super().__init__(path, name, max_attempts, lease_s)
         known = (name,) if self._base in _found(queue_names, self._directory) else ()
         require_known(name, known, create, path)
@@ -142,7 +142,7 @@ class KestrelWorkQueue(_Face):
             return Stats(len(self._queue), 0, len(self._held), self._done - self._moved, len(self._dead_queue()))
 
     def purge(self) -> int:
-        """Throw away what waits."""
+        """Remove all waiting items."""
         return self._queue.flush()
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
@@ -183,8 +183,8 @@ class KestrelWorkQueue(_Face):
         return self._dead
 
 
-class SegmentedWorkQueue(_Face):
-    """A work queue in libkestrel's files: one reader, called as the queue is."""
+class SegmentedWorkQueue(_Common):
+    """A work queue in libkestrel's files: one reader, with the name of the queue."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class SegmentedWorkQueue(_Face):
         create: bool | None = None,
         **options: Any,
     ) -> None:
-        """Open ``directory/name``; lease_s is left aside, options are those of :class:`kestrel.segmented.Queue`."""
+        """Open ``directory/name``; lease_s is ignored, options are those of :class:`kestrel.segmented.Queue`."""
         super().__init__(path, name, max_attempts, lease_s)
         require_known(name, _found(self._known, name), create, path)
         self._queue: SegmentedQueue = SegmentedQueue(self._directory, self._base, **options)
@@ -208,7 +208,7 @@ class SegmentedWorkQueue(_Face):
         self._dead: SegmentedQueue | None = None
 
     def _known(self, name: str) -> Collection[str]:
-        """The named readers; while there are none, any name takes the default reader's place."""
+        """The named readers. If the queue has none, any name takes the default reader's place."""
         listing = list_files(self._directory, self._base)
         named = [reader for reader in listing.readers if reader]
         return named or ((name,) if listing.writers or listing.readers else ())
@@ -221,7 +221,7 @@ class SegmentedWorkQueue(_Face):
             return Stats(len(self._reader) - held, 0, held, self._done - self._moved, dead)
 
     def purge(self) -> int:
-        """Throw away what waits."""
+        """Remove all waiting items."""
         return self._reader.flush()
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:

@@ -27,14 +27,14 @@ _WRONG: Final = 1
 _DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 _QUEUE: Final = click.argument("name", metavar="QUEUE")
 _THREE: Final = click.option(
-    "--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel), where no file says so: a new queue."
+    "--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel), if no file says so: a new queue."
 )
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
 _JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=click.Path(path_type=Path))
 
 
 class JournalsLike(Protocol):
-    """What the command ``sej`` hands on, so that this package needs no journals."""
+    """What the command ``sej`` passes, so that this package does not import journals."""
 
     def writer(self, path: str | os.PathLike[str]) -> AbstractContextManager[WriterLike]:
         """The writer of a journal."""
@@ -49,7 +49,7 @@ class JournalsLike(Protocol):
 def app() -> None:
     """Kestrel's journals: look into them, pack them, move their items to SEJ and back.
 
-    Take the commands that write only where no Kestrel runs on the same files: the original knows nothing of locks.
+    Use the commands that write only while no Kestrel runs on the same files: the original knows nothing of locks.
     """
 
 
@@ -57,9 +57,9 @@ def app() -> None:
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @_JSON
 def dump(path: Path, json: bool) -> None:
-    """Print what stands in one file: a journal of Kestrel 2, a writer or a reader file of Kestrel 3.
+    """Print what one file holds: a journal of Kestrel 2, a writer or a reader file of Kestrel 3.
 
-    What is good is printed before damage is named; then the exit code is 1.
+    What is good is printed before the damage is reported; then the exit code is 1.
 
     Example: sej kestrel dump spool/cars
     """
@@ -115,7 +115,7 @@ def pack(directory: Path, name: str) -> None:
     """
     _require(directory, name)
     if _segmented(directory, name, three=False):
-        raise click.UsageError(f"the files of {name!r} are Kestrel 3's, which packs nothing")
+        raise click.UsageError(f"the files of {name!r} are Kestrel 3's, which cannot be packed")
     _complain(packing.pack(directory, name))
 
 
@@ -124,12 +124,13 @@ def pack(directory: Path, name: str) -> None:
 @_QUEUE
 @_JOURNAL
 @_THREE
-@click.option("--reader", default="", help="Kestrel 3: whose items; the queue's own without it.")
+@click.option("--reader", default="", help="Kestrel 3: whose items; without it those of the default reader.")
 @click.pass_obj
 def export(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, reader: str) -> None:
     """Append what a queue holds to a SEJ journal, read it back and compare; the queue stays as it is.
 
-    Cut short, the same command goes on. The data is the value, the add time the timestamp, an expiry stands in the key.
+    If it is cut short, repeat the command, which continues. The data is the value, the add time is the timestamp, an
+    expiry is in the key.
 
     Example: sej kestrel export spool cars cars
     """
@@ -145,7 +146,7 @@ def export(journals: JournalsLike, directory: Path, name: str, journal: Path, th
             moved = segmented.export(directory, name, writer, reader=reader, read_back=read_back)
         else:
             moved = moving.export(directory, name, writer, read_back=read_back)
-    _told(moved)
+    _report(moved)
 
 
 @app.command("import")
@@ -162,14 +163,14 @@ def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, t
     """
     move = segmented.import_ if _segmented(directory, name, three=three) else moving.import_
     with journals.scanner(journal) as messages:
-        _told(move(directory, name, messages, keys="drop" if drop_keys else "refuse"))
+        _report(move(directory, name, messages, keys="drop" if drop_keys else "refuse"))
 
 
 def _require(directory: Path, name: str) -> None:
     """Make sure that a file of the queue is there: its name, or its name and a dot or ``~~``."""
-    os.listdir(directory)  # raises what is said where there is no such directory
+    os.listdir(directory)  # raises FileNotFoundError if the directory is missing
     if not _files(directory, name):
-        raise FileNotFoundError(f"{directory}: there is no file of a queue {name!r}")
+        raise FileNotFoundError(f"{directory}: the directory holds no file of a queue {name!r}; check the name")
 
 
 def _files(directory: Path, name: str) -> list[Path]:
@@ -190,20 +191,20 @@ def _magic(path: Path) -> bytes:
 
 
 def _segmented(directory: Path, name: str, *, three: bool) -> bool:
-    """Whether a queue is Kestrel 3's, by how its files begin; as three says where none says anything."""
+    """Whether a queue is Kestrel 3's, by how its files begin; as ``three`` says if no file has any bytes."""
     kinds = set()
     for path in _files(directory, name):
         if path.is_file():
             magic = _magic(path)
-            if magic and "~~" not in path.name:  # the lock and the kept position are nobody's format
+            if magic and "~~" not in path.name:  # the lock and the kept position have neither format
                 kinds.add(magic in (READER_MAGIC, WRITER_MAGIC))
-    if three:  # so it is, damaged or not; but Kestrel 3 has no file of just this name
+    if three:  # damaged files too; but Kestrel 3 has no file of just this name
         if kinds == {False} and (directory / name).is_file():
             raise click.UsageError(f"the files of {name!r} are Kestrel 2's: leave out --segmented")
         return True
     if len(kinds) > 1:
         raise click.UsageError(
-            f"{directory}: only some files of {name!r} begin as Kestrel 3's: --segmented, if they are"
+            f"{directory}: only some files of {name!r} begin as Kestrel 3's; pass --segmented if all of them are"
         )
     return True in kinds
 
@@ -226,7 +227,7 @@ def _text(value: Any) -> str:
     return str(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
-def _told(moved: Moved) -> None:
+def _report(moved: Moved) -> None:
     click.echo(f"{moved.count} items, checksum {moved.checksum:08x}")
     _complain(moved.damage)
 

@@ -4,17 +4,17 @@
 
     SejError
     └── KestrelError
-        ├── DamageError        bytes that are no operation or record; nothing was cut
-        ├── MissingError       there is no such file or queue                    (also a JournalNotFoundError)
+        ├── DamageError        bytes that are not an operation or record; nothing was cut
+        ├── MissingError       the file or queue does not exist                  (also a JournalNotFoundError)
         ├── BadNameError       a queue or reader name that the format cannot hold  (also an InvalidNameError)
-        ├── BusyError          somebody else holds the queue                      (also a LockedError)
+        ├── BusyError          another process or object holds the queue          (also a LockedError)
         ├── FullError          put would pass a limit of the queue                (also a QueueFullError)
         ├── TooLargeError      the item itself is over a limit                    (also an InvalidMessageError)
-        ├── FailedError        a write, a sync or the lock failed: open anew      (also a WriterFailedError)
+        ├── FailedError        a write, a sync or the lock failed: reopen         (also a WriterFailedError)
         ├── ShutError          the queue was closed, or belongs to the parent     (also a ClosedError)
         └── MoveError          export or import_ found other messages than it left
 
-What is unreadable while a queue is loaded is no exception but a :class:`Damage` in its list.
+Bytes that are unreadable while a queue is loaded raise nothing: each place is a :class:`Damage` in the queue's list.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class KestrelError(errors.SejError):
 
 
 class DamageError(KestrelError):
-    """These bytes are no operation or record, or the file ends inside one. Nothing was cut."""
+    """These bytes are not an operation or record, or the file ends inside one. Nothing was cut."""
 
 
 class MissingError(KestrelError, errors.JournalNotFoundError):
-    """There is no such file, directory or queue."""
+    """The file, directory or queue does not exist."""
 
 
 class BadNameError(KestrelError, errors.InvalidNameError):
@@ -68,7 +68,7 @@ class TooLargeError(KestrelError, errors.InvalidMessageError):
 
 
 class FailedError(KestrelError, errors.WriterFailedError):
-    """A write or sync failed, or the lock was lost: what reached the disk is unknown until the queue is opened anew."""
+    """A write or sync failed, or the lock was lost: what reached the disk is unknown until the queue is reopened."""
 
 
 class ShutError(KestrelError, errors.ClosedError):

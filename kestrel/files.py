@@ -16,10 +16,12 @@ __all__ = [
     "check_name",
     "check_numbers",
     "check_place",
+    "cut",
     "durable_path",
     "join",
     "keep_tail",
     "lock_path",
+    "names_in",
     "open_file",
     "stamp_of",
     "take_lock",
@@ -61,10 +63,10 @@ def check_place(directory: str | os.PathLike[str], name: str, disk: Disk) -> Non
 
 
 def check_numbers(**options: float | None) -> None:
-    """See that sizes, counts and times are none below 0.
+    """Make sure that no size, count or time is below 0.
 
     Raises:
-        ValueError: one is.
+        ValueError: one of them is.
     """
     for name, value in options.items():
         optional(SECONDS if name.endswith("_s") else COUNT)(name, value)
@@ -81,7 +83,7 @@ def durable_path(directory: str | os.PathLike[str], name: str) -> str:
 
 
 def stamp_of(text: str) -> int | None:
-    """The number in a file name; None where it is none, or so high that no higher one fits the original's 64 bits."""
+    """The number in a file name; None if it is not one, or so high that no higher one fits the original's 64 bits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) < _MAX_STAMP else None
 
 
@@ -94,11 +96,11 @@ def open_file(path: str | os.PathLike[str], disk: Disk = OS) -> File:
     try:
         return disk.open(path, "read")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise MissingError("this journal file does not exist", path=path) from None
+        raise MissingError("this journal file does not exist; expected a file of a queue", path=path) from None
 
 
 def take_lock(directory: str | os.PathLike[str], name: str, disk: Disk) -> Lock:
-    """The lock of a queue, taken.
+    """Take the lock of a queue.
 
     Raises:
         BusyError: another process holds it.
@@ -110,8 +112,41 @@ def take_lock(directory: str | os.PathLike[str], name: str, disk: Disk) -> Lock:
         raise BusyError(error.reason, path=error.path, holder=error.holder) from None
 
 
+def names_in(directory: str | os.PathLike[str], disk: Disk) -> list[str]:
+    """The names in a directory of queues, sorted.
+
+    Raises:
+        MissingError: the directory does not exist.
+    """
+    try:
+        return disk.list(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(
+            "this directory does not exist; expected the directory that holds the queue's files", path=directory
+        ) from None
+
+
+def cut(disk: Disk, path: str, position: int, *, keep_at_ms: int | None) -> None:
+    """Cut a file at a position, durably.
+
+    Args:
+        disk: the seam.
+        path: the file.
+        position: the first byte that goes.
+        keep_at_ms: the time for the name under which the bytes are copied to ``kept/`` first; None: they are not.
+    """
+    if keep_at_ms is not None:
+        keep_tail(disk, path, position, keep_at_ms)
+    file = disk.open(path, "edit")
+    try:
+        file.truncate(position)
+        file.sync()
+    finally:
+        file.close()
+
+
 def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
-    """Copy what stands in a file from position on to ``kept/``, durably; returns the copy's path."""
+    """Copy the bytes of a file from position on to ``kept/``, durably; returns the copy's path."""
     directory, name = os.path.split(path)
     folder = join(directory, KEPT)
     disk.mkdir(folder)

@@ -115,7 +115,7 @@ class Renewing:
             self._kept.store(file, 0, self._synced, 0)
 
     def fresh(self, file: File, position: int) -> None:
-        """The file and its name were just made and synced, and there is no other one."""
+        """The file and its name were just made and synced, and it is the only file."""
         self._whole = True
         if position:
             self.keep(file, position)

@@ -1,8 +1,8 @@
-"""What both formats share in moving to SEJ journals and back: a message's face, progress, checksums, and the way out.
+"""What both formats share in moving to SEJ journals and back: messages, progress, checksums, and the export.
 
-What goes where: the data is the value, the add time the timestamp, and an expiry, which SEJ does not know, stands in
+What goes where: the data is the value, the add time the timestamp, and an expiry, which SEJ does not have, is stored in
 the key as ``expiry=<ms>``. SEJ's types and other keys have no place in Kestrel: importing them is refused unless they
-may be dropped. SEJ is known here by its face alone: a writer with ``append_many`` and ``sync``, messages with
+may be dropped. This module knows SEJ only by these methods: a writer with ``append_many`` and ``sync``, messages with
 ``timestamp``, ``type``, ``key`` and ``value``.
 """
 
@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import Damage, MoveError
+from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 
@@ -26,6 +27,8 @@ __all__ = [
     "Progress",
     "Row",
     "WriterLike",
+    "check_export",
+    "check_import",
     "checksum",
     "compare",
     "export_rows",
@@ -80,7 +83,7 @@ class Moved(NamedTuple):
     Attributes:
         count: how many items.
         checksum: CRC32 over all of them, see :func:`checksum`.
-        first_offset: the first one's offset in the SEJ journal; None where the writer has no ``offset``.
+        first_offset: the first one's offset in the SEJ journal; None if the writer has no ``offset``.
         damage: what was unreadable in the Kestrel journal.
     """
 
@@ -91,7 +94,7 @@ class Moved(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An item on its way, as SEJ has it; and as a message is, so that both are summed up alike."""
+    """An item as SEJ stores it. It has the attributes of a message, so one checksum serves both."""
 
     timestamp: int
     key: bytes
@@ -121,7 +124,7 @@ class Progress:
         self._disk = disk
 
     def load(self) -> dict[str, Any] | None:
-        """What a call that was cut short left; None where there was none."""
+        """What a call that was cut short left; None if there was no such call."""
         try:
             data = read_small(self._disk, self.path, _PROGRESS_BYTES)
         except FileNotFoundError:
@@ -133,23 +136,24 @@ class Progress:
                 whole(found["start"])
         except (ValueError, KeyError) as error:
             raise MoveError(
-                f"no progress of an export can be read here ({error}): remove it to begin again", path=self.path
+                f"this progress of an export or import cannot be read ({error}); remove it to start again",
+                path=self.path,
             ) from error
         if found["source"] != self._source:
             raise MoveError(
-                "the queue was changed since an export that was cut short: remove this file to begin anew, and what"
-                f" was exported by then ({found['count']} items from offset {found['start']})",
+                "the queue was changed since an export that was cut short; to start again remove this file, and the"
+                f" {found['count']} items that were exported from offset {found['start']} on",
                 path=self.path,
             )
         return found
 
     def save(self, start: int | None, count: int) -> None:
-        """Note how far it is, durably."""
+        """Store how far it is, durably."""
         state = {"source": self._source, "start": start, "count": count}
         replace_file(self._disk, f"{self.path}.part", self.path, seal(self.path, state))
 
     def remove(self) -> None:
-        """It is finished."""
+        """Remove the file, because the call has finished."""
         self._disk.unlink(self.path)
 
 
@@ -171,8 +175,8 @@ def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
     count, found = checksum(messages)
     if (count, found) != (moved.count, moved.checksum):
         raise MoveError(
-            f"{moved.count} items with checksum {moved.checksum:08x} were written, {count} with {found:08x} are there:"
-            " do not remove the source",
+            f"{moved.count} items with checksum {moved.checksum:08x} were written, {count} with {found:08x} were read"
+            " back; do not remove the source",
             path=path,
         )
 
@@ -193,17 +197,20 @@ def export_rows(
     start = offset if state is None else state["start"]
     count = 0 if state is None else state["count"]
     if state is not None and offset is not None and start is not None:
-        # What was appended but not noted is there; more than one batch of it is from somebody else.
+        # What was appended but not yet stored as progress is at most one batch; more is from another program.
         if not count <= offset - start <= count + BATCH:
             raise MoveError(
                 f"the SEJ journal ends at offset {offset}, an export that was cut short left it between {start + count}"
-                f" and {start + count + BATCH}: somebody else wrote to it; remove this file to begin anew behind that",
+                f" and {start + count + BATCH}; another program wrote to it; remove this file to export all items"
+                " after that",
                 path=progress.path,
             )
         count = offset - start
     done, found = checksum(islice(rows, count))
     if done < count:
-        raise MoveError(f"{count} items were exported, the queue has {done}: it was changed", path=progress.path)
+        raise MoveError(
+            f"{count} items were exported, the queue has {done}; the queue was changed in between", path=progress.path
+        )
     if state is None:
         progress.save(start, 0)
     else:
@@ -241,11 +248,36 @@ def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Fie
     match = _EXPIRY_KEY.fullmatch(message.key)
     if keys == "refuse" and (message.type or (message.key and not match)):
         raise MoveError(
-            f"a message has the key {message.key!r} and type {message.type}, for which Kestrel has no place: import"
-            ' with keys="drop" to leave them out'
+            f"a message has the key {message.key!r} and type {message.type}, for which Kestrel has no place; import"
+            ' it with keys="drop" to leave them out'
         )
     expiry = min(int(match[1]), 2**63 - 1) if match else 0
     return Fields(message.value, now_ms() if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
+
+
+def check_export(
+    writer: WriterLike, read_back: Callable[[int], Iterable[MessageLike]] | None, now_ms: Callable[[], int]
+) -> None:
+    """Check the arguments that both formats' exports have.
+
+    Raises:
+        TypeError: an argument has another type.
+    """
+    require(
+        writer=(writer, with_methods("a writer", "append_many", "sync")),
+        read_back=(read_back, optional(CALLABLE)),
+        now_ms=(now_ms, CALLABLE),
+    )
+
+
+def check_import(messages: Iterable[MessageLike], keys: str, now_ms: Callable[[], int]) -> None:
+    """Check the arguments that both formats' imports have.
+
+    Raises:
+        TypeError: an argument has another type.
+        ValueError: keys is another word.
+    """
+    require(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))), now_ms=(now_ms, CALLABLE))
 
 
 def _sum(start: int, timestamp: int, key: bytes, value: bytes) -> int:

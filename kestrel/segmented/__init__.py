@@ -1,4 +1,4 @@
-"""libkestrel's (Kestrel 3) files: writer files that hold every item, reader files that say who has seen what."""
+"""libkestrel's (Kestrel 3) files: writer files hold every item, reader files what each reader has confirmed."""
 
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, read_reader_file, read_writer_file

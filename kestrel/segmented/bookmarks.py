@@ -1,4 +1,4 @@
-"""One reader file, written: every commit is one record at its end, now and then the file is written anew.
+"""One reader file, written: every commit is one record at its end; at a checkpoint a short file replaces it.
 
 The original writes the whole file at its checkpoints alone, so that a crash brings confirmed items back. Here a commit
 appends a READ_HEAD or a READ_DONE with one write(2): the last head wins and done ids add up, for the original too. A
@@ -24,7 +24,7 @@ _GROWN_BYTES: Final = 1 << 16
 
 
 class BookmarkFile:
-    """The reader file of one reader. Nothing is there before the first ``replace``."""
+    """The reader file of one reader. The file exists after the first ``replace``."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class BookmarkFile:
         return self._grown > 0
 
     def head(self, number: int) -> None:
-        """Note that everything up to number is confirmed."""
+        """Write that everything up to number is confirmed."""
         self._append(encode_head(number))
 
     def done(self, number: int) -> None:
-        """Note that one item above the head is confirmed."""
+        """Write that one item above the head is confirmed."""
         self._append(encode_done((number,)))
 
     def _append(self, record: bytes) -> None:
@@ -85,7 +85,7 @@ class BookmarkFile:
                 self._fuse.blow(error)
 
     def replace(self, head: int, done: list[int]) -> None:
-        """Write the file anew, durably. Always both records, as the original does."""
+        """Replace the file, durably. Always both records, as the original does."""
         data = READER_MAGIC + encode_head(head) + encode_done(done)
         if not self._fuse.live:
             self._fuse.refuse()

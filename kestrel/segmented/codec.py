@@ -48,7 +48,7 @@ class Item(NamedTuple):
     Attributes:
         id: its number, from 1; never 0.
         add_time: when it was put, in ms since the epoch.
-        expire_time: when it expires, in ms since the epoch; None: never; 0 is 1970, so at once.
+        expire_time: when it expires, in ms since the epoch; None: never; 0 is 1970, so immediately.
         error_count: how often it was given back.
         data: its bytes.
     """
@@ -61,7 +61,7 @@ class Item(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as it stands in a file.
+    """One record as it is stored in a file.
 
     Attributes:
         position: its first byte in the file.
@@ -82,10 +82,10 @@ class Record(NamedTuple):
 
 
 def whole_size(data: bytes, at: int = 0, position: int = 0) -> int | None:
-    """How many bytes the record at ``at`` takes; None while its size is not to be seen yet.
+    """How many bytes the record at ``at`` takes; None while its size is incomplete.
 
     Raises:
-        DamageError: there is no room for the size, or the size is negative or over 16 MiB.
+        DamageError: the header has no room for the size, or the size is negative or over 16 MiB.
     """
     if at >= len(data):
         return None
@@ -107,15 +107,15 @@ def whole_size(data: bytes, at: int = 0, position: int = 0) -> int | None:
 
 
 def decode(data: bytes, at: int = 0, position: int = 0) -> Record | None:
-    """The record at ``at``; None while it is not all there.
+    """The record at ``at``; None while it is incomplete.
 
     Args:
-        data: bytes of a file, behind its magic.
+        data: bytes of a file, after its magic.
         at: where in them the record begins.
         position: where in the file that is.
 
     Raises:
-        DamageError: these bytes are no record.
+        DamageError: these bytes are not a record.
     """
     size = whole_size(data, at, position)
     if size is None or at + size > len(data):
@@ -160,7 +160,7 @@ def item_of(record: Record) -> Item:
     raw = bytes((PUT_BYTE,)) + record.header
     if len(raw) < PUT_HEAD.size:
         raise DamageError(
-            f"PUT with a header of {len(record.header)} bytes; at least 24 are due", position=record.position
+            f"PUT with a header of {len(record.header)} bytes; expected at least 24", position=record.position
         )
     _, _, errors, number, add_time = PUT_HEAD.unpack_from(raw)
     expire_time = PUT_EXPIRING_HEAD.unpack_from(raw)[5] if len(raw) >= PUT_EXPIRING_HEAD.size else None
@@ -174,7 +174,9 @@ def head_of(record: Record) -> int:
         DamageError: the header is too short for an id.
     """
     if len(record.header) < ID_SIZE:
-        raise DamageError(f"READ_HEAD with a header of {len(record.header)} bytes; 8 are due", position=record.position)
+        raise DamageError(
+            f"READ_HEAD with a header of {len(record.header)} bytes; expected 8", position=record.position
+        )
     number: int = ID.unpack_from(record.header)[0]
     return number
 
@@ -183,11 +185,11 @@ def done_of(record: Record) -> list[int]:
     """The ids of a READ_DONE.
 
     Raises:
-        DamageError: the data is no row of 8-byte ids.
+        DamageError: the data is not a sequence of 8-byte ids.
     """
     data = record.data or b""
     if len(data) % ID_SIZE:
-        raise DamageError(f"READ_DONE of {len(data)} bytes, which is no multiple of 8", position=record.position)
+        raise DamageError(f"READ_DONE of {len(data)} bytes; expected a multiple of 8", position=record.position)
     return [number for (number,) in ID.iter_unpack(data)]
 
 
@@ -206,7 +208,7 @@ def encode_head(number: int) -> bytes:
 
 
 def encode_done(numbers: Iterable[int]) -> bytes:
-    """The bytes of READ_DONE records for these ids: one, or more where 16 MiB do not hold them; one too for none."""
+    """The bytes of READ_DONE records for these ids: one, or more if 16 MiB do not hold them; one also for no ids."""
     ids = b"".join(map(ID.pack, numbers))
     blocks = [ids[at : at + MAX_DATA_SIZE] for at in range(0, len(ids), MAX_DATA_SIZE)] or [b""]
     return b"".join(DONE_HEAD.pack(DONE_BYTE, len(block)) + block for block in blocks)

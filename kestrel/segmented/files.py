@@ -7,7 +7,7 @@
 ``archive~jobs.1321...``   a retired writer file
 =========================  ============================================================
 
-A zero command byte ends a file: originals preallocate their files with zeros. A record behind it is not there for them.
+A zero command byte ends a file: originals preallocate their files with zeros. They ignore a record after it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kestrel.errors import DamageError, MissingError
-from kestrel.files import check_name, join, open_file, stamp_of
+from kestrel.errors import Damage, DamageError, MissingError
+from kestrel.files import check_name, join, names_in, open_file, stamp_of
 from kestrel.segmented.codec import Item, Record, decode, decode_items, done_of, head_of, item_of, whole_size
 from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
 from sej.checks import DISK, FLAG, PATH
@@ -25,22 +25,26 @@ from sej.checks import require as given
 from sej.system.disk import OS, Disk, File
 
 __all__ = [
+    "BEYOND_END",
     "Bookmark",
     "Listing",
     "Reading",
-    "behind_zeros",
+    "after_zeros",
     "check_magic",
     "list_files",
     "read_bookmark",
+    "read_bookmarks",
     "read_reader_file",
     "read_writer_file",
 ]
 
 _BLOCK: Final = 1 << 18
+BEYOND_END: Final = "there are bytes after the zero byte that ends the file"
+"""Why bytes count as damage although they may be records."""
 
 
 class Bookmark(NamedTuple):
-    """Where a reader stands.
+    """What a reader has confirmed.
 
     Attributes:
         head: every id up to it is confirmed.
@@ -60,10 +64,10 @@ class Listing(NamedTuple):
 
 
 class Reading:
-    """One pass over the records of an open file; ``position`` stands behind the last good one.
+    """One pass over the records of an open file; ``position`` is where the last good one ends.
 
     Attributes:
-        position: where the next record begins; behind a whole pass: where the records end.
+        position: where the next record begins; after a whole pass: where the records end.
         ended: whether a zero command byte ended the file there.
     """
 
@@ -77,7 +81,7 @@ class Reading:
         """The items, those of other records left out.
 
         Raises:
-            DamageError: what stands at its position is no record.
+            DamageError: the bytes at its position are not a record.
         """
         # position runs ahead of what a consumer has taken, by the items of one block.
         while (data := self._block()) and not self.ended:
@@ -119,7 +123,7 @@ class Reading:
             raise self._damage(error.reason) from None
         if record is None:
             due = "more bytes" if size is None else f"{size} bytes"
-            raise self._damage(f"a record is cut short: {due} are due, {left} are left in the file")
+            raise self._damage(f"a record is cut short: expected {due}, {left} are left in the file")
         return record
 
     def _checked(self, record: Record) -> Item:
@@ -129,7 +133,7 @@ class Reading:
             raise self._damage(error.reason) from None
 
     def _damage(self, reason: str) -> DamageError:
-        way_out = "; open the queue, which keeps the rest aside and goes on before it"
+        way_out = "; open the queue, which copies the rest to kept/ and continues before it"
         return DamageError(reason + way_out, path=self.file.path, position=self.position)
 
 
@@ -143,8 +147,8 @@ def check_magic(file: File, magic: bytes) -> None:
     if found != magic:
         kind = "writer" if magic == WRITER_MAGIC else "reader"
         raise DamageError(
-            f"a {kind} file begins with {magic.hex(' ')}, this one with {found.hex(' ') or 'nothing'}; it is left as"
-            " it is: move it away if it belongs to somebody else, or bring it back from a copy",
+            f"a {kind} file must begin with {magic.hex(' ')}, got {found.hex(' ') or 'an empty file'}; it was not"
+            " changed; move it away if it is another program's, or restore it from a copy",
             path=file.path,
             position=0,
         )
@@ -155,13 +159,13 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
 
     Args:
         path: the file.
-        beyond_zeros: a zero byte ends a file, but an original that crashed and was opened with a larger file size goes
-            on behind the zeros, and loses those items; this finds them again.
+        beyond_zeros: a zero byte ends a file, but an original that crashed and was opened with a larger file size
+            appends after the zeros, and loses those items; this finds them again.
         disk: the seam.
 
     Raises:
-        DamageError: what stands at its position is no record; everything before it was yielded.
-        MissingError: there is no such file.
+        DamageError: the bytes at its position are not a record; everything before was yielded.
+        MissingError: the file does not exist.
     """
     given(path=(path, PATH), beyond_zeros=(beyond_zeros, FLAG), disk=(disk, DISK))
     return _items(path, beyond_zeros, disk)
@@ -174,13 +178,13 @@ def _items(path: str | os.PathLike[str], beyond_zeros: bool, disk: Disk) -> Iter
         reading = Reading(file)
         yield from reading.items()
         while beyond_zeros and reading.ended:
-            reading = Reading(file, start=behind_zeros(file, reading.position))
+            reading = Reading(file, start=after_zeros(file, reading.position))
             yield from reading.items()
     finally:
         file.close()
 
 
-def behind_zeros(file: File, position: int) -> int:
+def after_zeros(file: File, position: int) -> int:
     """The first byte from position on that is not zero, or the end."""
     while block := file.read(_BLOCK, position):
         rest = block.lstrip(b"\0")
@@ -191,7 +195,7 @@ def behind_zeros(file: File, position: int) -> int:
 
 
 def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
-    """What a reader file says, as far as it is good: the last head, all done ids; None where it is no reader file."""
+    """What a reader file says, as far as it is good: the last head, all done ids; None if it is not a reader file."""
     try:
         check_magic(file, READER_MAGIC)
     except DamageError as error:
@@ -213,12 +217,23 @@ def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
     return Bookmark(head, frozenset(done)), damage
 
 
+def read_bookmarks(listing: Listing, disk: Disk) -> Iterator[tuple[str, Bookmark | None, Damage | None]]:
+    """Each reader of a queue, what its file says as far as it is good, and the damage in it."""
+    for reader, path in listing.readers.items():
+        file = open_file(path, disk)
+        try:
+            bookmark, broken = read_bookmark(file)
+        finally:
+            file.close()
+        yield reader, bookmark, None if broken is None else Damage(path, broken.position or 0, broken.reason)
+
+
 def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookmark:
-    """Where a reader stands, by its file.
+    """What a reader has confirmed, by its file.
 
     Raises:
-        DamageError: it is no reader file, or damaged; :func:`load` takes what is good of it.
-        MissingError: there is no such file.
+        DamageError: it is not a reader file, or damaged; :func:`load` takes what is good of it.
+        MissingError: the file does not exist.
     """
     given(path=(path, PATH), disk=(disk, DISK))
     file = open_file(path, disk)
@@ -227,7 +242,7 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
     finally:
         file.close()
     if damage is not None or bookmark is None:
-        raise damage or MissingError("there is no such journal file", path=path)
+        raise damage or MissingError("this journal file does not exist", path=path)
     return bookmark
 
 
@@ -235,16 +250,12 @@ def list_files(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
     """Look which files belong to a queue; changes nothing.
 
     Raises:
-        MissingError: there is no such directory.
+        MissingError: the directory does not exist.
         BadNameError: no queue can have this name.
     """
     check_name(name)
-    try:
-        names = disk.list(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError("there is no such directory; a queue's files stand in one", path=directory) from None
     writers, readers, temporary = [], {}, []
-    for file in names:
+    for file in names_in(directory, disk):
         if not file.startswith((f"{name}.", f"{name}~~")):
             continue
         path = join(directory, file)

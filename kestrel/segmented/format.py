@@ -63,7 +63,7 @@ class Command(NamedTuple):
     Attributes:
         command: the upper four bits of the first byte.
         name: as the document writes it.
-        file: ``writer`` or ``reader``, where it counts.
+        file: ``writer`` or ``reader``, in which it counts.
         words: the header sizes that are written.
         fields: the header's fields with their width in bytes.
     """

@@ -1,4 +1,4 @@
-"""Moving house: what a reader of a libkestrel queue has yet to see into a SEJ journal, and messages into a queue.
+"""Move what a reader of a libkestrel queue has yet to see into a SEJ journal, and messages into a queue.
 
 ``kestrel.transfer`` says what goes where. A call that was cut short is finished by calling it again; what was written
 is counted and its checksum is compared.
@@ -23,13 +23,14 @@ from kestrel.transfer import (
     Moved,
     Progress,
     WriterLike,
+    check_export,
+    check_import,
     checksum,
     export_rows,
     fields_of,
     row_of,
 )
-from sej.checks import CALLABLE, ITERABLE, TEXT, one_of, optional, with_methods
-from sej.checks import require as given
+from sej.checks import TEXT
 from sej.system.disk import OS, Disk
 
 __all__ = ["export", "import_"]
@@ -59,17 +60,13 @@ def export(
     Raises:
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
-        BusyError: somebody has the queue open.
+        BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
-        MissingError: there is no such reader.
+        MissingError: the queue has no such reader.
     """
     check_place(directory, name, disk)
-    given(
-        writer=(writer, with_methods("a writer", "append_many", "sync")),
-        reader=(reader, TEXT),
-        read_back=(read_back, optional(CALLABLE)),
-        now_ms=(now_ms, CALLABLE),
-    )
+    check_export(writer, read_back, now_ms)
+    TEXT("reader", reader)
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         if reader not in queue.readers:
             raise MissingError(
@@ -96,7 +93,7 @@ def import_(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Put messages into a queue that nobody has open, for all of its readers; those before a refused one are in.
+    """Put messages into a queue that no process has open, for all of its readers; those before a refused one are in.
 
     Args:
         directory: where the queue's files are; made if missing.
@@ -109,11 +106,11 @@ def import_(
     Raises:
         MoveError: a message has a key or type, the messages are not those of a call that was cut short, or what was
             written reads as something else.
-        BusyError: somebody has the queue open.
+        BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
     """
     check_place(directory, name, disk)
-    given(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))), now_ms=(now_ms, CALLABLE))
+    check_import(messages, keys, now_ms)
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         disk.mkdir(join(directory, KEPT))
         progress = Progress(join(directory, join(KEPT, f"{name}.import")), ["messages"], disk)
@@ -126,8 +123,8 @@ def import_(
         for there, item in zip(queue.items_after(start), items, strict=False):
             if there.data != item.data:
                 raise MoveError(
-                    f"item {there.id} of an import that was cut short is another than the message in its place: give"
-                    " the same messages, or remove this file to begin anew",
+                    f"item {there.id} of an import that was cut short differs from the message in its place; pass the"
+                    " same messages again, or remove this file to import all of them",
                     path=progress.path,
                 )
             found = checksum([row_of(there.data, 0, there.expire_time, now_ms=now_ms)], found)[1]
@@ -141,6 +138,8 @@ def import_(
         there_rows = (row_of(one.data, 0, one.expire_time, now_ms=now_ms) for one in queue.items_after(start))
         moved = Moved(count, found, None, queue.damage)
         if checksum(there_rows) != (count, found):
-            raise MoveError("what was written reads as something else: do not remove the source", path=progress.path)
+            raise MoveError(
+                "the items that were read back differ from those written; do not remove the source", path=progress.path
+            )
         progress.remove()
         return moved

@@ -1,8 +1,9 @@
 """A libkestrel queue: one journal of items, several readers that each see all of them.
 
-Relies on ``writing`` (one write per put), ``bookmarks`` (one write per commit) and ``reader``. Promises: a put or
-commit that returned survives the death of the process; an item that a reader did not commit comes back when the queue
-is opened, one that it did commit does not, in whatever order; a writer file goes when every reader is past it.
+Relies on ``writing`` (one write per put), ``bookmarks`` (one write per commit), ``reader`` and ``journal``. Promises: a
+put or commit that returned survives the death of the process. An item that a reader did not commit is delivered again
+after the next opening, one that it did commit is not, in whatever order. A writer file is removed when every reader is
+past it.
 
 A reader whose file is missing, damaged or foreign begins at the first item: what may have been seen is seen again,
 nothing is lost. (The original lets it begin at the end.) One process opens a queue; its threads share it.
@@ -12,19 +13,20 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Literal, Self
 
 from kestrel.clock import wall_clock_ms
-from kestrel.errors import BadNameError, Damage, DamageError, FullError, ShutError, TooLargeError
-from kestrel.files import check_name, check_numbers, join, keep_tail, open_file
+from kestrel.errors import BadNameError, Damage, DamageError, FullError
+from kestrel.files import check_name, check_numbers, join, keep_tail
 from kestrel.fuse import opening
+from kestrel.limits import Limits
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
-from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmark
+from kestrel.segmented.files import Bookmark, list_files, read_bookmarks
 from kestrel.segmented.format import MAGIC_SIZE, MAX_DATA_SIZE, MAX_ID, PUT_EXPIRING_HEAD
+from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.state import fit
 from kestrel.segmented.writing import WriterFiles
@@ -88,13 +90,14 @@ class Queue:
             on_expired: called with an item that a reader did not get because it expired.
             max_errors: how often an item may be given back before the reader gives it up; None: for ever.
             on_given_up: called with the reader's name and the item.
-            checkpoint_s: how often at most the reader files are written anew, at a commit, and old files retired.
+            checkpoint_s: the least time between two checkpoints. At one, reader files are replaced by short ones, and
+                writer files that every reader has passed are retired.
             sync: when puts and commits are forced to the medium: ``"never"``, ``"always"`` or every so many seconds.
             now_ms: the clock, in ms since the epoch.
             disk: the seam.
 
         Raises:
-            BusyError: somebody else has the queue open.
+            BusyError: another process or object has the queue open.
             BadNameError: no queue can have this name.
             DamageError: the files are those of a Kestrel 2 queue.
             FailedError: the lock or a write failed.
@@ -112,30 +115,23 @@ class Queue:
             now_ms=(now_ms, CALLABLE),
             disk=(disk, DISK),
         )
-        check_name(name)
         check_sync(sync)
-        check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
         check_numbers(max_errors=max_errors)
         if journal_bytes < (least := MAGIC_SIZE + PUT_EXPIRING_HEAD.size):
-            raise ValueError(f"journal_bytes must be {least} or more, not {journal_bytes!r}")
+            raise ValueError(f"journal_bytes must be at least {least}, got {journal_bytes!r}")
         self.name = check_name(name)
         self.directory = os.fspath(directory)
-        self.guard = threading.RLock()
-        self.changed = threading.Condition(self.guard)
-        self.evictions = 0
-        self._limits = (max_items, max_bytes)
-        self._max_item_bytes = min(max_item_bytes, MAX_DATA_SIZE, journal_bytes - MAGIC_SIZE - PUT_EXPIRING_HEAD.size)
         self._drop_oldest = drop_oldest
-        self._max_age_ms = None if max_age_s is None else int(max_age_s * 1000)
-        self._on_expired = on_expired
-        self._max_errors = max_errors
-        self._on_given_up = on_given_up
-        self._checkpoint_s = checkpoint_s
-        self._checkpointed = time.monotonic()
         self._now_ms = now_ms
         self._disk = disk
-        self._closed = False
-        self._readers: dict[str, Reader] = {}
+        self._guard = threading.RLock()
+        limits = Limits(
+            directory,
+            max_items=max_items,
+            max_bytes=max_bytes,
+            max_item_bytes=min(max_item_bytes, MAX_DATA_SIZE, journal_bytes - MAGIC_SIZE - PUT_EXPIRING_HEAD.size),
+            max_age_s=max_age_s,
+        )
         with opening(join(directory, name)):
             self._files = WriterFiles(
                 directory,
@@ -147,33 +143,42 @@ class Queue:
                 disk=disk,
                 now_ms=now_ms,
             )
+            self._fuse = self._files.fuse
+            self._readers: dict[str, Reader] = {}
+            self._journal = Journal(
+                self._guard,
+                self._files,
+                self._readers,
+                limits,
+                on_expired=on_expired,
+                max_errors=max_errors,
+                on_given_up=on_given_up,
+                checkpoint_s=checkpoint_s,
+                now_ms=now_ms,
+                disk=disk,
+            )
             try:
                 self._open()
             except BaseException:
-                self._files.close()
+                self._files.tail.close()
                 raise
 
     def _open(self) -> None:
         journal = self._disk.status(join(self.directory, self.name))
         if journal is not None and journal.size and not journal.is_dir:
             raise DamageError(
-                "a file of just the queue's name is a journal of Kestrel 2, whose rotated files are named as writer"
-                " files are: open it as that, or take another name; nothing was changed",
+                "a file with just the queue's name is a journal of Kestrel 2, whose rotated files are named like writer"
+                " files; open it as a queue of Kestrel 2, or choose another name; nothing was changed",
                 path=join(self.directory, self.name),
                 position=0,
             )
         listing = list_files(self.directory, self.name, self._disk)
         bookmarks: dict[str, Bookmark] = {}
         damage = []
-        for reader, path in listing.readers.items():
-            file = open_file(path, self._disk)
-            try:
-                bookmark, broken = read_bookmark(file)
-            finally:
-                file.close()
+        for reader, bookmark, broken in read_bookmarks(listing, self._disk):
             if broken is not None:
-                damage.append(Damage(path, broken.position or 0, broken.reason))
-                keep_tail(self._disk, path, broken.position or 0, self._now_ms())
+                damage.append(broken)
+                keep_tail(self._disk, broken.path, broken.position, self._now_ms())
             bookmarks[reader] = bookmark or Bookmark()
         if len(bookmarks) > 1 and bookmarks.pop("", None) is not None:
             self._disk.unlink(listing.readers[""])
@@ -205,7 +210,7 @@ class Queue:
         return self.restore(Item(0, -1, expire_time, 0, data) for data in values)
 
     def restore(self, items: Iterable[Item]) -> range:
-        """Add items with the times and the error counts that they have; an add time of -1 is now. As :meth:`put_many`.
+        """Add items with the times and error counts that they have; an add time of -1 is now. As :meth:`put_many`.
 
         Args:
             items: their ids do not count, they get the next ones.
@@ -214,14 +219,16 @@ class Queue:
             FullError: as :meth:`put_many`.
             TooLargeError: as :meth:`put_many`.
         """
-        found = [Item(0, one.add_time, one.expire_time, one.error_count, self._checked(one.data)) for one in items]
-        with self.guard:
-            self.check()
-            self._make_room(found)
+        checked = self._journal.limits.checked
+        found = [Item(0, one.add_time, one.expire_time, one.error_count, checked(one.data)) for one in items]
+        with self._guard:
+            self._files.tail.check()
+            self._make_room([item.data for item in found])
             start, now = self.tail_id + 1, self._now_ms()
             if self.tail_id + len(found) > MAX_ID:
                 raise FullError(
-                    f"the last id is {self.tail_id}, and there is none above {MAX_ID}: move the items to a new queue",
+                    f"the last id is {self.tail_id}, and the format has none above {MAX_ID}; move the items to a new"
+                    " queue",
                     path=self.directory,
                 )
             found = [
@@ -232,34 +239,37 @@ class Queue:
             for reader in self._readers.values():
                 for item in found:
                     reader.count(item)
-            self._files.settled()
+            self._fuse.live = True
             if self._drop_oldest:
                 self._trim()
-            self.changed.notify_all()
+            self._journal.changed.notify_all()
             return range(start, self.tail_id + 1)
 
     def reader(self, name: str = "", *, start: Literal["auto", "first", "last"] = "auto") -> Reader:
-        """The reader of that name; made if there is none.
+        """The reader of that name; made if it is missing.
 
         Args:
             name: empty for the default reader, which is there until the first named one takes its place and position.
-            start: where a new reader begins: at the first item that is there, behind the last, or ``"auto"``: where the
-                default reader stood, else behind the last.
+            start: where a new reader begins: at the first item in the files, after the last, or ``"auto"``: where the
+                default reader is, else after the last.
 
         Raises:
-            BadNameError: no reader can have this name, or the default reader is asked for where there are named ones.
+            BadNameError: no reader can have this name, or the default reader is requested and there are named ones.
         """
-        with self.guard:
-            self.check()
+        with self._guard:
+            self._files.tail.check()
             if name in self._readers:
                 return self._readers[name]
             if not name:
                 raise BadNameError(
-                    f"the queue {self.name} has named readers and so no default one: {', '.join(self._readers)}",
+                    f"the queue {self.name} has named readers and so no default one;"
+                    f" name one of {', '.join(self._readers)}",
                     path=self.directory,
                 )
             if any(mark in name for mark in "/~\\\0"):
-                raise BadNameError(f"a reader cannot be named {name!r}: none of / ~ \\ and NUL", path=self.directory)
+                raise BadNameError(
+                    f"a reader's name must have none of / ~ \\ and NUL, got {name!r}", path=self.directory
+                )
             default = self._readers.pop("", None)
             if default is not None:
                 default.file.rename(name)
@@ -272,9 +282,9 @@ class Queue:
             return self._add_reader(name, Bookmark(max(head, 0)))
 
     def drop_reader(self, name: str) -> None:
-        """Forget a reader and remove its file; the last one that goes leaves a default reader at its place."""
-        with self.guard:
-            self.check()
+        """Forget a reader and remove its file; after the last one a default reader continues at its place."""
+        with self._guard:
+            self._files.tail.check()
             reader = self._readers.pop(name)
             if not self._readers:
                 self._add_reader("", reader.bookmark)
@@ -284,7 +294,7 @@ class Queue:
     @property
     def readers(self) -> list[str]:
         """The names of all readers."""
-        with self.guard:
+        with self._guard:
             return sorted(self._readers)
 
     @property
@@ -298,59 +308,59 @@ class Queue:
         return self._files.size
 
     def checkpoint(self) -> None:
-        """Write all reader files anew, and retire what every reader has passed."""
-        with self.guard:
-            self.check()
-            for reader in self._readers.values():
-                if reader.file.dirty:
-                    reader.checkpoint()
-            self._retire()
-            self._checkpointed = time.monotonic()
+        """Replace all reader files by short ones, and retire what every reader has passed."""
+        with self._guard:
+            self._journal.checkpoint()
 
     def sync(self) -> None:
         """Force everything that was written to the medium, items before commits."""
-        with self.guard:
-            if not self._closed:
-                self._files.sync()
-                for reader in self._readers.values():
-                    reader.file.sync()
+        with self._guard:
+            if not self._fuse.shut:
+                self._journal.sync()
+
+    def items_after(self, number: int) -> Iterator[Item]:
+        """The items above an id that are in the files, committed or not; while the queue is not changed."""
+        return self._journal.items_after(number)
 
     def evict_waiters(self) -> None:
         """Let every waiting get and peek return None now."""
-        with self.guard:
-            self.evictions += 1
-            self.changed.notify_all()
+        with self._guard:
+            self._journal.evictions += 1
+            self._journal.changed.notify_all()
 
     def close(self) -> None:
-        """Write all reader files anew, sync and close. What is taken comes back at the next opening."""
-        with self.guard:
-            if self._closed:
+        """Replace all reader files by short ones, sync and close. What is taken is delivered again after reopening."""
+        with self._guard:
+            if self._fuse.shut:
                 return
             try:
-                if self._files.fuse.live:
-                    self.checkpoint()
+                if self._fuse.live:
+                    self._journal.checkpoint()
             finally:
-                self._closed = True
-                self.changed.notify_all()
-        self._files.stop()
-        with self.guard:
-            for reader in self._readers.values():
-                reader.close()
-            self._files.close()
+                self._begin_to_shut()
+        self._leave()
 
     def delete(self) -> None:
         """Close the queue and remove its files; its lock file stays."""
-        with self.guard:
-            self.check()
+        with self._guard:
+            self._files.tail.check()
             self._files.erase()
             for reader in self._readers.values():
                 reader.file.remove()
-            self._readers.clear()
-            self._closed = True
-            self.changed.notify_all()
-        self._files.stop()
-        with self.guard:
-            self._files.close()
+            self._begin_to_shut()
+        self._leave()
+
+    def _begin_to_shut(self) -> None:
+        self._fuse.shut = True
+        self._journal.changed.notify_all()
+
+    def _leave(self) -> None:
+        tail = self._files.tail
+        tail.stop()  # outside the mutex, which the sync thread takes
+        with self._guard:
+            for reader in self._readers.values():
+                reader.close()
+            tail.close()
 
     def __enter__(self) -> Self:
         return self
@@ -360,110 +370,36 @@ class Queue:
     ) -> None:
         self.close()
 
-    # What the readers call, under the lock.
-
-    def check(self) -> None:
-        """Make sure that the queue is open and well.
-
-        Raises:
-            ShutError: it was closed.
-            FailedError: a write or sync failed before.
-        """
-        if self._closed:
-            raise ShutError("the queue is closed; open it anew", path=join(self.directory, self.name))
-        self._files.check()
-
-    def expired(self, item: Item) -> bool:
-        """Whether an item has expired: at its time, not after it."""
-        expire_time = item.expire_time
-        if self._max_age_ms is not None:
-            latest = item.add_time + self._max_age_ms
-            expire_time = latest if expire_time is None else min(expire_time, latest)
-        return expire_time is not None and expire_time <= self._now_ms()
-
-    def tell_expired(self, item: Item) -> None:
-        """Hand an expired item on."""
-        if self._on_expired is not None:
-            self._on_expired(item)
-
-    def gives_up(self, reader: Reader, item: Item) -> bool:
-        """Whether an item was given back too often."""
-        if self._max_errors is None or item.error_count < self._max_errors:
-            return False
-        if self._on_given_up is not None:
-            self._on_given_up(reader.name, item)
-        return True
-
-    def committed(self, reader: Reader) -> None:
-        """A reader has committed an item."""
-        self._files.touched()
-        if reader.file.overgrown:
-            reader.checkpoint()
-        if time.monotonic() - self._checkpointed >= self._checkpoint_s:
-            self.checkpoint()
-
-    def items_after(self, number: int) -> Iterator[Item]:
-        """The items above an id, from the files."""
-        for writer in list(self._files.files):
-            if writer.last_id > number:
-                file = open_file(writer.path, self._disk)
-                try:
-                    for item in Reading(file, end=writer.size).items():
-                        if item.id > number:
-                            yield item
-                finally:
-                    file.close()
+    # Every method from here on is called under the mutex.
 
     def _add_reader(self, name: str, bookmark: Bookmark) -> Reader:
-        file = BookmarkFile(
-            self.directory, self.name, name, fuse=self._files.fuse, disk=self._disk, now_ms=self._now_ms
-        )
+        file = BookmarkFile(self.directory, self.name, name, fuse=self._fuse, disk=self._disk, now_ms=self._now_ms)
         file.replace(bookmark.head, sorted(bookmark.done))
-        reader = Reader(self, name, bookmark, self._files, file, self._disk)
-        for item in self.items_after(bookmark.head):
+        reader = Reader(self._journal, name, bookmark, file, self._disk)
+        for item in self._journal.items_after(bookmark.head):
             reader.count(item)
         self._readers[name] = reader
         return reader
 
-    def _retire(self) -> None:
-        self._files.retire(min((reader.head for reader in self._readers.values()), default=self.tail_id))
-
-    def _checked(self, data: bytes) -> bytes:
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"an item is bytes, not {type(data).__name__}")
-        data = bytes(data)
-        if len(data) > self._max_item_bytes:
-            raise TooLargeError(
-                f"an item of {len(data)} bytes; {self._max_item_bytes} are possible by the format's 16 MiB,"
-                " max_item_bytes and journal_bytes",
-                path=self.directory,
-            )
-        return data
-
-    def _full(self, reader: Reader, items: int, size: int) -> bool:
-        """Whether the reader is at a limit, if so many items of so much data were more there."""
-        max_items, max_bytes = self._limits
-        return (max_items is not None and len(reader) + items >= max_items) or (
-            max_bytes is not None and reader.size + size >= max_bytes
-        )
-
-    def _make_room(self, items: list[Item]) -> None:
-        """Refuse. The last item is the one that may pass max_bytes, as a single one may."""
-        if self._drop_oldest or self._limits == (None, None) or not items:
+    def _make_room(self, items: list[bytes]) -> None:
+        """Refuse items at a limit."""
+        limits = self._journal.limits
+        if self._drop_oldest or not limits.bounded or not items:
             return
-        more, extra = len(items) - 1, sum(len(item.data) for item in items[:-1])
         for reader in self._readers.values():
-            if self._full(reader, more, extra):
+            if limits.full(len(reader), reader.size, items):
                 reader.sweep()  # what has expired takes no room
-            if self._full(reader, more, extra):
+            if limits.full(len(reader), reader.size, items):
                 raise FullError(
                     f"the reader {reader.name!r} of the queue {self.name} has {len(reader)} items of {reader.size}"
-                    f" bytes open; the limits are {self._limits[0]} items and {self._limits[1]} bytes: let it catch up,"
-                    " or open the queue with drop_oldest",
+                    f" bytes open; the limits are {limits.max_items} items and {limits.max_bytes} bytes; let it catch"
+                    " up, or open the queue with drop_oldest",
                     path=self.directory,
                 )
 
     def _trim(self) -> None:
+        """Drop the oldest items above a limit."""
+        full = self._journal.limits.full
         for reader in self._readers.values():
-            while self._full(reader, -1, -1) and reader.drop_oldest():
+            while full(len(reader), reader.size - 1, ()) and reader.drop_oldest():
                 pass

@@ -1,9 +1,9 @@
-"""One reader of a libkestrel queue: what it gets, gives back and commits, in whatever order.
+"""One reader of a libkestrel queue: what it gets, gives back and commits, in any order.
 
-Every method is called by the queue's threads and takes the queue's lock. The items stand in the writer files and are
-read from there; in memory are those that were taken and not committed, and numbers.
+Every public method takes the queue's mutex. The items are read from the writer files; in memory are those that were
+taken and not committed, and numbers.
 
-The head moves to just before the lowest item that is taken or given back, or to the last one that was read: so it
+The head moves to just before the lowest item that is taken or given back, or to the last one that was read. So it
 passes ids that are missing, and done items above it are skipped after the next opening. (The original stops for ever at
 a gap between two files, and delivers done items again.)
 """
@@ -11,11 +11,10 @@ a gap between two files, and delivers done items again.)
 from __future__ import annotations
 
 import heapq
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kestrel.errors import MissingError
 from kestrel.files import open_file
@@ -23,43 +22,11 @@ from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.format import MAGIC_SIZE
+from kestrel.segmented.journal import Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
 from sej.system.disk import Disk, File
 
-__all__ = ["Counters", "Owner", "Reader"]
-
-
-class Owner(Protocol):
-    """What a reader needs of its queue."""
-
-    guard: threading.RLock
-    changed: threading.Condition
-    evictions: int
-
-    @property
-    def tail_id(self) -> int:
-        """The last id that was given."""
-
-    def check(self) -> None:
-        """Make sure that the queue is open and well."""
-
-    def expired(self, item: Item) -> bool:
-        """Whether an item has expired."""
-
-    def tell_expired(self, item: Item) -> None:
-        """Hand an expired item on."""
-
-    def gives_up(self, reader: Reader, item: Item) -> bool:
-        """Whether an item was given back too often."""
-
-    def committed(self, reader: Reader) -> None:
-        """A reader has committed an item."""
-
-    def items_after(self, number: int) -> Iterator[Item]:
-        """The items above an id, from the files."""
-
-    def sync(self) -> None:
-        """Force everything that was written to the medium."""
+__all__ = ["Counters", "Reader"]
 
 
 class Counters(NamedTuple):
@@ -99,12 +66,10 @@ class Reader:
         name: empty for the default reader.
     """
 
-    def __init__(
-        self, queue: Owner, name: str, bookmark: Bookmark, files: WriterFiles, file: BookmarkFile, disk: Disk
-    ) -> None:
+    def __init__(self, journal: Journal, name: str, bookmark: Bookmark, file: BookmarkFile, disk: Disk) -> None:
         """Made by ``Queue.reader``."""
         self.name = name
-        self._queue = queue
+        self._journal = journal
         self._file = file
         self._head = bookmark.head
         self._done = set(bookmark.done)
@@ -114,7 +79,7 @@ class Reader:
         self._taken: set[int] = set()
         self._given_back: deque[int] = deque()
         self._seen = bookmark.head
-        self._cursor = _Cursor(files, bookmark.head, disk)
+        self._cursor = _Cursor(journal.files, bookmark.head, disk)
         self._ahead: Item | None = None
         self._reading = False
         self._items = 0
@@ -128,18 +93,18 @@ class Reader:
 
     @property
     def bookmark(self) -> Bookmark:
-        """Where the reader stands."""
-        with self._queue.guard:
+        """What the reader has confirmed."""
+        with self._journal.guard:
             return Bookmark(self._head, frozenset(number for number in self._done if number > self._head))
 
     def get(self, timeout: float | None = 0.0) -> Item | None:
-        """Take the next item; until it is committed it comes back at the next opening.
+        """Take the next item. If it is not committed, it is delivered again after the next opening.
 
         Args:
             timeout: seconds to wait for an item; 0: do not, None: for ever.
 
         Returns:
-            The item; None when there was none in time. One that was given back comes before the others, with its
+            The item; None if none came in time. An item that was given back comes before the others, with its
             error_count raised.
         """
         return self._next(timeout, take=True)
@@ -149,10 +114,10 @@ class Reader:
         return self._next(timeout, take=False)
 
     def commit(self, item: Item | int) -> bool:
-        """The item, itself or by its id, is done with. False where it is not taken."""
+        """The item, or the item of this id, is done with. False if it is not taken."""
         number = item.id if isinstance(item, Item) else item
-        with self._queue.guard:
-            self._queue.check()
+        with self._journal.guard:
+            self._journal.tail.check()
             if number not in self._taken:
                 return False
             self._finish(number)
@@ -161,49 +126,49 @@ class Reader:
 
     def holds(self, item: Item) -> bool:
         """Whether the item is taken, and neither committed nor given back."""
-        with self._queue.guard:
+        with self._journal.guard:
             return item.id in self._taken
 
     def unget(self, item: Item | int) -> bool:
-        """Give a taken item back, itself or by its id. False where it is not taken.
+        """Give a taken item back, named by itself or its id. False if it is not taken.
 
-        It is the next to be got, behind others that were given back. Its error_count is raised, in memory alone, as in
+        It is the next to be got, after others that were given back. Its error_count is raised, in memory alone, as in
         the original; at ``max_errors`` the item is committed instead.
         """
         number = item.id if isinstance(item, Item) else item
-        with self._queue.guard:
-            self._queue.check()
+        with self._journal.guard:
+            self._journal.tail.check()
             if number not in self._taken:
                 return False
             again = self._outstanding[number]
             again = again._replace(error_count=again.error_count + 1)
             self._counts["canceled"] += 1
-            if self._queue.gives_up(self, again):
+            if self._journal.gives_up(self, again):
                 self._finish(number)
                 self._counts["discarded"] += 1
                 return True
             self._outstanding[number] = again
             self._taken.discard(number)
             self._given_back.append(number)
-            self._queue.changed.notify_all()
+            self._journal.changed.notify_all()
             return True
 
     def flush(self) -> int:
         """Commit everything that waits, up to the last item; taken ones stay taken. Returns how many."""
-        with self._queue.guard:
-            self._queue.check()
+        with self._journal.guard:
+            self._journal.tail.check()
             count = self._items - len(self._taken)
             for number in self._given_back:
                 del self._outstanding[number]
             self._given_back.clear()
             self._ahead = None
-            self._cursor.skip_to(self._queue.tail_id)
-            self._seen = self._queue.tail_id
+            self._cursor.skip_to(self._journal.files.tail_id)
+            self._seen = self._journal.files.tail_id
             self._items = len(self._taken)
             self._bytes = sum(len(item.data) for item in self._outstanding.values())
             if self._taken:  # everything above the lowest taken one must be done by number
                 self._done.update(
-                    item.id for item in self._queue.items_after(min(self._taken) - 1) if item.id not in self._taken
+                    item.id for item in self._journal.items_after(min(self._taken) - 1) if item.id not in self._taken
                 )
             self._move_head()
             self._counts["flushes"] += 1
@@ -216,7 +181,7 @@ class Reader:
 
     def counters(self) -> Counters:
         """What is counted."""
-        with self._queue.guard:
+        with self._journal.guard:
             counts = self._counts
             return Counters(
                 self._items,
@@ -235,14 +200,14 @@ class Reader:
     # What the queue calls, under its lock.
 
     def count(self, item: Item) -> None:
-        """An item is there that this reader may have to see."""
+        """The queue has an item that this reader may have to see."""
         if item.id > self._head and item.id not in self._skip:
             self._items += 1
             self._bytes += len(item.data)
 
     def checkpoint(self) -> None:
-        """Write the reader file anew. The queue has synced the writer files."""
-        self._queue.sync()
+        """Replace the reader file by a short one; the writer files are synced first."""
+        self._journal.sync()
         self._done = {number for number in self._done if number > self._head}
         self._file.replace(self._head, sorted(self._done))
 
@@ -256,7 +221,7 @@ class Reader:
         self._upcoming()
 
     def drop_oldest(self) -> bool:
-        """Commit the item that is next, unseen; False where there is none."""
+        """Commit the next item, unseen; False if nothing waits."""
         item = self._upcoming()
         if item is None:
             return False
@@ -266,7 +231,7 @@ class Reader:
         return True
 
     def close(self) -> None:
-        """Write where it stands, and close."""
+        """Close its files."""
         self._cursor.close()
         self._file.close()
 
@@ -277,12 +242,12 @@ class Reader:
 
     def _next(self, timeout: float | None, *, take: bool) -> Item | None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        queue = self._queue
-        with queue.guard:
+        journal = self._journal
+        with journal.guard:
             self._counts["gets"] += take
-            evictions = queue.evictions
+            evictions = journal.evictions
             while True:
-                queue.check()
+                journal.tail.check()
                 item = self._upcoming()
                 if item is not None:
                     if take:
@@ -290,9 +255,9 @@ class Reader:
                         self._counts["hits"] += 1
                     return item
                 left = None if deadline is None else deadline - time.monotonic()
-                if (left is not None and left <= 0) or evictions != queue.evictions:
+                if (left is not None and left <= 0) or evictions != journal.evictions:
                     return None
-                queue.changed.wait(left)
+                journal.changed.wait(left)
 
     def _upcoming(self) -> Item | None:
         """The next item that has not expired; it stays where it is."""
@@ -309,12 +274,12 @@ class Reader:
                 if self._ahead is None:
                     return None
                 item = self._ahead
-            if not self._queue.expired(item):
+            if not self._journal.expired(item):
                 return item
             self._take(item)
             try:
-                self._queue.tell_expired(item)
-            except BaseException:  # it was not heard of: it is told again
+                self._journal.report_expired(item)
+            except BaseException:  # the callback failed: it is called again
                 self._taken.discard(item.id)
                 self._given_back.appendleft(item.id)
                 raise
@@ -343,13 +308,13 @@ class Reader:
             self._ahead = None
 
     def _finish(self, number: int) -> None:
-        # Written first: where that fails, nothing here has changed.
+        # Written first: if that fails, nothing here has changed.
         item = self._outstanding[number]
         lowest = self._lowest
         while lowest and (lowest[0] not in self._outstanding or lowest[0] == number):
             heapq.heappop(lowest)
         head = lowest[0] - 1 if lowest else self._seen
-        # Both may be due: the head also moves over gaps, and over items that were done before the opening.
+        # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
         if number > head:
             self._file.done(number)
             self._done.add(number)
@@ -360,7 +325,7 @@ class Reader:
         del self._outstanding[number]
         self._items -= 1
         self._bytes -= len(item.data)
-        self._queue.committed(self)
+        self._journal.committed(self)
 
     def _move_head(self) -> None:
         self._lowest = sorted(self._outstanding)
@@ -395,7 +360,7 @@ class _Cursor:
         self._writer = None
 
     def _advance(self) -> bool:
-        """Go on to what was written since, in this file or the next; False where there is nothing."""
+        """Continue with what was written since, in this file or the next; False if nothing was."""
         self._position = self._end
         if self._writer is None or self._position >= self._writer.size:
             following = self._following()

@@ -1,7 +1,7 @@
 """The waiting entries of a queue that may be longer than memory.
 
-The head of the queue is in memory, up to a limit; behind it, the rest stands in the journal alone and is read when the
-head has been taken (the original calls this read-behind). The journal is read from the place of the first entry that is
+The head of the queue is in memory, up to a limit. The rest is in the journal only and is read when the head has been
+taken (the original calls this read-behind). The journal is read from the place of the first entry that is
 not in memory; operations other than adds are passed over there, because their effect is in memory already.
 
 Memory is charged by the data and what Python adds to each item, so the limit is what the process really holds.
@@ -40,10 +40,10 @@ class Backlog:
     Attributes:
         memory: the entries that are in memory, head first.
         memory_bytes: the data of those in memory.
-        behind: how many entries stand in the journal alone.
+        behind: how many entries are in the journal only.
         behind_bytes: the data of these.
         expiring: whether any entry had an expiry of its own.
-        place: where the operation stands whose entry is appended next; set by who appends.
+        place: the piece and position of the operation whose entry is appended next; set by the caller.
     """
 
     def __init__(self, storage: Storage, limit_bytes: int, *, dialect: Dialect = "auto", disk: Disk = OS) -> None:
@@ -84,7 +84,7 @@ class Backlog:
         return self._limit - self.memory_bytes - ENTRY_BYTES * len(self.memory)
 
     def append(self, entry: Entry) -> None:
-        """Add at the end: in memory, or counted as behind when that is full."""
+        """Add at the end: in memory, or only counted if that is full."""
         item = entry.item
         assert item is not None
         self.add(entry.number, item.data, item.add_time, item.expiry, entry.xid)
@@ -146,7 +146,7 @@ class Backlog:
         fuse.live = live
 
     def entries(self) -> Iterator[Entry]:
-        """All waiting entries, head first; those behind are read without being kept."""
+        """All waiting entries, head first; those that are in the journal only are read and not kept."""
         yield from map(_entry, self.memory)
         if self.behind:
             assert self._cursor is not None
@@ -229,7 +229,7 @@ class _Cursor:
         if at >= len(pieces):
             raise DamageError(
                 "an item that was written is not in the journal any more: another program changed the file; close the"
-                " queue and open it anew",
+                " queue and open it again",
                 path=self.piece.path,
                 position=self.position,
             )

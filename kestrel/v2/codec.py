@@ -82,8 +82,8 @@ def whole_size(data: bytes, at: int = 0, position: int = 0, *, dump: bool = Fals
     layout = LAYOUTS.get(data[at])
     if layout is None:
         raise DamageError(
-            f"{data[at]} is no opcode (0 to 9 are); the rest of this file cannot be read: open the queue, which keeps"
-            " those bytes aside, or bring back the file from a copy",
+            f"{data[at]} is not an opcode, expected 0 to 9; the rest of this file cannot be read; open the queue, which"
+            " copies those bytes to kept/, or restore the file from a copy",
             position=position,
         )
     if layout.opcode == CONTINUE and dump:
@@ -97,7 +97,7 @@ def whole_size(data: bytes, at: int = 0, position: int = 0, *, dump: bool = Fals
     if size < layout.stamps_size:
         raise DamageError(
             f"{layout.name} of size {size}, which must be at least {layout.stamps_size}; the rest of this file cannot"
-            " be read: open the queue, which keeps those bytes aside, or bring back the file from a copy",
+            " be read; open the queue, which copies those bytes to kept/, or restore the file from a copy",
             position=position,
         )
     return size_at + 4 - at + size
@@ -139,8 +139,8 @@ def decode_many(data: bytes, base: int = 0, at: int = 0, *, dialect: str = "2.4"
             that may be a STATE_DUMP.
 
     Returns:
-        The operations, and where in data the next one begins: it is not all there, is damage (what stands before it
-        must be had first: :func:`decode` says what is wrong), or is an 8 that the caller decides on.
+        The operations, and where in data the next one begins. That one is incomplete, or damage (:func:`decode` says
+        what is wrong), or an 8 that the caller decides on.
     """
     found: list[Operation] = []
     append, new, unpack, size_of = found.append, tuple.__new__, ADDX_HEAD.unpack_from, _ADDX_SIZE

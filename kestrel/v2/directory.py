@@ -78,7 +78,7 @@ class Queues:
         """The queue of that name, made if missing. Raises as :class:`Queue`, and ShutError once closed."""
         with self._guard:
             if self._closed:
-                raise ShutError("the queues are closed; open them anew", path=self.directory)
+                raise ShutError("the queues are closed; open them again", path=self.directory)
             return self._opened(check_name(name), ())
 
     def _opened(self, name: str, expiring: tuple[str, ...]) -> Queue:
@@ -116,7 +116,10 @@ class Queues:
                 queue.put(data, expiry=expiry)
 
     def delete(self, name: str) -> None:
-        """Delete a queue with its files; a child leaves its parent by it. One that others expire into begins anew."""
+        """Delete a queue with its files. A deleted child gets nothing more from its parent.
+
+        If other queues expire into it, it is made again, empty.
+        """
         with self._guard:
             self.open(name).delete()
             del self._open[name]

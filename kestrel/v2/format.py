@@ -1,7 +1,7 @@
 """The operations of a Kestrel 2 journal: opcodes, fields and limits, and nothing else.
 
 Sources: "Kestrel journal format" for opcodes 0 to 8; the released programs for opcode 9 and for the other meaning of 8,
-which the document does not know. All integers are little endian and signed. A ``size`` covers everything behind itself.
+which the document does not know. All integers are little endian and signed. A ``size`` covers everything after itself.
 ``docs/formats/kestrel-2.md`` shows this table and is tested against it.
 """
 
@@ -59,7 +59,7 @@ class Layout(NamedTuple):
         name: as the documents write it.
         fields: names out of :data:`FIELDS`, in order; ``data`` last where there is any.
         head: the fields before the data, without the opcode.
-        stamps_size: the part of ``size`` that is not data; 0 where there is no size.
+        stamps_size: the part of ``size`` that is not data; 0 if it has no size.
     """
 
     opcode: int

@@ -1,21 +1,21 @@
 """When a journal is rotated, rewritten or packed: the packing strategy, with its sizes as options.
 
 =====================================  ==================================================================
-what is seen, before a put and after   what is done
+found before a put and after           done
 a get
 =====================================  ==================================================================
-nothing waits, and the current file    the journal begins anew with the open transactions
+nothing waits, and the current file    the journal is rewritten, with the open transactions
 has grown by ``journal_bytes``
-all files together are over            the journal is written anew, at most every ``compact_delay_s``
+all files together are over            the journal is rewritten, at most every ``compact_delay_s``
 ``max_journal_bytes``, and everything
 that waits is in memory
-the current file is over               it is rotated; where the queue is in read-behind, a checkpoint of
+the current file is over               it is rotated; if the queue is in read-behind, a checkpoint of
 ``max_memory_bytes``                   the state at its end is remembered
 the reader has passed a checkpoint     the files up to there are replaced by a packed one
 =====================================  ==================================================================
 
-A journal that was just written anew counts by what it has grown since: many open transactions alone would otherwise
-have it rewritten at every call, which the original does.
+After a rewrite only the growth since then counts. Otherwise many open transactions would have the journal rewritten at
+every call, which the original does.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Growth:
     """Keeps one queue's journal small.
 
     Attributes:
-        rewrites: how often the journal was written anew.
+        rewrites: how often the journal was rewritten.
         rotations: how often the current file was rotated.
         packs: how often older files were packed at a checkpoint.
-        quiet_below: while the current file is smaller than this, nothing is due.
+        quiet_below: while the current file is smaller than this, the journal needs nothing.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Growth:
         self.quiet_below = 0
 
     def tend(self, machine: Machine, now_ms: int) -> None:
-        """Do what is due. Raises as ``Storage.append``."""
+        """Rotate, rewrite or pack if the sizes say so. Raises as ``Tail.append``."""
         storage, backlog = self._storage, self._backlog
         if self._checkpoints:
             self._pack(machine, now_ms)
@@ -93,7 +93,7 @@ class Growth:
             self.quiet_below = 0
 
     def rewrite(self, machine: Machine, now_ms: int) -> None:
-        """Write the journal anew."""
+        """Rewrite the journal."""
         self._storage.rewrite(dump(machine.open, self._backlog.entries(), machine.last_xid, now_ms))
         self._checkpoints.clear()
         self._fresh_bytes = self._storage.size

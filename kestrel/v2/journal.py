@@ -1,6 +1,6 @@
 """Reading one journal file, in bounded memory.
 
-The file is read in blocks; a size is believed only after it was held against the bytes that are left. Which of its two
+The file is read in blocks; a size is believed only after it was compared with the bytes that are left. Which of its two
 meanings opcode 8 has is found by looking ahead: a STATE_DUMP is followed by exactly its count of (ADD_XID,
 REMOVE_TENTATIVE) and the end of the file, and no CONTINUE looks like that.
 """
@@ -54,9 +54,9 @@ def read_journal(
         Each operation, until the end or the first damage.
 
     Raises:
-        DamageError: what stands at its position is no operation, or the file ends inside one; everything before it was
-            yielded.
-        MissingError: there is no such file.
+        DamageError: the bytes at its position are not an operation, or the file ends inside one; everything before
+            was yielded.
+        MissingError: the file does not exist.
     """
     given(
         path=(path, PATH),
@@ -83,7 +83,11 @@ def read_operations(
 ) -> Iterator[Operation]:
     """As :func:`read_journal`, from an open file that stays open."""
     end = file.status().size if end is None else end
-    base, block, at = start, b"", 0  # the block stands at base in the file; at: where in it the next operation begins
+    base, block, at = (
+        start,
+        b"",
+        0,
+    )  # base: where the block begins in the file; at: where in it the next operation begins
     while (position := base + at) < end:
         if len(block) - at < min(_HEAD, end - position):
             base, block, at = position, _read(file, max(_BLOCK, _HEAD), position, end), 0
@@ -114,7 +118,7 @@ def _read(file: File, size: int, position: int, end: int) -> bytes:
     data = file.read(due, position)
     if len(data) < due:
         raise DamageError(
-            f"the file became shorter than {end} bytes while it was read; read it anew",
+            f"the file became shorter than {end} bytes while it was read; read it again",
             path=file.path,
             position=position,
         )
@@ -122,15 +126,15 @@ def _read(file: File, size: int, position: int, end: int) -> bytes:
 
 
 def _size(head: bytes, position: int, end: int, dump: bool) -> int:
-    """How many bytes the operation at position takes, its size held against what the file has."""
+    """How many bytes the operation at position takes, its size compared with what the file has."""
     size = whole_size(head, 0, position, dump=dump)
     left = end - position
     if size is None or size > left:
         name = (STATE_DUMP if dump else LAYOUTS[head[0]]).name
         due = "more bytes" if size is None else f"{size} bytes"
         raise DamageError(
-            f"{name} is cut short: {due} are due, {left} are left in the file. A process died while writing it, or the"
-            " size is wrong; open the queue, which keeps the rest aside and goes on before it",
+            f"{name} is cut short: expected {due}, {left} are left in the file; a process died while writing it, or the"
+            " size is wrong; open the queue, which copies the rest to kept/ and continues before it",
             position=position,
         )
     return size

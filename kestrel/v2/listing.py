@@ -3,7 +3,7 @@
 =====================  ==============================================================================
 ``cars``               the current file; missing is like empty
 ``cars.1234``          rotated at 1234 ms; rotated files come first, in the order of their numbers
-``cars.1234.pack``     stands for every rotated file up to 1234, which are dead and to be deleted
+``cars.1234.pack``     replaces every rotated file up to 1234; those are dead and to be deleted
 ``cars~~...``          temporary; the originals delete all of them when they open the queue
 ``cars~~lock``         our lock: by that rule the originals do not trip over it
 ``cars~~durable``      our record of what is on the medium, see ``renewing``; if it is gone, more is renewed
@@ -21,7 +21,7 @@ import os
 from typing import NamedTuple
 
 from kestrel.errors import MissingError
-from kestrel.files import check_name, durable_path, join, lock_path, stamp_of
+from kestrel.files import check_name, durable_path, join, lock_path, names_in, stamp_of
 from sej.system.disk import OS, Disk
 
 __all__ = ["Listing", "Part", "list_parts", "queue_names", "require"]
@@ -47,7 +47,7 @@ class Listing(NamedTuple):
     Attributes:
         parts: the files of the journal, in the order of replay.
         dead: rotated files that a pack replaces, and empty packs.
-        temporary: what a process left behind that died while writing it.
+        temporary: files that a process left when it died while writing them.
     """
 
     parts: list[Part]
@@ -62,12 +62,7 @@ def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
         MissingError: the directory does not exist.
     """
     check_name(name)
-    try:
-        names = disk.list(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(
-            "this directory does not exist; expected the directory that holds the queue's files", path=directory
-        ) from None
+    names = names_in(directory, disk)
     rotated, packs, current, dead, temporary = [], [], [], [], []
     for file in names:
         if file != name and not file.startswith((f"{name}.", f"{name}~~")):
@@ -98,13 +93,13 @@ def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
 
 
 def require(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> None:
-    """See that a queue is there, for what would else make an empty one.
+    """Make sure that a queue has files, for callers that would otherwise make an empty queue.
 
     Raises:
         MissingError: the directory does not exist, or has no file of the queue.
     """
     if not any(list_parts(directory, name, disk)):
-        raise MissingError(f"there is no file of a queue {name!r}", path=directory)
+        raise MissingError(f"the directory holds no file of a queue {name!r}; check the name", path=directory)
 
 
 def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]:
@@ -113,14 +108,8 @@ def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]
     Raises:
         MissingError: the directory does not exist.
     """
-    try:
-        names = disk.list(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(
-            "this directory does not exist; expected the directory that holds the queue's files", path=directory
-        ) from None
     found = set()
-    for file in names:
+    for file in names_in(directory, disk):
         name, dot, rest = file.partition(".")
         if "~" in file or not name or (dot and stamp_of(rest.removesuffix(".pack")) is None):
             continue

@@ -1,7 +1,7 @@
-"""Moving house: a Kestrel 2 queue into a SEJ journal, and back. ``transfer`` says what goes where.
+"""Move a Kestrel 2 queue into a SEJ journal, and back. ``transfer`` says what goes where.
 
 Both ways are resumable: a call that was cut short (a crash, a full disk) is finished by calling it again, and nothing
-is there twice. An export notes its progress in ``kept/<name>.export``. An import is written to ``kept/<name>.import``
+is stored twice. An export stores its progress in ``kept/<name>.export``. An import is written to ``kept/<name>.import``
 and becomes part of the journal whole, by one rename. Both ways are verified: what was written is counted and its
 checksum is compared.
 """
@@ -19,7 +19,18 @@ from kestrel.clock import wall_clock_ms
 from kestrel.errors import DamageError, MoveError
 from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
-from kestrel.transfer import BATCH, MessageLike, Moved, Progress, WriterLike, export_rows, fields_of, row_of
+from kestrel.transfer import (
+    BATCH,
+    MessageLike,
+    Moved,
+    Progress,
+    WriterLike,
+    check_export,
+    check_import,
+    export_rows,
+    fields_of,
+    row_of,
+)
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import Operation, addx
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
@@ -27,7 +38,7 @@ from kestrel.v2.listing import require
 from kestrel.v2.packing import load
 from kestrel.v2.replay import Item
 from kestrel.v2.storage import Storage
-from sej.checks import CALLABLE, ITERABLE, one_of, optional, with_methods
+from sej.checks import one_of
 from sej.checks import require as given
 from sej.system.disk import OS, Disk, read_small, replace_file
 from sej.system.durable import renew
@@ -72,18 +83,13 @@ def export(
     Raises:
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
-        MissingError: there is no such queue.
-        BusyError: somebody has the queue open.
+        MissingError: the directory has no such queue.
+        BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
     check_place(directory, name, disk)
-    given(
-        writer=(writer, with_methods("a writer", "append_many", "sync")),
-        open_transactions=(open_transactions, one_of(("first", "leave"))),
-        read_back=(read_back, optional(CALLABLE)),
-        dialect=(dialect, DIALECT),
-        now_ms=(now_ms, CALLABLE),
-    )
+    check_export(writer, read_back, now_ms)
+    given(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
     with opening(join(directory, name)):
         require(directory, name, disk)
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
@@ -99,7 +105,7 @@ def export(
             return export_rows(rows, writer, progress, damage, read_back)
         finally:
             backlog.close()
-            storage.close()
+            storage.tail.close()
 
 
 def import_(
@@ -111,7 +117,7 @@ def import_(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Add messages to a queue that nobody has open, behind what it holds: all of them or none.
+    """Add messages to a queue that no process has open, after its items: all of them or none.
 
     Args:
         directory: where the queue's files are; made if missing.
@@ -127,11 +133,11 @@ def import_(
     Raises:
         MoveError: a message has a key or type, the messages are not those of a call that was cut short, or what was
             written reads as something else.
-        BusyError: somebody has the queue open.
+        BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
     check_place(directory, name, disk)
-    given(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))), now_ms=(now_ms, CALLABLE))
+    check_import(messages, keys, now_ms)
     with opening(join(directory, name)):
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
         backlog = Backlog(storage, _MEMORY_BYTES, disk=disk)
@@ -143,7 +149,7 @@ def import_(
             staged = join(directory, join(KEPT, f"{name}.import"))
             marker, published = f"{staged}.due", f"{staged}.published"
             if _adopted(staged, storage, disk) and disk.status(marker) is not None:
-                # A call that was cut short came as far as the rename; so the same messages are not to come twice.
+                # A call that was cut short came as far as the rename, so the same messages must not be added twice.
                 disk.rename(marker, published)
                 disk.unlink(staged)
             count, found = _stage(staged, (Item(*fields_of(message, keys, now_ms)) for message in messages), disk)
@@ -157,11 +163,11 @@ def import_(
             return Moved(count, found, None, damage)
         finally:
             backlog.close()
-            storage.close()
+            storage.tail.close()
 
 
 def _adopted(staged: str, storage: Storage, disk: Disk) -> bool:
-    """Whether the staged file is gone, or is by now a file of the journal that has its old name too."""
+    """Whether the staged file is gone, or is a file of the journal by now that still has its old name too."""
     status = disk.status(staged)
     if status is None:
         return True
@@ -170,7 +176,7 @@ def _adopted(staged: str, storage: Storage, disk: Disk) -> bool:
 
 
 def _read(path: str, disk: Disk) -> dict[str, int] | None:
-    """How many items were published, and their checksum; None where none were.
+    """How many items were published, and their checksum; None if none were.
 
     Raises:
         MoveError: it cannot be told.
@@ -186,14 +192,14 @@ def _read(path: str, disk: Disk) -> dict[str, int] | None:
         return unseal(_MARK, data)
     except ValueError as error:
         raise MoveError(
-            f"what was published of an import that was cut short cannot be read here ({error}): compare the queue with"
-            " the messages, then remove this file",
+            f"the record of an import that was cut short cannot be read ({error}); compare the queue with the messages,"
+            " then remove this file",
             path=path,
         ) from error
 
 
 def _stage(path: str, items: Iterator[Item], disk: Disk) -> tuple[int, int]:
-    """Write items to a file behind those that are there already, which must be the first ones; verified and durable."""
+    """Write items to a file after those that it has already, which must be the first ones; verified and durable."""
     file = disk.open(path, "append")
     try:
         renew(disk, file, 0, file.size())  # a call that was cut short may have failed to sync it
@@ -206,8 +212,8 @@ def _stage(path: str, items: Iterator[Item], disk: Disk) -> tuple[int, int]:
             done += 1
         if (done, same) != (count, found):
             raise MoveError(
-                f"{count} items of an import that was cut short are here, and the messages do not begin with them: give"
-                " the same messages, or remove this file to begin anew",
+                f"an import that was cut short left {count} items here, and the messages do not begin with them; pass"
+                " the same messages again, or remove this file to import all of them",
                 path=path,
             )
         while batch := list(islice(items, BATCH)):
@@ -218,7 +224,10 @@ def _stage(path: str, items: Iterator[Item], disk: Disk) -> tuple[int, int]:
         file.sync()
         there = _sum_up(read_operations(file, dialect="2.4"))[:2]
         if there != (count, found):
-            raise MoveError(f"{count} items were written, {there[0]} are there or their bytes are others", path=path)
+            raise MoveError(
+                f"{count} items were written, {there[0]} were read back, or their bytes differ; check the disk",
+                path=path,
+            )
         return count, found
     finally:
         file.close()

@@ -80,10 +80,10 @@ def load(
 
     Args:
         storage: the files.
-        backlog: the store; bounded memory is its affair.
+        backlog: the store; it bounds the memory.
         dialect: what opcode 8 means.
         disk: the seam.
-        at_end: called behind each file but the last.
+        at_end: called after each file but the last.
 
     Returns:
         The machine, and what was unreadable.
@@ -192,9 +192,9 @@ def pack(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> list[Damage]:
-    """Put all files of a queue that nobody has open into one, with the same items, open transactions and last xid.
+    """Put all files of a queue that no process has open into one, with the same items, open transactions and last xid.
 
-    Memory stays bounded; damaged bytes are kept aside.
+    Memory stays bounded; damaged bytes are copied to ``kept/``.
 
     Args:
         directory: where the files are.
@@ -207,8 +207,8 @@ def pack(
         What was unreadable.
 
     Raises:
-        MissingError: there is no such queue.
-        BusyError: somebody has the queue open.
+        MissingError: the directory has no such queue.
+        BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 3 queue, which packs nothing.
         FailedError: a write failed; the journal holds the same as before.
     """
@@ -233,5 +233,5 @@ def _pack(
         finally:
             backlog.close()
     finally:
-        storage.close()
+        storage.tail.close()
     return damage

@@ -1,33 +1,57 @@
 """A Kestrel 2 queue: items in, items out, everything in a journal that Kestrel 2.1 to 2.4.8 reads too.
 
-Promises: an operation that returned survives the death of the process; an item that was reserved and not confirmed
-comes back when the queue is opened; expiry, limits and the journal's growth follow the original's rules, its defects do
-not. One process opens a queue; its threads share it.
+Promises: an operation that returned survives the death of the process. An item that was reserved and not confirmed is
+delivered again after the queue is opened the next time. Expiry, limits and the journal's growth follow the original's
+rules, not its defects. One process opens a queue; its threads share it.
+
+``contents`` changes files and memory together. This module adds the mutex, waiting, limits, expiry and counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from time import time_ns
-from typing import Final
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
 
 from kestrel.clock import wall_clock_ms
-from kestrel.v2.codec import addx, continue_, removes, xid_operation
-from kestrel.v2.format import ADDX, ADDX_BLOCK, ADDX_HEAD, CONFIRM_REMOVE, MAX_TIME_MS, REMOVE_TENTATIVE_XID
-from kestrel.v2.opened import Counters, Opened
-from kestrel.v2.replay import Item, next_xid
+from kestrel.errors import Damage, FullError, TooLargeError
+from kestrel.files import check_name, check_numbers, join
+from kestrel.fuse import opening
+from kestrel.limits import Limits
+from kestrel.syncing import Sync, check_sync
+from kestrel.v2.codec import addx, continue_
+from kestrel.v2.contents import Contents
+from kestrel.v2.counters import Counters
+from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
+from kestrel.v2.journal import DIALECT, Dialect
+from kestrel.v2.replay import Entry, Item
+from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods
+from sej.system.disk import OS, Disk
 
-__all__ = ["Counters", "Queue"]
-
-_FLUSH_STEP: Final = 1 << 16
-_pack: Final = ADDX_HEAD.pack
+__all__ = ["Queue", "Sink"]
 
 
-class Queue(Opened):
+class Sink(Protocol):
+    """What expired items are put into; a queue is one."""
+
+    def put(self, data: bytes) -> None:
+        """Add an item."""
+
+
+class Queue:
     """A queue in a Kestrel 2 journal.
 
     Any call may raise :class:`~kestrel.errors.FailedError` (a write, a sync or the lock failed, now or before) and,
     after ``close`` and in a forked child, :class:`~kestrel.errors.ShutError`.
+
+    Attributes:
+        name: the queue's name.
+        directory: where its files are.
+        damage: what was unreadable when it was opened; those bytes are in ``kept/``.
 
     Example:
         >>> with Queue(directory, "cars") as queue:  # doctest: +SKIP
@@ -35,6 +59,116 @@ class Queue(Opened):
         ...     xid, item = queue.reserve()
         ...     queue.confirm(xid)
     """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        *,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        max_item_bytes: int | None = None,
+        discard_oldest: bool = False,
+        max_age_s: float | None = None,
+        expire_to: Sink | None = None,
+        open_timeout_s: float | None = None,
+        max_queue_age_s: float | None = None,
+        sync: Sync = "never",
+        max_memory_bytes: int = 128 << 20,
+        journal_bytes: int = 16 << 20,
+        max_journal_bytes: int = 1 << 30,
+        compact_delay_s: float = 60.0,
+        dialect: Dialect = "auto",
+        now_ms: Callable[[], int] = wall_clock_ms,
+        disk: Disk = OS,
+    ) -> None:
+        """Open a queue, or make it. Open transactions are put back, the lowest xid at the head, as the original does.
+
+        Args:
+            directory: where the files are; made if missing.
+            name: at least one character, none of ``. / ~``.
+            max_items: how many items may wait.
+            max_bytes: how much data may wait; passed by one item at most.
+            max_item_bytes: how much data one item may have.
+            discard_oldest: at a limit drop the oldest items instead of refusing the new one.
+            max_age_s: after how many seconds every item expires.
+            expire_to: the queue that expired items are put into, without expiry; one that it refuses is dropped.
+            open_timeout_s: after how many seconds a reserved item is put back, at the next get or reserve.
+            max_queue_age_s: after how many seconds an empty queue ``is_stale``.
+            sync: when writes are forced to the medium: ``"never"``, ``"always"`` or every so many seconds.
+            max_memory_bytes: what waiting items may take in memory; also the size at which a file is rotated.
+            journal_bytes: the size at which the journal of an empty queue is rewritten.
+            max_journal_bytes: the size of all files at which the journal of a queue that is in memory is rewritten.
+            compact_delay_s: the least time between two of these.
+            dialect: what opcode 8 means in the files that are there.
+            now_ms: the clock, in ms since the epoch.
+            disk: the seam.
+
+        Raises:
+            BusyError: another process or object has the queue open.
+            BadNameError: no queue can have this name.
+            DamageError: the files are those of a Kestrel 3 queue.
+            FailedError: the lock or a write failed.
+            ValueError: a size, count or time is below 0.
+        """
+        require(
+            directory=(directory, PATH),
+            discard_oldest=(discard_oldest, FLAG),
+            expire_to=(expire_to, optional(with_methods("a queue", "put"))),
+            max_memory_bytes=(max_memory_bytes, COUNT),
+            journal_bytes=(journal_bytes, COUNT),
+            max_journal_bytes=(max_journal_bytes, COUNT),
+            compact_delay_s=(compact_delay_s, SECONDS),
+            dialect=(dialect, DIALECT),
+            now_ms=(now_ms, CALLABLE),
+            disk=(disk, DISK),
+        )
+        check_sync(sync)
+        check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s)
+        self.name = check_name(name)
+        self.directory = os.fspath(directory)
+        self._limits = Limits(
+            directory,
+            max_items=max_items,
+            max_bytes=max_bytes,
+            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else max_item_bytes,
+            max_age_s=max_age_s,
+        )
+        self._eventful = self._limits.bounded or max_age_s is not None
+        """Whether a put must look at the head first."""
+        self._max_item_bytes = self._limits.max_item_bytes
+        self._discard_oldest = discard_oldest
+        self._expire_to = expire_to
+        self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
+        self._max_queue_age_s = max_queue_age_s
+        self._now_ms = now_ms
+        self._guard = threading.RLock()
+        self._changed = threading.Condition(self._guard)
+        self._evictions = 0
+        self._waiters = 0
+        self._age_ms = 0
+        self._counts = dict.fromkeys(("expired", "discarded", "opened", "canceled", "flushes"), 0)
+        self._opened_ms = now_ms()
+        with opening(join(directory, name)):
+            self._contents = Contents(
+                directory,
+                name,
+                mutex=self._guard,
+                sync=sync,
+                dialect=dialect,
+                max_memory_bytes=max_memory_bytes,
+                journal_bytes=journal_bytes,
+                max_journal_bytes=max_journal_bytes,
+                compact_delay_s=compact_delay_s,
+                now_ms=now_ms,
+                disk=disk,
+            )
+        self._fuse = self._contents.fuse
+        self._backlog = self._contents.backlog
+        self._open = self._contents.machine.open
+        self.damage: list[Damage] = self._contents.damage
 
     def put(self, data: bytes, *, expiry: int = 0) -> None:
         """Add an item at the end.
@@ -49,34 +183,27 @@ class Queue(Opened):
             FailedError: a write failed, now or before.
             ShutError: the queue is closed.
         """
-        if type(data) is not bytes or (size := len(data)) > self._max_item_bytes:
-            data = self._checked(data)
-            size = len(data)
-        if expiry and not 0 < expiry <= MAX_TIME_MS:
-            raise ValueError(f"expiry must be 0 or ms since the epoch, not {expiry}")
+        if type(data) is not bytes or len(data) > self._max_item_bytes:
+            data = self._limits.checked(data)
+        if expiry:
+            _check_expiry(expiry)
         with self._guard:
-            storage = self._storage
-            if expiry or storage.current.size >= self._plain_below:
+            contents = self._contents
+            if expiry or self._eventful or contents.storage.current.size >= contents.plain_below:
                 now = self._prepare((data,))
-                expiry = self._capped(now, expiry)
-                self._add([addx(data, now, expiry)], [data], now, expiry)
-                return
-            # As _add does it. Nothing but these lines, for the most common call: most of its time is Python's own.
-            tick = time_ns()
-            now = tick // 1_000_000 if self._now_ms is wall_clock_ms else self._now_ms()
-            storage.append(_pack(ADDX, ADDX_BLOCK + size, now, 0) + data, tick)
-            machine, backlog = self._machine, self._backlog
-            backlog.memory.append((machine.added, data, now, 0, 0))
-            backlog.memory_bytes += size
-            machine.added += 1
-            self._fuse.live = True
+                expiry = self._limits.expiry(now, expiry or None) or 0
+                contents.add([addx(data, now, expiry)], [data], now, expiry)
+            else:
+                tick = time.time_ns()
+                now = tick // 1_000_000 if self._now_ms is wall_clock_ms else self._now_ms()
+                contents.add_plain(data, now, tick)
             if self._waiters:
                 self._changed.notify()
 
     def put_many(self, values: Iterable[bytes], *, expiry: int = 0) -> int:
         """Add items at the end, with one write; returns how many. Limits refuse all of them or none.
 
-        Where the write fails in its midst, or the process dies there, the first ones may be found at the next opening:
+        If the write fails in the middle, or the process dies there, the first ones may be found at the next opening:
         the format has nothing that binds them together.
 
         Args:
@@ -84,16 +211,17 @@ class Queue(Opened):
             expiry: of all of them, as for :meth:`put`.
 
         Raises:
-            FullError: there is no room for all of them.
+            FullError: the queue has no room for all of them.
             TooLargeError: one of them is over the limit for one.
         """
-        items = [self._checked(data) for data in values]
-        if not 0 <= expiry <= MAX_TIME_MS:
-            raise ValueError(f"expiry must be 0 or ms since the epoch, not {expiry}")
+        items = [self._limits.checked(data) for data in values]
+        _check_expiry(expiry)
         with self._guard:
             now = self._prepare(items)
-            expiry = self._capped(now, expiry)
-            self._add([addx(data, now, expiry) for data in items], items, now, expiry)
+            expiry = self._limits.expiry(now, expiry or None) or 0
+            self._contents.add([addx(data, now, expiry) for data in items], items, now, expiry)
+            if self._waiters:
+                self._changed.notify(len(items))
         return len(items)
 
     def get(self, timeout: float | None = 0.0) -> Item | None:
@@ -103,15 +231,13 @@ class Queue(Opened):
             timeout: seconds to wait for an item; 0: do not, None: for ever.
 
         Returns:
-            The item; None when there was none in time.
+            The item; None if none came in time.
         """
         with self._guard:
             if self._wait(timeout) is None:
                 return None
-            self._storage.append(removes(1))
-            item = self._backlog.popleft().item
-            self._fuse.live = True
-            self._removed(self._now_ms())
+            item = self._contents.remove().item
+            self._contents.tend(self._now_ms())
         return item
 
     def peek(self, timeout: float | None = 0.0) -> Item | None:
@@ -123,53 +249,43 @@ class Queue(Opened):
             return None if entry is None else entry.item
 
     def reserve(self, timeout: float | None = 0.0) -> tuple[int, Item] | None:
-        """Take the head for now: until ``confirm`` it comes back by ``unreserve`` or at the next opening.
+        """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
 
         Args:
             timeout: seconds to wait for an item; 0: do not, None: for ever.
 
         Returns:
-            The transaction's id and the item; None when there was none in time.
+            The transaction's id and the item; None if none came in time.
         """
         found = self.reserve_numbered(timeout)
         return None if found is None else (found[0], found[2])
 
     def reserve_numbered(self, timeout: float | None = 0.0) -> tuple[int, int, Item] | None:
-        """As :meth:`reserve`; in the midst a number that is the item's own for as long as the queue is open."""
+        """As :meth:`reserve`; the number in the middle identifies the item for as long as the queue is open."""
         with self._guard:
             if self._wait(timeout) is None:
                 return None
-            xid = next_xid(self._machine.last_xid, self._machine.open)
-            self._storage.append(xid_operation(REMOVE_TENTATIVE_XID, xid))
-            entry = self._backlog.popleft()
-            self._machine.last_xid = xid
-            self._machine.open[xid] = entry
             now = self._now_ms()
-            self._reserved_at[xid] = now
+            xid, entry = self._contents.reserve(now)
             self._counts["opened"] += 1
-            self._fuse.live = True
-            self._removed(now)
+            self._contents.tend(now)
             assert entry.item is not None
             return xid, entry.number, entry.item
 
     def confirm(self, xid: int) -> bool:
-        """The reserved item is done with. False where no such transaction is open: it was put back in the meantime."""
+        """The reserved item is done with. False if no such transaction is open: the item was put back before."""
         with self._guard:
-            if xid not in self._machine.open:
-                self._check_open()
+            if not self._is_open(xid):
                 return False
-            self._storage.append(xid_operation(CONFIRM_REMOVE, xid))
-            self._close_transaction(xid)
-            self._fuse.live = True
+            self._contents.confirm(xid)
             return True
 
     def unreserve(self, xid: int) -> bool:
-        """Put the reserved item back at the head. False where no such transaction is open."""
+        """Put the reserved item back at the head. False if no such transaction is open."""
         with self._guard:
-            if xid not in self._machine.open:
-                self._check_open()
+            if not self._is_open(xid):
                 return False
-            self._back_out([xid])
+            self._put_back([xid])
             return True
 
     def continue_(self, xid: int, data: bytes, *, expiry: int = 0) -> bool:
@@ -181,62 +297,211 @@ class Queue(Opened):
             expiry: of the new one, in ms since the epoch; 0: never, or by the queue's max_age_s.
 
         Returns:
-            False where no such transaction is open; nothing was added.
+            False if no such transaction is open; nothing was added.
 
         Raises:
             TooLargeError: the item is over the limit for one. Limits on the queue do not count here: no FullError.
         """
-        data = self._checked(data)
+        data = self._limits.checked(data)
+        _check_expiry(expiry)
         with self._guard:
-            if xid not in self._machine.open:
-                self._check_open()
+            if not self._is_open(xid):
                 return False
             now = self._prepare(())
-            expiry = self._capped(now, expiry)
-            self._add([continue_(xid, data, now, expiry)], [data], now, expiry, closes=xid)
+            expiry = self._limits.expiry(now, expiry or None) or 0
+            self._contents.add([continue_(xid, data, now, expiry)], [data], now, expiry, closes=xid)
+            if self._waiters:
+                self._changed.notify()
             return True
 
     def flush(self) -> int:
         """Remove all waiting items; reserved ones stay reserved. Returns how many were removed."""
         with self._guard:
-            self._check_open()
-            count = left = len(self._backlog)
-            while left:
-                step = min(left, _FLUSH_STEP)
-                self._storage.append(removes(step), midway=left < count)
-                left -= step
-            self._backlog.clear()
+            self._fuse.require_open()
+            count = self._contents.clear()
             self._counts["flushes"] += 1
-            self._fuse.live = True
-            self._removed(self._now_ms())
+            self._contents.tend(self._now_ms())
             return count
 
     def flush_expired(self) -> int:
         """Remove the expired items at the head, as every put, get and peek does. Returns how many were removed."""
         with self._guard:
-            self._check_open()
+            self._fuse.require_open()
             before = self._counts["expired"]
             self._expire(self._now_ms())
             return self._counts["expired"] - before
 
-    def _add(
-        self, operations: list[bytes], items: list[bytes], now: int, expiry: int, *, closes: int | None = None
-    ) -> None:
-        storage, machine, backlog = self._storage, self._machine, self._backlog
-        piece, position = storage.current, storage.size
-        storage.append(b"".join(operations))
-        for operation, data in zip(operations, items, strict=True):
-            backlog.place = (piece, position)
-            backlog.add(machine.added, data, now, expiry)
-            machine.added += 1
-            position += len(operation)
-        if closes is not None:
-            self._close_transaction(closes)
-        self._fuse.live = True
-        self._look_ahead()
-        if self._waiters:
-            self._changed.notify(len(items))
+    def __len__(self) -> int:
+        with self._guard:
+            return len(self._backlog)
 
-    def _close_transaction(self, xid: int) -> None:
-        del self._machine.open[xid]
-        self._reserved_at.pop(xid, None)
+    @property
+    def open_transactions(self) -> dict[int, Item]:
+        """The reserved items by xid."""
+        with self._guard:
+            return {xid: entry.item for xid, entry in self._open.items() if entry.item is not None}
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it may be deleted, as the queue is empty and older than ``max_queue_age_s``."""
+        with self._guard:
+            limit = self._max_queue_age_s
+            idle = not self._backlog and not self._open and not self._waiters
+            return limit is not None and idle and self._now_ms() - self._opened_ms > limit * 1000
+
+    def counters(self) -> Counters:
+        """What the original counts."""
+        with self._guard:
+            counts, contents = self._counts, self._contents
+            return Counters(
+                items=len(self._backlog),
+                bytes=self._backlog.data_bytes,
+                total_items=contents.machine.added - contents.added_before,
+                logsize=contents.storage.total_size,
+                expired_items=counts["expired"],
+                mem_items=len(self._backlog.memory),
+                mem_bytes=self._backlog.memory_bytes,
+                age=self._age_ms if len(self._backlog) else 0,
+                discarded=counts["discarded"],
+                waiters=self._waiters,
+                open_transactions=len(self._open),
+                transactions=counts["opened"],
+                canceled_transactions=counts["canceled"],
+                total_flushes=counts["flushes"],
+                journal_rewrites=contents.growth.rewrites,
+                journal_rotations=contents.growth.rotations,
+            )
+
+    def sync(self) -> None:
+        """Force everything that was written to the medium."""
+        with self._guard:
+            if not self._fuse.shut:
+                self._contents.sync()
+
+    def expire_into(self, sink: Sink | None) -> None:
+        """From now on put what expires into another queue, or drop it."""
+        with self._guard:
+            self._expire_to = sink
+
+    def evict_waiters(self) -> None:
+        """Let every waiting get, peek and reserve return None now."""
+        with self._guard:
+            self._evictions += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Sync and close. What is reserved is delivered again after the next opening."""
+        self._shut(lambda: self._contents.close(self._now_ms()))
+
+    def delete(self) -> None:
+        """Remove the queue's files and close it; its lock file stays."""
+        self._shut(self._contents.erase)
+
+    def _shut(self, leave: Callable[[], None]) -> None:
+        with self._guard:
+            if self._fuse.shut:
+                return
+            self._fuse.shut = True
+            self._changed.notify_all()
+        self._contents.stop()  # outside the mutex, which the sync thread takes
+        with self._guard:
+            leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Every method from here on is called under the mutex.
+
+    def _is_open(self, xid: int) -> bool:
+        if xid in self._open:
+            return True
+        self._fuse.require_open()
+        return False
+
+    def _prepare(self, items: Sequence[bytes]) -> int:
+        """Before items are added: drop what has expired, make room, keep the journal small; returns the time."""
+        now = self._now_ms()
+        self._expire(now)
+        if self._limits.bounded and items:
+            self._make_room(items)
+        self._contents.tend(now)
+        return now
+
+    def _make_room(self, items: Sequence[bytes]) -> None:
+        """Refuse or discard."""
+        backlog, full = self._backlog, self._limits.full
+        if full(len(backlog), backlog.data_bytes, items) and (not self._discard_oldest or full(0, 0, items)):
+            raise FullError(
+                f"the queue {self.name} holds {len(backlog)} items of {backlog.data_bytes} bytes; its limits are"
+                f" {self._limits.max_items} items and {self._limits.max_bytes} bytes; take some out, or open it with"
+                " discard_oldest",
+                path=self.directory,
+            )
+        while backlog.head() is not None and full(len(backlog), backlog.data_bytes, items):
+            self._contents.remove()
+            self._counts["discarded"] += 1
+
+    def _wait(self, timeout: float | None) -> Entry | None:
+        """The head, as soon as the queue has one that has not expired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        evictions = self._evictions
+        while True:
+            self._fuse.require_open()
+            now = self._now_ms()
+            self._time_out(now)
+            self._expire(now)
+            entry = self._backlog.head()
+            if entry is not None:
+                if entry.item is not None and entry.item.add_time is not None:
+                    self._age_ms = max(now - entry.item.add_time, 0)
+                return entry
+            left = None if deadline is None else deadline - time.monotonic()
+            if (left is not None and left <= 0) or evictions != self._evictions:
+                return None
+            if self._open_timeout_ms is not None and self._contents.reserved_at:
+                due = (min(self._contents.reserved_at.values()) + self._open_timeout_ms - now) / 1000
+                left = max(due, 0.001) if left is None else min(left, max(due, 0.001))
+            self._waiters += 1
+            try:
+                self._changed.wait(left)
+            finally:
+                self._waiters -= 1
+
+    def _expire(self, now: int) -> None:
+        """Remove what has expired at the head."""
+        if not self._backlog.expiring and self._limits.max_age_ms is None:
+            return
+        while (entry := self._backlog.head()) is not None:
+            item = entry.item
+            assert item is not None
+            expiry = self._limits.expiry(now if item.add_time is None else item.add_time, item.expiry or None)
+            if not expiry or expiry >= now:
+                break
+            if self._expire_to is not None:
+                with contextlib.suppress(FullError, TooLargeError):
+                    self._expire_to.put(item.data)
+            self._contents.remove()
+            self._counts["expired"] += 1
+
+    def _time_out(self, now: int) -> None:
+        """Put back what was reserved for too long."""
+        reserved_at = self._contents.reserved_at
+        if self._open_timeout_ms is not None and reserved_at:
+            late = [xid for xid, since in reserved_at.items() if now - since > self._open_timeout_ms]
+            if late:
+                self._put_back(late[::-1])
+
+    def _put_back(self, xids: list[int]) -> None:
+        self._contents.put_back(xids)
+        self._counts["canceled"] += len(xids)
+        self._changed.notify(len(xids))
+
+
+def _check_expiry(expiry: int) -> None:
+    if not 0 <= expiry <= MAX_TIME_MS:
+        raise ValueError(f"expiry must be 0 or ms since the epoch up to {MAX_TIME_MS}, got {expiry}")

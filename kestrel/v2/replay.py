@@ -77,7 +77,7 @@ class Store(Protocol):
         """Put back at the head."""
 
     def popleft(self) -> Entry:
-        """Take the head; IndexError when there is none."""
+        """Take the head; IndexError if the store is empty."""
 
 
 class Machine:
@@ -169,7 +169,7 @@ class State(NamedTuple):
 def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "auto", disk: Disk = OS) -> State:
     """What a queue's journal adds up to; changes nothing, takes no lock and holds all of it in memory.
 
-    Where a queue that is in use rotates or rewrites its files meanwhile, they are read again.
+    If a process rotates or rewrites the files meanwhile, they are read again.
 
     Args:
         directory: where the files are.
@@ -181,7 +181,7 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         The state. Damage is in it, never raised; every file counts up to its first unreadable place.
 
     Raises:
-        MissingError: there is no such directory.
+        MissingError: the directory does not exist.
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be read.
     """
@@ -197,7 +197,7 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         if _identities(list_parts(directory, name, disk).parts, disk) == before:
             return state
     raise BusyError(
-        f"the files were replaced {_TRIES} times while they were read: read them when the queue is less busy",
+        f"the files were replaced {_TRIES} times while they were read; read them when the queue is less busy",
         path=join(directory, name),
     )
 

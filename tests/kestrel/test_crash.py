@@ -86,7 +86,7 @@ def test_a_power_loss_takes_nothing_that_was_acknowledged(name: str) -> None:
     options, steps = WORKLOADS[name]()
     states, queue, disk = shapes(options, steps)
     counters = queue.counters()
-    assert queue._growth.packs if name == "packing" else counters.journal_rewrites
+    assert queue._contents.growth.packs if name == "packing" else counters.journal_rewrites
     tried = 0
     for crash in disk.crash_states():
         mark = crash.marks[-1] if crash.marks else 0
@@ -118,7 +118,7 @@ def test_every_call_may_fail_once(name: str, fault: Fault) -> None:
                 with pytest.raises(FailedError):
                     queue.put(b"never")
         if queue is not None:
-            queue._storage.close()  # without the rewrite that closing an empty queue brings
+            queue._contents.storage.tail.close()  # without the rewrite that closing an empty queue brings
         assert fits(shape(inner), states, mark), (number, disk.failed)
         with opened(inner, options) as again:
             assert again.open_transactions == {}
@@ -135,7 +135,7 @@ def test_a_pack_that_fails_changes_nothing(fault: Fault) -> None:
         queue = opened(disk, options)
         for step in steps:
             step(queue)
-        queue._storage.close()  # as a killed process leaves it, with open transactions
+        queue._contents.storage.tail.close()  # as a killed process leaves it, with open transactions
         return disk
 
     due = shape(prepared())
@@ -162,7 +162,7 @@ def test_a_pack_survives_a_power_loss() -> None:
     for step in steps:
         step(queue)
     due = shape(disk)
-    queue._storage.close()
+    queue._contents.storage.tail.close()
     before = len(disk.trace)
     kestrel.pack("/q", "cars", disk=disk)
     late = [crash for crash in disk.crash_states() if crash.step > before]
@@ -200,7 +200,7 @@ def segmented_workload(disk: Disk) -> Iterator[tuple[set[int], set[int]]]:
             queue.put(b"never")
         raise
     finally:
-        queue._files.close()
+        queue._files.tail.close()
 
 
 def test_a_power_loss_takes_no_item_and_no_commit() -> None:

@@ -104,7 +104,7 @@ def test_mixed_removes_and_reserves_survive_a_pack(tmp_path: Path) -> None:
                 queue.get()
             else:
                 queue.reserve()
-        assert queue._growth.packs > 0
+        assert queue._contents.growth.packs > 0
         state = kestrel.replay(tmp_path, "cars")
         assert state.open_transactions == queue.open_transactions
         assert all(item.data for item in state.open_transactions.values())
@@ -166,7 +166,7 @@ def test_a_lost_reader_file_loses_no_item(case: str, tmp_path: Path) -> None:
 def test_an_item_too_large_for_a_file_harms_no_other(tmp_path: Path) -> None:
     with segmented.Queue(tmp_path, "jobs", journal_bytes=200) as queue:
         queue.put(b"before")
-        with pytest.raises(kestrel.KestrelError, match="are possible"):
+        with pytest.raises(kestrel.KestrelError, match="limit of the format"):
             queue.put(b"x" * 300)
         queue.put(b"after")
     assert [item.data for item in segmented.load(tmp_path, "jobs").items] == [b"before", b"after"]

@@ -115,9 +115,9 @@ def seen(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
         for n in range(2):
             yield "put", value(turn, n)
         queue.put(b"killed here %d" % turn)
-        queue._storage._lock.release()  # as death does
-        queue._storage.fuse.live = False
-        queue._storage.fuse.shut = True
+        queue._contents.storage.tail._lock.release()  # as death does
+        queue._contents.storage.fuse.live = False
+        queue._contents.storage.fuse.shut = True
 
 
 def in_queue(disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
@@ -283,8 +283,8 @@ def test_a_cut_below_the_kept_position_is_not_taken_for_durable_when_it_is_writt
     assert again.damage
     for n in range(3):
         again.put(value(2, n))
-    again._storage._file.lose()  # type: ignore[union-attr]
-    again._storage._lock.release()
+    again._contents.storage.tail._file.lose()  # type: ignore[union-attr]
+    again._contents.storage.tail._lock.release()
     with opened(disk, 3) as last:
         last.sync()
         there = len(last)

@@ -194,7 +194,7 @@ def test_limits_refuse(opened: Callable[..., kestrel.Queue]) -> None:
         queue.put_many([b"a", b"b"])
         with pytest.raises(FullError, match="2 items"):
             queue.put(b"c")
-        with pytest.raises(TooLargeError, match="max_item_bytes is 5"):
+        with pytest.raises(TooLargeError, match="at most 5 bytes"):
             queue.put(b"123456")
         queue.get()
         with pytest.raises(FullError):
@@ -275,7 +275,7 @@ def test_a_lost_lock_stops_the_queue(opened: Callable[..., kestrel.Queue], tmp_p
     """The original deletes name~~* when it starts; two writers must not follow."""
     with opened() as queue:
         (tmp_path / "cars~~lock").unlink()
-        queue._storage._checked = 0  # as if the last look was 100 ms ago
+        queue._contents.storage.tail._checked_ns = 0  # as if the last look was 100 ms ago
         with pytest.raises(FailedError, match="removed or replaced"):
             queue.put(b"a")
 
@@ -484,9 +484,9 @@ def test_a_replay_beside_a_queue_in_use_sees_every_item(change: str, moment: int
                 looks[0] += mode == "read"
                 if mode == "read" and looks[0] == moment:
                     if change == "rotate":
-                        queue._storage.rotate()
+                        queue._contents.storage.rotate()
                     else:
-                        queue._growth.rewrite(queue._machine, START)
+                        queue._contents.growth.rewrite(queue._contents.machine, START)
                 return super().open(path, mode)
 
         disk.__class__ = Watched
@@ -504,7 +504,7 @@ def test_a_replay_that_never_sees_files_at_rest_says_so() -> None:
         class Restless(CrashDisk):
             def open(self, path: str | os.PathLike[str], mode: Mode) -> Any:
                 if mode == "read" and os.path.basename(path) == "cars":
-                    queue._storage.rotate()
+                    queue._contents.storage.rotate()
                 return super().open(path, mode)
 
         disk.__class__ = Restless

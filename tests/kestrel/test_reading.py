@@ -150,10 +150,10 @@ def test_many_continues_are_read_in_bounded_memory(add_time: int, tmp_path: Path
 
 def test_what_needs_a_queue_makes_none(tmp_path: Path) -> None:
     for directory in (tmp_path / "missing", tmp_path):
-        with pytest.raises(kestrel.KestrelError, match="there is no"):
+        with pytest.raises(kestrel.KestrelError, match=r"does not exist|no file of a queue"):
             kestrel.pack(directory, "cars")
         with sej.Writer(tmp_path.parent / f"{tmp_path.name}.out") as writer:
-            with pytest.raises(kestrel.KestrelError, match="there is no"):
+            with pytest.raises(kestrel.KestrelError, match=r"does not exist|no file of a queue"):
                 kestrel.export(directory, "cars", writer)
             assert writer.offset == 0
     assert list(tmp_path.iterdir()) == []

@@ -188,7 +188,7 @@ def test_limits_refuse_if_any_reader_is_full(opened: Callable[..., segmented.Que
             queue.put(b"3")
         b.commit(1)
         queue.put(b"3")
-        with pytest.raises(TooLargeError, match="10 are possible"):
+        with pytest.raises(TooLargeError, match="at most 10 bytes"):
             queue.put(b"x" * 11)
         with pytest.raises(TypeError):
             queue.put("text")  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def test_a_lost_lock_stops_commits(opened: Callable[..., segmented.Queue], tmp_p
     reader = queue.reader()
     reader.get()
     (tmp_path / "jobs~~lock").unlink()
-    queue._files._checked = 0.0  # as if the last look was 100 ms ago
+    queue._files.tail._checked_ns = 0  # as if the last look was 100 ms ago
     with pytest.raises(FailedError, match="removed or replaced"):
         reader.commit(1)
     with pytest.raises(FailedError):

@@ -1,0 +1,76 @@
+"""The limits of a queue, of both formats: how many items, how much data, and how old an item may become."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from kestrel.errors import TooLargeError
+from kestrel.files import check_numbers
+
+__all__ = ["Limits"]
+
+
+class Limits:
+    """What the options of a queue say about size and age.
+
+    Attributes:
+        max_items: how many items it may hold; None: any number.
+        max_bytes: how much data it may hold, passed by one item at most; None: any amount.
+        max_item_bytes: how much data one item may have.
+        max_age_ms: how long an item lives after it was put; None: for ever.
+        bounded: whether max_items or max_bytes is set.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        max_items: int | None,
+        max_bytes: int | None,
+        max_item_bytes: int,
+        max_age_s: float | None,
+    ) -> None:
+        """Check and keep the options.
+
+        Raises:
+            ValueError: one of them is below 0.
+        """
+        check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
+        self.max_items = max_items
+        self.max_bytes = max_bytes
+        self.max_item_bytes = max_item_bytes
+        self.max_age_ms = None if max_age_s is None else int(max_age_s * 1000)
+        self.bounded = max_items is not None or max_bytes is not None
+        self._directory = directory
+
+    def checked(self, data: bytes) -> bytes:
+        """An item as ``bytes``.
+
+        Raises:
+            TypeError: it is not bytes, a bytearray or a memoryview.
+            TooLargeError: it is larger than ``max_item_bytes``.
+        """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"an item must be bytes, got {type(data).__name__}")
+        data = bytes(data)
+        if len(data) > self.max_item_bytes:
+            raise TooLargeError(
+                f"an item must have at most {self.max_item_bytes} bytes (max_item_bytes, or the"
+                f" limit of the format or of a file), got {len(data)}",
+                path=self._directory,
+            )
+        return data
+
+    def full(self, count: int, size: int, more: Sequence[bytes] = (b"",)) -> bool:
+        """Whether a queue of count items and size bytes refuses more items. Only the last one may pass max_bytes."""
+        return (self.max_items is not None and count + len(more) > self.max_items) or (
+            self.max_bytes is not None and size + sum(map(len, more[:-1])) >= self.max_bytes
+        )
+
+    def expiry(self, since_ms: int, own: int | None) -> int | None:
+        """When an item expires that was put at since_ms, in ms since the epoch; own: by its own expiry; None: never."""
+        if self.max_age_ms is None:
+            return own
+        latest = since_ms + self.max_age_ms
+        return latest if own is None else min(own, latest)

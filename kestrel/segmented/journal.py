@@ -1,0 +1,141 @@
+"""What a libkestrel queue and its readers share: the mutex, the writer files, expiry, and the checkpoints.
+
+A commit is one record at the end of a reader file. At a checkpoint every reader file that has grown is replaced by a
+short one, and writer files that every reader has passed are retired. Before a reader file is replaced, the writer files
+are synced: a reader file never confirms an item that a power failure could still take away.
+
+Everything but the constructor is called under the mutex.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from kestrel.files import open_file
+from kestrel.limits import Limits
+from kestrel.segmented.bookmarks import BookmarkFile
+from kestrel.segmented.codec import Item
+from kestrel.segmented.files import Reading
+from kestrel.segmented.writing import WriterFiles
+from sej.system.disk import Disk
+
+__all__ = ["Follower", "Journal"]
+
+
+class Follower(Protocol):
+    """What the journal needs of a reader."""
+
+    name: str
+
+    @property
+    def head(self) -> int:
+        """Every id up to it is committed."""
+
+    @property
+    def file(self) -> BookmarkFile:
+        """Its file."""
+
+    def checkpoint(self) -> None:
+        """Replace its file by a short one."""
+
+
+class Journal:
+    """The shared state of one open queue.
+
+    Attributes:
+        guard: the mutex.
+        changed: signalled when an item is put or given back, and when waiting ends.
+        evictions: how often waiting calls were told to return.
+        files: the writer files.
+        tail: appends to the last one.
+        fuse: the lifecycle.
+        readers: by name.
+        limits: of the queue.
+    """
+
+    def __init__(
+        self,
+        guard: threading.RLock,
+        files: WriterFiles,
+        readers: Mapping[str, Follower],
+        limits: Limits,
+        *,
+        on_expired: Callable[[Item], None] | None,
+        max_errors: int | None,
+        on_given_up: Callable[[str, Item], None] | None,
+        checkpoint_s: float,
+        now_ms: Callable[[], int],
+        disk: Disk,
+    ) -> None:
+        """Put it together; options are those of the queue."""
+        self.guard = guard
+        self.changed = threading.Condition(guard)
+        self.evictions = 0
+        self.files = files
+        self.tail = files.tail
+        self.fuse = files.fuse
+        self.readers = readers
+        self.limits = limits
+        self._on_expired = on_expired
+        self._max_errors = max_errors
+        self._on_given_up = on_given_up
+        self._checkpoint_s = checkpoint_s
+        self._checkpointed = time.monotonic()
+        self._now_ms = now_ms
+        self._disk = disk
+
+    def expired(self, item: Item) -> bool:
+        """Whether an item has expired: at its time, not after it."""
+        expire_time = self.limits.expiry(item.add_time, item.expire_time)
+        return expire_time is not None and expire_time <= self._now_ms()
+
+    def report_expired(self, item: Item) -> None:
+        """Call ``on_expired``."""
+        if self._on_expired is not None:
+            self._on_expired(item)
+
+    def gives_up(self, reader: Follower, item: Item) -> bool:
+        """Whether an item was given back too often; if so, ``on_given_up`` was called."""
+        if self._max_errors is None or item.error_count < self._max_errors:
+            return False
+        if self._on_given_up is not None:
+            self._on_given_up(reader.name, item)
+        return True
+
+    def committed(self, reader: Follower) -> None:
+        """A reader has committed an item."""
+        self.tail.touched()
+        if reader.file.overgrown:
+            reader.checkpoint()
+        if time.monotonic() - self._checkpointed >= self._checkpoint_s:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Replace all reader files that have grown, and retire what every reader has passed."""
+        self.tail.check()
+        for reader in self.readers.values():
+            if reader.file.dirty:
+                reader.checkpoint()
+        self.files.retire(min((reader.head for reader in self.readers.values()), default=self.files.tail_id))
+        self._checkpointed = time.monotonic()
+
+    def sync(self) -> None:
+        """Force everything that was written to the medium, items before commits."""
+        self.tail.sync()
+        for reader in self.readers.values():
+            reader.file.sync()
+
+    def items_after(self, number: int) -> Iterator[Item]:
+        """The items above an id, from the files."""
+        for writer in list(self.files.files):
+            if writer.last_id > number:
+                file = open_file(writer.path, self._disk)
+                try:
+                    for item in Reading(file, end=writer.size).items():
+                        if item.id > number:
+                            yield item
+                finally:
+                    file.close()

@@ -1,0 +1,223 @@
+"""The end of a queue's newest file, for the one process that holds the queue's lock: append, sync, replace, close.
+
+Both formats write through one :class:`Tail`. It owns what an open queue has once: the lock, the :class:`Fuse`, the sync
+policy, the record of what is on the medium, and the open file. Promises:
+
+- Every append is one write(2) at the end of the file. A killed process loses none that returned.
+- The lock is checked every 100 ms while the queue is in use, and before files are replaced.
+- After a failed write or sync every call raises :class:`FailedError`; see ``fuse`` for the states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from time import time_ns as _time_ns
+from typing import Final, Protocol
+
+from kestrel.files import durable_path, join, take_lock
+from kestrel.fuse import Fuse
+from kestrel.renewing import Renewing
+from kestrel.syncing import Sync, Syncer
+from sej.errors import ClosedError, LockLostError
+from sej.system.disk import Disk, File
+
+__all__ = ["Sized", "Tail"]
+
+_CHECK_NS: Final = 100_000_000
+"""How often the lock is checked. A clock that jumps, forward or back, only makes that sooner."""
+
+
+class Sized(Protocol):
+    """The entry of a file in the queue's list; the tail keeps its size current."""
+
+    size: int
+
+
+class Tail:
+    """The open file at the end of a queue, and the hold on the queue.
+
+    Attributes:
+        fuse: the lifecycle. :meth:`append` leaves it not live; the caller sets ``fuse.live = True`` when the memory
+            is as the file is.
+        renewing: the record of what is on the medium.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        *,
+        sync: Sync,
+        sync_soon: Callable[[], None],
+        disk: Disk,
+    ) -> None:
+        """Make the directory and take the lock; no file is opened yet.
+
+        Args:
+            directory: where the queue's files are; made if missing.
+            name: the queue.
+            sync: when writes are forced to the medium.
+            sync_soon: called by the thread that syncs every so many seconds; takes the queue's mutex.
+            disk: the seam.
+
+        Raises:
+            BusyError: another process holds the queue.
+        """
+        self.fuse = Fuse(join(directory, name))
+        self._disk = disk
+        self._file: File | None = None
+        self._entry: Sized
+        self._write: Callable[[bytes], int]
+        self._checked_ns = 0
+        self._synced_size = 0
+        self._syncer = Syncer(sync, sync_soon)
+        self._active = self._syncer.active
+        self.renewing = Renewing(durable_path(directory, name), disk)
+        disk.mkdir(directory)
+        self._lock = take_lock(directory, name, disk)
+
+    def open(self, path: str, entry: Sized, *, head: bytes | None = None) -> None:
+        """Append to this file from now on; its bytes up to ``entry.size`` count as synced.
+
+        Args:
+            path: the file.
+            entry: whose size is kept current.
+            head: how a new file begins; None: the file may exist.
+        """
+        self._file = self._disk.open(path, "append" if head is None else "new")
+        self._write = self._file.writer()
+        self._entry = entry
+        self._synced_size = entry.size
+        if head is not None:
+            self._file.write(head)
+            entry.size += len(head)
+
+    def append(self, data: bytes, tick: int | None = None, *, midway: bool = False) -> None:
+        """Write at the end of the file, and sync by the policy.
+
+        Args:
+            data: whole operations or records.
+            tick: ``time.time_ns()``, if the caller has it.
+            midway: this continues the operation that the last append began.
+
+        Raises:
+            FailedError: a write, a sync or the lock failed, now or before, or an operation was interrupted.
+            ShutError: the queue was closed, or belongs to the parent process.
+        """
+        fuse = self.fuse
+        if not fuse.live and not midway:
+            fuse.refuse()
+        fuse.live = False
+        try:
+            tick = tick or _time_ns()
+            if not 0 <= tick - self._checked_ns < _CHECK_NS:
+                self._lock.check()
+                self._checked_ns = tick
+            size = len(data)
+            done = self._write(data)
+            if done != size:
+                self._write_rest(data, done)
+            self._entry.size += size
+            if self._active:
+                self._by_policy()
+        except (OSError, LockLostError, ClosedError) as error:
+            fuse.blow(error)
+
+    def _write_rest(self, data: bytes, done: int) -> None:
+        assert self._file is not None
+        self._file.write(data[done:])
+
+    def _by_policy(self) -> None:
+        if self._syncer.always:
+            self.force()
+        else:
+            self._syncer.wrote()
+
+    def check(self) -> None:
+        """Make sure that an operation may begin. Raises as :meth:`append`."""
+        fuse = self.fuse
+        if not fuse.live:
+            fuse.refuse()
+        tick = _time_ns()
+        if not 0 <= tick - self._checked_ns < _CHECK_NS:
+            with self.failing():
+                self._lock.check()
+                self._checked_ns = tick
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """What fails inside blows the fuse."""
+        try:
+            yield
+        except (OSError, LockLostError, ClosedError) as error:
+            self.fuse.blow(error)
+
+    def touched(self) -> None:
+        """Another file of the queue was written: sync by the policy."""
+        if self._active:
+            self._syncer.wrote()
+
+    def sync(self) -> None:
+        """Force what was appended to the medium. Raises as :meth:`append`."""
+        if not self.fuse.live:
+            self.fuse.refuse()
+        with self.failing():
+            self.force()
+
+    def force(self) -> None:
+        """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
+        if self._file is not None and self._synced_size != self._entry.size:
+            self._lock.check()
+            size = self._entry.size
+            self._file.sync()
+            self._synced_size = size
+            self.renewing.keep(self._file, size)
+
+    @contextlib.contextmanager
+    def replacing(self) -> Iterator[None]:
+        """While files are replaced. Everything is synced before. Raises as :meth:`append`."""
+        self.sync()
+        self.fuse.live = False
+        with self.failing():
+            self._lock.check()
+            yield
+        self.fuse.live = True
+
+    def check_lock(self) -> None:
+        """Make sure that the lock is held, just before a change that cannot be taken back.
+
+        Raises:
+            LockLostError: another process may hold the queue.
+        """
+        self._lock.check()
+
+    def fresh(self) -> None:
+        """The file was just synced and put in the place of all others."""
+        assert self._file is not None
+        self.renewing.fresh(self._file, self._entry.size)
+
+    def close_file(self) -> None:
+        """Close the file; another one is opened, or the queue ends."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def stop(self) -> None:
+        """End the sync thread; the caller must not hold the mutex that ``sync_soon`` takes."""
+        self._syncer.stop()
+
+    def close(self) -> None:
+        """Sync, close the file and release the lock; a second time does nothing."""
+        fuse = self.fuse
+        fuse.live, fuse.shut = False, True
+        try:
+            if fuse.blown is None and self._lock.held:
+                with self.failing():
+                    self.force()
+                    self.renewing.settle()
+        finally:
+            with contextlib.suppress(OSError):
+                self.close_file()
+            self._lock.release()
