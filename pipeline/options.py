@@ -341,7 +341,14 @@ STREAM: Final = tuple(option for option in SEJ if option.name not in _BATCH_ONLY
 
 WRITE: Final = (
     Option("prefix", str, None, "a prefix", "topic", "of the shards; without prefix and bits the path is one journal"),
-    Option("bits", _bits, None, "a number from 0 to 10", "", "2**bits shards, routed by xxhash64(key)"),
+    Option(
+        "bits",
+        _bits,
+        None,
+        "a number from 0 to 10",
+        "",
+        "2**bits shards, routed by xxhash64(key) or the hash that the sharded journal remembers",
+    ),
     Option(
         "txnAppId",
         str,

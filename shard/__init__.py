@@ -12,7 +12,7 @@ from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
     from shard.checking import Problem, check
-    from shard.errors import ShardsBrokenError, ShardsFailedError, ShardsLockedError
+    from shard.errors import RouteError, ShardsBrokenError, ShardsFailedError, ShardsLockedError
     from shard.lagging import Lag, lag
     from shard.names import Path
     from shard.resharding import Resharded, reshard
@@ -27,7 +27,7 @@ else:
         __name__,
         {
             "shard.checking": ("Problem", "check"),
-            "shard.errors": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
+            "shard.errors": ("RouteError", "ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
             "shard.lagging": ("Lag", "lag"),
             "shard.names": ("Path",),
             "shard.resharding": ("Resharded", "reshard"),
@@ -46,6 +46,7 @@ __all__ = [
     "Path",
     "Problem",
     "Resharded",
+    "RouteError",
     "Scanner",
     "ShardsBrokenError",
     "ShardsFailedError",

@@ -78,8 +78,17 @@ cdef extern from *:
         h ^= h >> 33; h *= SEJ_P2; h ^= h >> 29; h *= SEJ_P3; h ^= h >> 32;
         return h;
     }
+    /* FNV-1a in 32 bits, folded to 16, as the original's example has it. */
+    static inline uint64_t sej_fnv(const uint8_t *p, size_t size) {
+        uint32_t h = 0x811C9DC5u;
+        for (const uint8_t *end = p + size; p < end; p++) h = (h ^ *p) * 0x01000193u;
+        return (h >> 16) ^ (h & 0xFFFFu);
+    }
+    static inline uint64_t sej_hash(int fnv, const uint8_t *p, size_t size) {
+        return fnv ? sej_fnv(p, size) : sej_xxh64(p, size, 42);
+    }
     """
-    uint64_t sej_xxh64(const uint8_t *p, size_t size, uint64_t seed) nogil
+    uint64_t sej_hash(int fnv, const uint8_t *p, size_t size) nogil
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
@@ -89,10 +98,17 @@ cdef extern from "Python.h":
 cdef enum:
     MAX_SHARDS = 1024
 
-cdef uint64_t SEED = 42
+
+def fnv(key):
+    """FNV-1a of the key in 32 bits, folded to 16; see the reference."""
+    cdef const uint8_t[:] view
+    if PyBytes_CheckExact(key):
+        return sej_hash(True, <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+    view = key
+    return sej_hash(True, &view[0], view.shape[0]) if view.shape[0] else sej_hash(True, NULL, 0)
 
 
-def group(values, keys, int bits, indexes, bint places=False):
+def group(values, keys, int bits, indexes, bint places=False, name="xxh64"):
     """Put a batch into groups by shard, keeping the order within each; see the reference."""
     cdef Py_ssize_t place, count = len(values)
     cdef uint64_t mask, index
@@ -103,8 +119,9 @@ def group(values, keys, int bits, indexes, bint places=False):
     cdef Py_ssize_t filled[MAX_SHARDS]
     cdef PyObject *lists[3 * MAX_SHARDS]
     cdef uint16_t *shards
+    cdef bint fnv = name == "fnv"
     if not 0 <= bits <= 10 or len(keys) != count or values.__class__ is not list or keys.__class__ is not list:
-        return _reference.group(values, keys, bits, indexes, places)
+        return _reference.group(values, keys, bits, indexes, places, name)
     mask = (1 << bits) - 1
     value_list = values
     key_list = keys
@@ -120,9 +137,9 @@ def group(values, keys, int bits, indexes, bint places=False):
                 not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key)
                 or PyBytes_GET_SIZE(key) > MAX_KEY or PyBytes_GET_SIZE(value) > MAX_VALUE
             ):
-                return _reference.group(values, keys, bits, indexes, places)
+                return _reference.group(values, keys, bits, indexes, places, name)
             if indexes is None:
-                index = sej_xxh64(<const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), SEED) & mask
+                index = sej_hash(fnv, <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & mask
             else:
                 index = <uint64_t> indexes[place] & mask
             shards[place] = <uint16_t> index
@@ -176,13 +193,14 @@ cdef class Parts:
     cdef Py_ssize_t _starts[MAX_SHARDS + 1]
     cdef int64_t _sizes[MAX_SHARDS]
 
-    def __init__(self, values, keys, int bits, indexes, types, times):
+    def __init__(self, values, keys, int bits, indexes, types, times, name="xxh64"):
         cdef Py_ssize_t place, count = len(values)
         cdef Py_ssize_t sizes[MAX_SHARDS]
         cdef uint64_t mask, index
         cdef PyObject *value
         cdef PyObject *key
         cdef uint16_t *shards
+        cdef bint fnv = name == "fnv"
         if not 0 <= bits <= 10:
             raise ValueError(f"bits {bits}: 0 to 10 is due")
         if self._places != NULL:
@@ -219,7 +237,7 @@ cdef class Parts:
                     value = PyList_GET_ITEM(<PyObject *> self._values, place)
                     key = PyList_GET_ITEM(<PyObject *> self._keys, place)
                 if indexes is None:
-                    index = sej_xxh64(<const uint8_t *> raw_bytes(key), Py_SIZE(key), SEED) & mask
+                    index = sej_hash(fnv, <const uint8_t *> raw_bytes(key), Py_SIZE(key)) & mask
                 else:
                     index = <uint64_t> indexes[place] & mask
                 self._sizes[index] += OVERHEAD + Py_SIZE(key) + Py_SIZE(value)

@@ -9,12 +9,25 @@ from xxhash import xxh64_intdigest
 from sej.codec import Buffer, Run, encode
 from sej.codec.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
-from shard.name_format import HASH_SEED
+from shard.name_format import FNV_BASIS, FNV_PRIME, HASH_SEED, Hash
 
-__all__ = ["Parts", "check_counts", "check_message", "check_number", "group"]
+__all__ = ["Parts", "check_counts", "check_message", "check_number", "fnv", "group", "hash_of"]
 
 BytesLike = bytes | bytearray | memoryview
 _Lists = tuple[list[BytesLike], list[BytesLike], list[int]]
+
+
+def fnv(key: BytesLike) -> int:
+    """FNV-1a of the key in 32 bits, folded to 16: the upper half XOR the lower half."""
+    found = FNV_BASIS
+    for byte in bytes(key):
+        found = (found ^ byte) * FNV_PRIME & 0xFFFFFFFF
+    return found >> 16 ^ found & 0xFFFF
+
+
+def hash_of(key: BytesLike, name: Hash) -> int:
+    """The hash whose low bits are the shard."""
+    return fnv(key) if name == "fnv" else xxh64_intdigest(key, HASH_SEED)
 
 
 def group(
@@ -23,6 +36,7 @@ def group(
     bits: int,
     indexes: Sequence[int] | None,
     places: bool = False,
+    name: Hash = "xxh64",
 ) -> dict[int, _Lists]:
     """Put a batch into groups by shard, keeping the order within each.
 
@@ -32,8 +46,9 @@ def group(
         values: the payloads.
         keys: as many.
         bits: of the tree.
-        indexes: the shards, where a route of the user's own gave them; None: by the keys.
-        places: say where in the batch each message stood; else those lists stay empty.
+        indexes: the shards that a route function returned; None: by the keys.
+        places: also return each message's position in the batch; otherwise those lists are empty.
+        name: the hash of the keys.
 
     Returns:
         For each shard (values, keys, places in the batch).
@@ -53,7 +68,7 @@ def group(
     found: dict[int, _Lists] = {}
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):
         check_message(place, value, key)
-        index = xxh64_intdigest(key, HASH_SEED) & mask if indexes is None else indexes[place]
+        index = hash_of(key, name) & mask if indexes is None else indexes[place]
         parts = found.get(index)
         if parts is None:
             parts = found[index] = ([], [], [])
@@ -86,6 +101,7 @@ class Parts:
         indexes: Sequence[int] | None,
         types: int | Sequence[int],
         times: int | Sequence[int],
+        name: Hash = "xxh64",
     ) -> None:
         """Check everything, so that a batch is refused as a whole, and sort it; the arguments may change afterwards.
 
@@ -93,9 +109,10 @@ class Parts:
             values: the payloads.
             keys: as many.
             bits: of the tree.
-            indexes: the shards, where a route of the user's own gave them; None: by the keys.
+            indexes: the shards that a route function returned; None: by the keys.
             types: one, or as many.
             times: timestamps in ns; one, or as many.
+            name: the hash of the keys.
 
         Raises:
             ValueError: not as many keys, types or timestamps as values; bits out of range.
@@ -112,14 +129,14 @@ class Parts:
         self._rows: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
         for place, (value, key) in enumerate(zip(values, keys, strict=True)):
             payload, label = check_message(place, value, key)
-            index = (xxh64_intdigest(label, HASH_SEED) if indexes is None else indexes[place]) & mask
+            index = (hash_of(label, name) if indexes is None else indexes[place]) & mask
             self._rows.setdefault(index, []).append((stamps[place], kinds[place], label, payload))
-        for name, column, one, low, high in (
+        for field, column, one, low, high in (
             ("type", kinds, types, 0, MAX_TYPE),
             ("timestamp", stamps, times, NO_TIMESTAMP, MAX_TIMESTAMP),
         ):
             for place, number in enumerate([one] if isinstance(one, int) else column):
-                check_number(place, name, number, low, high)
+                check_number(place, field, number, low, high)
         self.indexes = list(self._rows)
 
     def count(self, index: int) -> int:

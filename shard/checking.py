@@ -1,4 +1,4 @@
-"""``shard.check``: what is odd about a root, said and never guessed. Looks at names only and changes nothing.
+"""``shard.check``: what is odd about a root, reported and never guessed. Looks at names and at keys; changes nothing.
 
 Where names alone do not tell a tree of shards from a hub, that is what it says, and how to make it plain.
 """
@@ -7,22 +7,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
-from sej.checks import DISK, PATH, one_of, optional, require
+from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import Directory
 from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
 from shard.names import Path, split_name
 from shard.records import read_record
+from shard.routes import sample as some_messages
 from shard.trees import Layout, find, look
 
 __all__ = ["Problem", "check"]
 
 _Kind = Literal[
-    "bit counts", "missing shard", "foreign directory", "foreign file", "bad name", "layout", "unreadable", "record"
+    "bit counts",
+    "missing shard",
+    "split keys",
+    "foreign directory",
+    "foreign file",
+    "bad name",
+    "layout",
+    "unreadable",
+    "record",
 ]
+_SAMPLE: Final = 1000
 
 
 class Problem(NamedTuple):
@@ -43,7 +53,9 @@ class Problem(NamedTuple):
         return f"{self.path}: {self.kind}: {self.reason}"
 
 
-def check(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Disk = OS) -> list[Problem]:
+def check(
+    root: str | os.PathLike[str], *, layout: Layout | None = None, sample: int = _SAMPLE, disk: Disk = OS
+) -> list[Problem]:
     """Everything odd about a root: an empty list where all is well.
 
     A root where some names are shards' and others are not is read as a tree of shards if a :class:`shard.Writer` ever
@@ -51,16 +63,25 @@ def check(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: D
     Missing shards are told from unused ones by the record that :class:`shard.Writer` keeps; trees without one have
     every shard that is not there reported. In a hub nothing is missing: a client may not have sent it yet.
 
+    Keys in two shards are reported if they are among the first or last messages of both: two programs routed them by
+    two hashes, and their messages have no common order.
+
     Args:
         root: what to look at.
         layout: read it as this, whatever it looks like.
+        sample: how many of the first and of the last messages of each shard are read for their keys; 0: none.
         disk: the seam.
 
     Raises:
         JournalNotFoundError: there is nothing.
         NotAJournalError: it is a file.
     """
-    require(root=(root, PATH), layout=(layout, optional(one_of(get_args(Layout)))), disk=(disk, DISK))
+    require(
+        root=(root, PATH),
+        layout=(layout, optional(one_of(get_args(Layout)))),
+        sample=(sample, COUNT),
+        disk=(disk, DISK),
+    )
     path = os.fspath(root)
     there = disk.status(path)
     if there is None:
@@ -81,6 +102,7 @@ def check(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: D
         problems += _inside(os.path.join(path, name), disk)
     if layout == "shards":
         problems += _trees(path, [*found, *closed], disk)
+        problems += _split_keys(path, found, sample, disk) if sample else []
     return sorted(problems, key=lambda problem: (problem.path, problem.kind))
 
 
@@ -223,3 +245,25 @@ def _trees(root: str, names: list[str], disk: Disk) -> Iterator[Problem]:
                 else "it was made once and is gone: bring it back, or its readers will never see its messages"
             )
             yield Problem("missing shard", tree.dir(index), why)
+
+
+def _split_keys(root: str, names: list[str], count: int, disk: Disk) -> Iterator[Problem]:
+    """Keys that are in two shards of one sharded journal, as far as a sample tells."""
+    shards: dict[tuple[str, int], dict[bytes, set[int]]] = {}
+    for name in names:
+        parts = split_name(name)
+        if parts is not None and parts[1]:
+            keys = shards.setdefault(parts[:2], {})
+            for message in some_messages(os.path.join(root, name), count, disk):
+                keys.setdefault(message.key, set()).add(parts[2])
+    for (prefix, bits), keys in sorted(shards.items()):
+        split = sorted(key for key, there in keys.items() if len(there) > 1)
+        if split:
+            shown = " and ".join(f"{index:03x}" for index in sorted(keys[split[0]]))
+            yield Problem(
+                "split keys",
+                os.path.join(root, Path(root, prefix, bits).name),
+                f"{len(split)} of {len(keys)} keys that were compared are in more than one shard ({split[0]!r} is in"
+                f" {shown}): two programs routed them in two ways; let all writers use one route, then copy the"
+                " messages into a new sharded journal with shard.reshard",
+            )

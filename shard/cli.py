@@ -18,7 +18,9 @@ from sej.journal.view import Journal
 from sej.message import Message
 from shard.checking import check as check_root
 from shard.lagging import lag
+from shard.name_format import Hash
 from shard.names import Path
+from shard.routing import HASHES
 from shard.trees import find
 from shard.worker import Worker
 
@@ -80,7 +82,9 @@ def list_(root: FilePath, json: bool, reader: str | None) -> None:
 @_ROOT
 @_JSON
 def check(root: FilePath, json: bool) -> None:
-    """Say what is odd about a root: two bit counts, missing shards, foreign things. Exit code 1 where anything is.
+    """Report what is odd about a root: two bit counts, missing shards, keys in two shards, foreign files.
+
+    The exit code is 1 if there is anything. Of each shard the first and last 1,000 messages are read for their keys.
 
     Example: sej shard check data
     """
@@ -94,7 +98,12 @@ def check(root: FilePath, json: bool) -> None:
 @app.command()
 @click.argument("source", metavar="ROOT/PREFIX.BIT")
 @click.argument("target", metavar="ROOT/PREFIX.BIT")
-def reshard(source: str, target: str) -> None:
+@click.option(
+    "--route",
+    type=click.Choice(HASHES),
+    help="The hash of the keys: xxh64, or fnv as in the original's example. Without it, the hash of the old one.",
+)
+def reshard(source: str, target: str, route: Hash | None) -> None:
     """Copy a tree into one with another number of shards; interrupted, the same command goes on.
 
     Example: sej shard reshard data/orders.3 data/orders.5
@@ -102,7 +111,7 @@ def reshard(source: str, target: str) -> None:
     from shard.resharding import reshard as run
 
     with progress_bar("messages") as progress:
-        done = run(tree_of(source), tree_of(target), progress=progress)
+        done = run(tree_of(source), tree_of(target), route=route, progress=progress)
     readers = f"; readers moved: {', '.join(done.readers)}" if done.readers else ""
     click.echo(f"{done.messages} messages in {done.shards} shards{readers}; the old tree is still there")
 

@@ -29,9 +29,7 @@ Progress = Callable[[int, int], object]
 """Told how many messages are copied, and of how many."""
 
 
-def copy(
-    plan: Plan, source: Path, target: Path, route: Route | None, progress: Progress, disk: Disk, **writer: Any
-) -> None:
+def copy(plan: Plan, source: Path, target: Path, route: Route, progress: Progress, disk: Disk, **writer: Any) -> None:
     """Copy what is left of a plan's round; it is durable when this returns, and so is every checkpoint on the way.
 
     Raises:
@@ -41,9 +39,7 @@ def copy(
 
 
 class _Copy:
-    def __init__(
-        self, plan: Plan, source: Path, target: Path, route: Route | None, progress: Progress, disk: Disk
-    ) -> None:
+    def __init__(self, plan: Plan, source: Path, target: Path, route: Route, progress: Progress, disk: Disk) -> None:
         self._plan = plan
         self._source = source
         self._target = target
@@ -65,7 +61,7 @@ class _Copy:
         since = 0
         for index, end in self._there.items():  # a shard that is whole is not opened again by the writer
             sync_up_to(Directory(self._tree.dir(index), self._disk), end)
-        with Writer(self._tree, disk=self._disk, **options) as writer:
+        with Writer(self._tree, self._route, disk=self._disk, **options) as writer:
             for number in range(plan.step, len(plan.steps)):
                 step = plan.steps[number]
                 start = plan.offset if number == plan.step else step.first
@@ -102,8 +98,12 @@ class _Copy:
         """Give each target shard its part of a batch, except for what it has already."""
         plan = self._plan
         keys = [message.key for message in batch]
-        indexes = None if self._route is None else routed(self._route, batch, self._tree.bits)
-        for index, (_, _, places) in group(keys, keys, self._tree.bits, indexes, True).items():
+        bits, route = self._tree.bits, self._route
+        if callable(route):
+            parts = group(keys, keys, bits, routed(route, batch, bits), True)
+        else:
+            parts = group(keys, keys, bits, None, True, route)
+        for index, (_, _, places) in parts.items():
             part = [batch[place] for place in places]
             end = plan.ends.get(index, 0)
             for reader, offsets in plan.readers.items():

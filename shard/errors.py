@@ -3,6 +3,7 @@
 ::
 
     SejError
+    ├── RouteError                 the keys of a sharded journal are routed in another way
     └── ShardsFailedError          some shards failed, the others did their part   .errors .appended
         ├── ShardsLockedError      all of these are held by others; a LockedError too
         └── ShardsBrokenError      the writers of all of these failed; a WriterFailedError too
@@ -14,7 +15,11 @@ from collections.abc import Mapping
 
 from sej.errors import LockedError, SejError, WriterFailedError
 
-__all__ = ["ShardsBrokenError", "ShardsFailedError", "ShardsLockedError", "shards_failed"]
+__all__ = ["RouteError", "ShardsBrokenError", "ShardsFailedError", "ShardsLockedError", "shards_failed"]
+
+
+class RouteError(SejError):
+    """The keys of a sharded journal are routed in another way: an append would split them. Nothing was appended."""
 
 
 class ShardsFailedError(SejError):

@@ -7,17 +7,19 @@ Source: the SEJ document, "Sharding" and "Hub"::
     [prefix]                               orders           bit 0: one shard, named by its prefix
     [client-id].[any of the above]         berlin.orders.3.005, in a hub's root
 
-The routing hash is XXH64 of the key with seed 42, which is what Spark's ``xxhash64`` computes; its low bits are the
-index. It is fixed for ever.
+The low bits of a hash of the key are the index. ``xxh64`` is XXH64 with seed 42, which is what Spark's ``xxhash64``
+computes. ``fnv`` is what the original's example uses: FNV-1a in 32 bits, folded to 16. Both are fixed for ever.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 __all__ = [
     "CLIENT",
+    "FNV_BASIS",
+    "FNV_PRIME",
     "HASH_SEED",
     "HUB_MARKER",
     "INDEX_DIGITS",
@@ -28,11 +30,17 @@ __all__ = [
     "RESHARD_DIR",
     "SHARD",
     "WORKERS_DIR",
+    "Hash",
 ]
 
 MAX_BITS: Final = 10
 INDEX_DIGITS: Final = 3
+
+Hash = Literal["xxh64", "fnv"]
+"""The hash that routes the keys of a sharded journal, by its name."""
 HASH_SEED: Final = 42
+FNV_BASIS: Final = 0x811C9DC5
+FNV_PRIME: Final = 0x01000193
 
 PREFIX: Final = re.compile(r"[A-Za-z0-9_\-]*")
 SHARD: Final = re.compile(r"(?:([A-Za-z0-9_\-]+)\.)?([1-9a])\.([0-9a-f]{3})")

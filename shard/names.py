@@ -10,7 +10,7 @@ from typing import Any
 
 from sej.checks import PATH, TEXT, a, between, require
 from sej.errors import InvalidNameError
-from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD
+from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD, Hash
 from shard.routing import BytesLike, index_of
 
 __all__ = ["Path", "split_name"]
@@ -79,9 +79,9 @@ class Path:
             raise ValueError(f"index must be 0 to {self.count - 1}, the shards of {self.name}, got {index}")
         return os.path.join(self.root, f"{self.name}.{index:0{INDEX_DIGITS}x}" if self.bits else self.prefix)
 
-    def index(self, key: BytesLike) -> int:
-        """The shard that a key belongs to."""
-        return index_of(key, self.bits)
+    def index(self, key: BytesLike, route: Hash = "xxh64") -> int:
+        """The shard that a key belongs to; as :func:`shard.index_of`."""
+        return index_of(key, self.bits, route)
 
     def dirs(self) -> list[str]:
         """The SEJ directories of all shards, there or not."""

@@ -1,7 +1,8 @@
-"""Which shards of a tree were ever made: ``<root>/.shards/<name>``, one line for each.
+"""Which shards of a sharded journal were ever made, and its hash: ``<root>/.shards/<name>``, one line for each.
 
 A line is the index in three hexadecimal digits, a blank, and the CRC32C of the tree's name and those digits in eight.
-Lines of older versions are the three digits alone.
+Lines of older versions are the three digits alone. A line ``route fnv`` with a checksum names the hash of the keys;
+the first one counts.
 
 Shards are opened on first use, so a shard that is not there may be one that no key ever met, or one that was lost. The
 record tells the two apart. It is a help for :func:`shard.check` and no truth: trees of other programs have none.
@@ -13,15 +14,17 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from sej.errors import NotAJournalError
+from sej.errors import CorruptionError, NotAJournalError
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, Disk, File, read_small
-from shard.name_format import INDEX_DIGITS, RECORDS_DIR
+from shard.name_format import INDEX_DIGITS, RECORDS_DIR, Hash
 from shard.names import Path
 
 __all__ = ["Record", "Records", "read_record"]
 
 _LINE: Final = re.compile(rb"([0-9a-f]{3})(?: ([0-9a-f]{8}))?")
+_ROUTE: Final = re.compile(rb"route (xxh64|fnv) ([0-9a-f]{8})")
+_TRIES: Final = 3
 _MAX_BYTES: Final = 1 << 20
 
 
@@ -49,10 +52,30 @@ class Records:
         """Note a shard that is about to be made; one that is there is known."""
         if self._disk.status(self._path.dir(index)) is not None:
             return
+        self._append(b"%0*x" % (INDEX_DIGITS, index))
+
+    def remember(self, name: Hash) -> Hash:
+        """Store the hash of the keys; returns the one that counts, which another process may have stored before.
+
+        Raises:
+            CorruptionError: the record cannot be read again after the line was written.
+        """
+        for _ in range(_TRIES):
+            record = read_record(self._path, self._disk)
+            if record is not None and record.route is not None:
+                self.close()
+                return record.route
+            self.prepare()
+            self._append(b"route " + name.encode())  # a torn line before it spoils the first try
+        raise CorruptionError(
+            "the route was written to this record and cannot be read from it; move the record away",
+            path=os.path.join(self._path.root, RECORDS_DIR, self._path.name),
+        )
+
+    def _append(self, content: bytes) -> None:
         if self._file is None:
             self._file = self._disk.open(os.path.join(self._path.root, RECORDS_DIR, self._path.name), "append")
-        digits = b"%0*x" % (INDEX_DIGITS, index)
-        self._file.write(b"%s %08x\n" % (digits, _check(self._path, digits)))
+        self._file.write(b"%s %08x\n" % (content, _check(self._path, content)))
 
     def close(self) -> None:
         """Close the file."""
@@ -67,10 +90,12 @@ class Record(NamedTuple):
     Attributes:
         shards: the indexes of those that were ever made.
         damaged: how many lines cannot be read.
+        route: the hash of the keys; None if none was stored.
     """
 
     shards: set[int]
     damaged: int
+    route: Hash | None
 
 
 def read_record(path: Path, disk: Disk = OS) -> Record | None:
@@ -84,8 +109,13 @@ def read_record(path: Path, disk: Disk = OS) -> Record | None:
         data = read_small(disk, os.path.join(path.root, RECORDS_DIR, path.name), _MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    found = Record(set(), 0)
+    found = Record(set(), 0, None)
     for line in data.splitlines():
+        route = _ROUTE.fullmatch(line)
+        if route is not None and int(route[2], 16) == _check(path, b"route " + route[1]):
+            name: Hash = "fnv" if route[1] == b"fnv" else "xxh64"
+            found = found._replace(route=found.route or name)
+            continue
         match = _LINE.fullmatch(line)
         index = int(match[1], 16) if match else path.count
         if match is None or index >= path.count or (match[2] and int(match[2], 16) != _check(path, match[1])):
@@ -95,5 +125,5 @@ def read_record(path: Path, disk: Disk = OS) -> Record | None:
     return found
 
 
-def _check(path: Path, digits: bytes) -> int:
-    return crc32c(path.name.encode() + b" " + digits)
+def _check(path: Path, content: bytes) -> int:
+    return crc32c(path.name.encode() + b" " + content)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from sej.checks import CALLABLE, DISK, PROGRESS, a, optional, require
+from sej.checks import DISK, PROGRESS, a, require
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError
 from sej.journal.directory import check_name
 from sej.reading.offset import Offset
@@ -32,8 +32,8 @@ from shard.holding import Hold, refuse_queues
 from shard.name_format import RESHARD_DIR
 from shard.names import Path
 from shard.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
-from shard.records import Records
-from shard.routing import Route
+from shard.records import Records, read_record
+from shard.routing import Route, check_route
 from shard.trees import look
 
 __all__ = ["Resharded", "reshard"]
@@ -72,7 +72,8 @@ def reshard(
     Args:
         source: the old tree; it stays.
         target: the new one; none of its shards may be there. The root may be the same.
-        route: as for :class:`shard.Writer`, of the new tree; it must give the same for the same message.
+        route: as for :class:`shard.Writer`, of the new sharded journal; None: the hash that the source remembers, or
+            else ``"xxh64"``. A function must return the same for the same message.
         progress: called with messages copied and messages in all.
         disk: the seam.
         writer_options: for the new tree's :class:`shard.Writer`, ``max_open`` and ``segment_bytes`` for example.
@@ -89,10 +90,13 @@ def reshard(
         SejError: the target is there already; a work queue of the source has items that are not done; or the source
             grew behind the last round, and these messages are not in the new tree.
     """
-    require(source=(source, a(Path)), target=(target, a(Path)), route=(route, optional(CALLABLE)))
-    require(progress=(progress, PROGRESS), disk=(disk, DISK))
+    check_route("route", route)
+    require(source=(source, a(Path)), target=(target, a(Path)), progress=(progress, PROGRESS), disk=(disk, DISK))
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
         raise ValueError(f"source and target are the same tree: {source!r}")
+    if route is None:
+        record = read_record(source, disk)
+        route = (record and record.route) or "xxh64"
     workshop = os.path.join(target.root, RESHARD_DIR, target.name)
     disk.mkdir(workshop)
     with Lock(os.path.join(workshop, "reshard.lck"), what="this reshard", disk=disk):
@@ -129,7 +133,7 @@ def _finish(
     plan: Plan,
     source: Path,
     target: Path,
-    route: Route | None,
+    route: Route,
     progress: Progress,
     disk: Disk,
     hold: Hold,
@@ -144,7 +148,7 @@ def _finish(
             save_plan(plan, target, disk)
         plan.state = "publishing"
         save_plan(plan, target, disk)
-    _publish(plan, target, disk)
+    _publish(plan, target, route, disk)
     plan.state = "done"
     save_plan(plan, target, disk)
 
@@ -191,11 +195,13 @@ def _begin(source: Path, target: Path, disk: Disk) -> Plan:
     return plan
 
 
-def _publish(plan: Plan, target: Path, disk: Disk) -> None:
+def _publish(plan: Plan, target: Path, route: Route, disk: Disk) -> None:
     """Translate the readers' places, then move the shards into place. Whatever is done already is not done again."""
     tree = staging(target)
     records = Records(target, disk)
     records.prepare()
+    if not callable(route) and target.bits:
+        records.remember(route)
     for index in sorted(plan.ends):
         built, place = tree.dir(index), target.dir(index)
         if not look(disk, built):

@@ -1,47 +1,75 @@
-"""Which shard a message belongs to: XXH64 of its key, seed 42, low bits; equal to Spark's ``xxhash64(key)``.
+"""Which shard a message belongs to: the low bits of a hash of its key, or of what a function of the user returns.
 
-No key is the empty key, so messages without keys all go to one shard. The functions over many keys come twice, like
-the codec: pure Python and compiled; ``SEJ_CODEC`` chooses both.
+``xxh64`` is XXH64 with seed 42, equal to Spark's ``xxhash64(key)``; ``fnv`` is the hash of the original's example. A
+message without a key has the empty key, so all messages without keys go to one shard. The functions over many keys
+exist twice, like the codec: pure Python and compiled; ``SEJ_CODEC`` chooses both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from xxhash import xxh64_intdigest
 
-from sej.checks import a, between
+from sej.checks import a, between, one_of
 from sej.imports import twin
 from sej.message import Message
-from shard.name_format import HASH_SEED, MAX_BITS
+from shard.name_format import HASH_SEED, MAX_BITS, Hash
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
-    from shard._route_py import Parts, group
+    from shard._route_py import Parts, fnv, group
 else:
     _twin = twin("shard._route_c", "shard._route_py")
-    Parts, group = _twin.Parts, _twin.group
+    Parts, fnv, group = _twin.Parts, _twin.fnv, _twin.group
 
-__all__ = ["BytesLike", "Parts", "Route", "group", "index_of", "routed"]
+__all__ = ["HASHES", "BytesLike", "Function", "Parts", "Route", "check_route", "fnv", "group", "index_of", "routed"]
 
 BytesLike = bytes | bytearray | memoryview
-Route = Callable[[Message], int]
-"""A function of a message that gives an int: its low bits are the shard. The message's offset is -1, not yet given."""
+Function = Callable[[Message], int]
+"""A function of a message that returns an int, whose low bits are the shard. The message's offset is not known: -1."""
+Route = Hash | Function
+HASHES: Final[tuple[Hash, ...]] = get_args(Hash)
 
 _BITS: Final = between(0, MAX_BITS)
 _KEY: Final = a(bytes, bytearray, memoryview)
+_HASH: Final = one_of(HASHES)
+_ROUTE: Final = one_of(HASHES, ", or a function of a message")
 
 
-def index_of(key: BytesLike, bits: int) -> int:
+def check_route(name: str, route: object) -> None:
+    """Refuse what is neither None, the name of a hash nor a function.
+
+    Raises:
+        TypeError: it has another type.
+        ValueError: no hash has this name.
+    """
+    if route is not None and not callable(route):
+        _ROUTE(name, route)
+
+
+def index_of(key: BytesLike, bits: int, route: Hash = "xxh64") -> int:
     """The shard, of ``2**bits``, that a key belongs to.
 
+    Args:
+        key: up to 127 bytes.
+        bits: of the sharded journal, 0 to 10.
+        route: the hash: ``"xxh64"``, which equals Spark's ``xxhash64``, or ``"fnv"``, as in the original's example.
+
+    Raises:
+        TypeError: key is not bytes, or bits not an int.
+        ValueError: bits is out of its range, or no hash has this name.
+
     Example:
-        >>> index_of(b"alice", 3), index_of(b"", 10)
-        (3, 772)
+        >>> index_of(b"alice", 3), index_of(b"", 10), index_of(b"alice", 3, "fnv")
+        (3, 772, 5)
     """
     if type(bits) is not int or not 0 <= bits <= MAX_BITS:
         _BITS("bits", bits)
-    return xxh64_intdigest(_no_text(key), HASH_SEED) & ((1 << bits) - 1)
+    if route == "xxh64":
+        return xxh64_intdigest(_no_text(key), HASH_SEED) & ((1 << bits) - 1)
+    _HASH("route", route)
+    return fnv(_no_text(key)) & ((1 << bits) - 1)
 
 
 def _no_text(key: object) -> Any:
@@ -52,17 +80,19 @@ def _no_text(key: object) -> Any:
     return key
 
 
-def routed(route: Route, messages: Sequence[Message], bits: int) -> list[int]:
-    """The shards that a route of the user's own gives.
+def routed(route: Function, messages: Sequence[Message], bits: int) -> list[int]:
+    """The shards that a function of the user returns.
 
     Raises:
-        TypeError: it gave something that is no int.
+        TypeError: it returned something that is not an int.
     """
     mask = (1 << bits) - 1
     found = []
     for message in messages:
         index = route(message)
         if not isinstance(index, int):
-            raise TypeError(f"route must give an int, whose low {bits} bits are the shard, not {type(index).__name__}")
+            raise TypeError(
+                f"route must return an int, whose low {bits} bits are the shard, not {type(index).__name__}"
+            )
         found.append(index & mask)
     return found

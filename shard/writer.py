@@ -18,17 +18,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from sej.checks import CALLABLE, POSITIVE, optional, refuse_pickling, require
+from sej.checks import POSITIVE, refuse_pickling, require
 from sej.codec import encode
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import ClosedError
 from sej.message import Message
+from sej.system.disk import OS
 from shard.errors import shards_failed
 from shard.files import make_room
+from shard.name_format import Hash
 from shard.names import Path
 from shard.part_writer import PartWriter
 from shard.records import Records
-from shard.routing import BytesLike, Parts, Route, index_of, routed
+from shard.routes import choose_hash, remember_hash
+from shard.routing import BytesLike, Function, Parts, Route, check_route, index_of, routed
 from shard.together import BackgroundSync, check_options, each
 
 __all__ = ["Writer"]
@@ -61,27 +64,35 @@ class Writer:
 
         Args:
             path: the tree.
-            route: any function of a message that gives an int, whose low bits are the shard; None: XXH64 of the key.
-                The message's offset is -1, its timestamp the one that was given or NO_TIMESTAMP.
+            route: ``"xxh64"``, ``"fnv"`` (the hash of the original's example), or any function of a message that
+                returns an int, whose low bits are the shard; None: the hash that the sharded journal remembers, or else
+                ``"xxh64"``. A function gets the message with offset -1, and with the timestamp that the caller gave, or
+                NO_TIMESTAMP.
             max_open: so many shards hold their files and locks at a time; fewer where the process may not open so many
                 files, three for each.
             writer_options: for every shard's :class:`sej.Writer`; under ``"interval"`` one thread syncs them all.
 
         Raises:
             NotAJournalError: the root is a file.
+            RouteError: keys that are there were routed by another hash.
             TypeError: path is no shard.Path, or a writer option has another name.
             ValueError: durability or sync_interval_s is none.
         """
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
-        require(route=(route, optional(CALLABLE)), max_open=(max_open, POSITIVE))
+        check_route("route", route)
+        require(max_open=(max_open, POSITIVE))
         self.path = path
-        self._route = route
+        self._options, interval_s = check_options(writer_options)
+        self._route = route if callable(route) else None
+        disk = writer_options.get("disk", OS)
+        self._hash: Hash = "xxh64" if callable(route) else choose_hash(path, route, disk)
+        self._remembered = callable(route)
         room = make_room(_FILES_A_SHARD * min(max_open, path.count))
         self._max_open = max(min(max_open, room // _FILES_A_SHARD), 1)
         self._crowded = path.count > self._max_open
-        self._options, interval_s = check_options(writer_options)
-        self._records = Records(path, **({"disk": writer_options["disk"]} if "disk" in writer_options else {}))
+        self._records = Records(path, disk)
+        self._disk = disk
         self._open: OrderedDict[int, PartWriter] = OrderedDict()
         self._resting: dict[int, PartWriter] = {}
         self._using: dict[int, int] = {}
@@ -112,7 +123,9 @@ class Writer:
             SejError: as :meth:`sej.Writer.append`; the path names the shard.
         """
         if self._route is None:
-            index = index_of(key, self.path.bits)
+            index = index_of(key, self.path.bits, self._hash)
+            if not self._remembered:
+                self._remember()
         else:
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
             message = Message(_NOT_GIVEN, stamp, type, bytes(key), bytes(value))
@@ -156,7 +169,9 @@ class Writer:
         indexes = None
         if self._route is not None:
             indexes = self._routed(self._route, payloads, labels, type, timestamp)
-        parts = Parts(payloads, labels, self.path.bits, indexes, type, stamp)
+        parts = Parts(payloads, labels, self.path.bits, indexes, type, stamp, self._hash)
+        if not self._remembered and payloads:
+            self._remember()
         appended: dict[int, range] = {}
         errors: dict[int, BaseException] = {}
         self._append_parts(parts, appended, errors)
@@ -192,7 +207,15 @@ class Writer:
         finally:
             self._unpin(index)
 
-    def _routed(self, route: Route, values: list[Any], keys: list[Any], types: Any, timestamps: Any) -> list[int]:
+    def _remember(self) -> None:
+        """Before the first append that this writer routes: another program must not route by another hash."""
+        self._require_process()
+        with self._guard:
+            self._require_open()
+            remember_hash(self.path, self._hash, self._disk)
+            self._remembered = True
+
+    def _routed(self, route: Function, values: list[Any], keys: list[Any], types: Any, timestamps: Any) -> list[int]:
         """The shards that the route gives the messages of a batch."""
         stamps = NO_TIMESTAMP if timestamps is None else timestamps
         Parts(values, keys, 0, None, types, stamps)  # refuses what is no message before the route sees it

@@ -60,6 +60,7 @@ class _Sink:
         """Check everything that can be checked before a row is written."""
         self._columns = _check_columns(schema)
         self._target = Target.of(root, options)
+        self._hash = self._target.hash()
         self._options = options
         self._overwrite = overwrite
         self._job = uuid.uuid4().hex
@@ -92,7 +93,9 @@ class _Sink:
             stage.append(0, values, keys, types, times)
             return
         single = isinstance(types, int) and isinstance(times, int)
-        for shard, (some, labels, places) in group(values, keys, self._target.bits, None, not single).items():
+        for shard, (some, labels, places) in group(
+            values, keys, self._target.bits, None, not single, self._hash
+        ).items():
             kinds = types if isinstance(types, int) else [types[place] for place in places]
             stamps = times if isinstance(times, int) else [times[place] for place in places]
             stage.append(shard, some, labels, kinds, stamps)  # type: ignore[arg-type]

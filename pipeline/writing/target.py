@@ -10,8 +10,10 @@ from sej.errors import NotAJournalError
 from sej.journal.directory import Directory
 from sej.system.disk import OS
 from sej.writing.writer import Writer
+from shard.name_format import Hash
 from shard.names import Path
 from shard.records import Records
+from shard.routes import choose_hash, remember_hash
 
 __all__ = ["Target"]
 
@@ -70,6 +72,19 @@ class Target(NamedTuple):
     def staging(self) -> str:
         """The folder for rows on their way; on the journals' own disk, and seen by no reader."""
         return os.path.join(self.root, "tmp", "staging") if self.tree is None else os.path.join(self.root, ".staging")
+
+    def hash(self) -> Hash:
+        """The hash that routes the keys: the one that the sharded journal remembers, or else Spark's own.
+
+        Raises:
+            RouteError: the keys that are there were routed in another way.
+        """
+        tree = self.tree
+        if tree is None:
+            return "xxh64"
+        name = choose_hash(tree, None, OS)
+        remember_hash(tree, name, OS)
+        return name
 
     def directory(self, shard: int) -> Directory:
         """A journal's directory, there or not."""

@@ -12,11 +12,12 @@ from shard.names import split_name
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "formats" / "shard.md").read_text()
 KEYS = re.findall(r"^\| (\S+) \| `([0-9a-f]{16})` \| (-?\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
+FOLDED = re.findall(r"^\| (\S+) \| `([0-9a-f]{8})` \| `([0-9a-f]{4})` \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
 NAMES = re.findall(r"^(\S+) +(?:prefix (\w+)|no prefix), ([\d,]+|one) shards?(?:, shard (\d+))?", PAGE, re.MULTILINE)
 
 
 def test_there_are_rows() -> None:
-    assert len(KEYS) == 4
+    assert len(KEYS) == len(FOLDED) == 4
     assert len(NAMES) == 4
 
 
@@ -27,6 +28,15 @@ def test_keys_are_routed_as_the_table_says(row: tuple[str, str, str, str, str]) 
     assert xxhash.xxh64_hexdigest(key, name_format.HASH_SEED) == digest
     assert int(digest, 16) - (int(signed) % 2**64) == 0
     assert (shard.index_of(key, 3), shard.index_of(key, 10)) == (int(of_8), int(of_1024))
+
+
+@pytest.mark.parametrize("row", FOLDED)
+def test_keys_are_folded_as_the_table_says(row: tuple[str, str, str, str, str]) -> None:
+    shown, digest, folded, of_8, of_1024 = row
+    key = b"" if shown == "(empty)" else shown.strip("`").encode()
+    value = int(digest, 16)
+    assert (value >> 16) ^ (value & 0xFFFF) == int(folded, 16)
+    assert (shard.index_of(key, 3, "fnv"), shard.index_of(key, 10, "fnv")) == (int(of_8), int(of_1024))
 
 
 @pytest.mark.parametrize("row", NAMES)

@@ -31,10 +31,10 @@ def test_a_copy_that_is_finished_by_a_second_run_is_on_the_medium() -> None:
         save_plan(make_plan(source, inner), target, inner)
         first = FaultyOnly(inner, "sync", k)
         with contextlib.suppress(OSError, sej.SejError):
-            copy(plan_of(target, inner), source, target, None, lambda *_: None, first)
+            copy(plan_of(target, inner), source, target, "xxh64", lambda *_: None, first)
         for node in inner.nodes.values():
             node.holders.clear()  # that process ends
-        copy(plan_of(target, inner), source, target, None, lambda *_: None, inner)
+        copy(plan_of(target, inner), source, target, "xxh64", lambda *_: None, inner)
         left = inner.crash()
         with shard.Scanner(staging(target), disk=left) as scanner:
             found = {bytes(message.value) for _, message in scanner}
