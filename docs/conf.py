@@ -1,7 +1,9 @@
 """Sphinx: Markdown pages and the reference from the docstrings, one theme, warnings are errors (see the Makefile)."""
 
+import os
 import sys
 from importlib import import_module
+from importlib.metadata import metadata
 from importlib.metadata import version as installed
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,23 +20,32 @@ copyright = "the SEJ authors"
 release = version = installed("sej-journals")
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "commands"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_design",
+    "commands",
+    "drawings",
+]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "_templates"]
+templates_path = ["_templates"]
 
 autoclass_content = "both"
 autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
-    # What a public class has from a private one is public; what it has from these, everybody knows.
+    # Members that a public class inherits from a private one are public. Members of these classes are Python's own.
     "inherited-members": "BaseException,Enum,NamedTuple,StreamingQueryListener,int,tuple",
 }
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
-# Where the extra `spark` is not installed, its part of the reference is built from the docstrings alone; where `hub` is
-# not, its page is left out: what gRPC generated cannot be stood in for.
+# If the extra `spark` is not installed, its part of the reference is built from the docstrings alone. If `hub` is not
+# installed, its page is left out, because the code that gRPC generated cannot be mocked.
 autodoc_mock_imports = [name for name in ("numpy", "pyarrow", "pyspark") if find_spec(name) is None]
 WITH_HUB = find_spec("grpc") is not None
 if not WITH_HUB:
@@ -45,20 +56,27 @@ add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 nitpicky = True
-# Other projects' names cannot be followed from here; annotations name types that are nobody's to call.
+# Names of other projects cannot be resolved here. Annotations name types that are not part of the reference.
 nitpick_ignore_regex = [("py:.*", r"(?!(sej|shard|hub|textqueue|kestrel|pipeline)\.).*"), ("py:class", ".*")]
 
-highlight_language = "none"  # a block that is code says of what
+highlight_language = "none"  # each block of code names its language
 html_theme = "furo"
 html_title = f"SEJ {release}"
 html_static_path = ["_static"]
-html_css_files = ["wide.css"]
+html_css_files = ["site.css"]
+LIGHT = {"drawing-main": "#ddf4ff", "drawing-good": "#dafbe1", "drawing-bad": "#ffebe9"}
+DARK = {"drawing-main": "#12253b", "drawing-good": "#12261e", "drawing-bad": "#301b1f"}
+html_theme_options = {"light_css_variables": LIGHT, "dark_css_variables": DARK}
+# "Edit this page" needs the address of the repository: that of the environment, or `Source` of [project.urls].
+URLS = dict(line.split(", ", 1) for line in metadata("sej-journals").get_all("Project-URL") or ())
+if repository := os.environ.get("SEJ_DOCS_REPOSITORY") or URLS.get("Source"):
+    html_theme_options |= {"source_repository": repository, "source_branch": "main", "source_directory": "docs/"}
 
 PACKAGES = ["sej", "shard", "hub", "textqueue", "kestrel", "kestrel.segmented", "pipeline"] + ["hub.wire"] * WITH_HUB
 
 
 def _public_names() -> dict[str, str]:
-    """Where a name is defined → where the reference has it: `sej.writing.writer.Writer` → `sej.Writer`."""
+    """Map the place where a name is defined to its public name: `sej.writing.writer.Writer` to `sej.Writer`."""
     found = {}
     with mock(autodoc_mock_imports):
         for package in PACKAGES:
@@ -71,7 +89,7 @@ def _public_names() -> dict[str, str]:
 
 
 def _follow(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element) -> Element | None:
-    """Lead a reference to a name's own module to the public name."""
+    """Resolve a reference to a name in its own module to the public name."""
     target = node.get("reftarget", "")
     for private, public in app.config.public_names.items():
         if target == private or target.startswith(f"{private}."):
@@ -83,20 +101,20 @@ def _follow(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: Elemen
 
 
 def _skip(app: Sphinx, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
-    """A named tuple's fields are told by its class; "alias for field number 3" tells nothing."""
+    """Leave out the fields of a named tuple: its class documents them."""
     return True if type(value).__name__ == "_tuplegetter" else None
 
 
 def _sign(
     app: Sphinx, what: str, name: str, value: type, options: object, signature: str, returns: str
 ) -> tuple[str, str] | None:
-    """What the library makes for its users has no arguments that they need to know."""
+    """Leave out the arguments of classes that only the library creates."""
     made = what == "class" and (value.__init__.__doc__ or "").startswith("Made by")  # type: ignore[misc]
     return ("", "") if made or what == "exception" else None
 
 
 def _tell(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
-    """A named tuple's constructor, and an error's, are told by the class."""
+    """Leave out constructors of named tuples and errors: the class documents them."""
     lines[:] = [line for line in lines if not line.startswith(("Create new instance of", "Made by"))]
 
 

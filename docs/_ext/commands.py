@@ -1,4 +1,4 @@
-"""The directive ``sej-commands``: every command of `sej`, as its own help tells of it."""
+"""The directive ``sej-commands``: every command of `sej` with the text of its `--help`."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def below(command: click.Command, context: click.Context) -> Iterator[tuple[str,
 
 
 def helps(command: click.Command, name: str, parent: click.Context) -> Iterator[tuple[str, str]]:
-    """(words, help) of a command and of all below it."""
+    """Yield (words, help) of a command and of all its subcommands."""
     own = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
     yield own.command_path, command.get_help(own)
     for inner, found in below(command, own):
@@ -30,7 +30,7 @@ def helps(command: click.Command, name: str, parent: click.Context) -> Iterator[
 
 
 class Commands(SphinxDirective):
-    """A section for each subcommand of `sej`, with its help and that of what is below it."""
+    """A section for each subcommand of `sej`, with its help and the help of its own subcommands."""
 
     def run(self) -> list[nodes.Node]:
         """Make the sections."""

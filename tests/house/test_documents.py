@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -153,6 +154,26 @@ def test_a_wrong_command_is_found() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()) if "://" not in link]
     assert not [link for link in links if not (page.parent / link).exists()]
+
+
+DRAWINGS = sorted((ROOT / "docs" / "images").glob("*.svg"))
+
+
+@pytest.mark.parametrize("drawing", [pytest.param(path, id=path.name) for path in DRAWINGS])
+def test_each_drawing_is_described_in_words(drawing: Path) -> None:
+    tree = ElementTree.parse(drawing).getroot()
+    title = tree.find("{http://www.w3.org/2000/svg}title")
+    assert title is not None
+    assert title.text
+    assert tree.get("aria-labelledby") == title.get("id")
+
+
+def test_the_dark_picture_differs_from_the_light_one_in_its_colours_only() -> None:
+    light, dark = (
+        re.sub(r"<style>.*?</style>", "", (ROOT / "docs" / "images" / name).read_text(), flags=re.DOTALL)
+        for name in ("overview.svg", "overview-dark.svg")
+    )
+    assert light == dark
 
 
 def defined(module: Path) -> set[str]:
