@@ -86,10 +86,10 @@ def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pyte
         assert claim.done(), "a claim is kept however old"
         assert q.conflicts == other.conflicts == []
         # A stale buffer: the marks that are still known are made again.
-        path.write_bytes(b"=held\n" + b"".join(lines))
+        path.write_bytes(b"-held\n" + b"".join(lines))
         left = [m.value for m in q.messages()]
         assert 0 < len(left) <= 600
         assert left == [line[1:-1].decode() for line in lines[: len(left)]]
-        assert len(q.conflicts) == 700 - len(left)
+        assert len(q.conflicts) == 701 - len(left), "and the claimed one"
         q.mark_many(list(q.messages()), MessageStatus.cleared)
     assert path.read_bytes() == b"=held\n" + b"".join(b"=" + line[1:] for line in lines)

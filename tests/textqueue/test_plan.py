@@ -5,12 +5,13 @@ from collections import defaultdict
 from typing import Final
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from textqueue.editing.plan import Action, Known, Plan, Seen, plan
 from textqueue.format.mutex import owner_text
 from textqueue.format.parser import digest, essence
-from textqueue.ledger.log import BESIDE, EMPTY, IN_MUTEX, SET, Record
+from textqueue.ledger.log import APPENDED, BESIDE, EMPTY, IN_MUTEX, SET, Record
 
 TOKEN: Final = (1, 2, 3)
 CLEARED: Final = ord("=")
@@ -34,70 +35,107 @@ def seen(*raws: tuple[int, bytes]) -> dict[bytes, list[Seen]]:
     return dict(found)
 
 
-def only(made: Plan) -> Action:
+def only(made: Plan) -> tuple[Action, Record]:
+    """The one action of a plan, and the one record that it keeps."""
     assert made.lost == []
     (action,) = made.actions
-    return action
+    (record,) = made.kept.values()
+    return action, record
 
 
 def test_a_mark_moves_with_its_message() -> None:
     mark = record(CLEARED, 0, b"=a\n")
-    action = only(plan(Known([mark]), seen((7, b"=a\n")), reapply=True))
-    assert action == Action(Seen(7, b"="), record=mark._replace(position=7))
+    made = plan(Known([mark]), seen((7, b"=a\n")), reapply=True)
+    assert made == Plan([], {0: mark._replace(position=7)}, [])
 
 
-def test_a_mark_that_was_taken_back_is_made_again() -> None:
+def test_a_mark_that_a_stale_save_took_back_is_made_again() -> None:
     mark = record(CLEARED, 0, b"=a\n")
-    action = only(plan(Known([mark]), seen((7, b"-a\n")), reapply=True))
+    action, kept = only(plan(Known([mark]), seen((7, b"-a\n")), reapply=True))
     assert action.writes == [(0, b"=")]
-    assert action.record == mark._replace(position=7)
+    assert kept == mark._replace(position=7)
     assert (action.kind, action.told) == ("reverted", "marked again as cleared")
 
 
-def test_a_mark_that_was_taken_back_is_delivered_again_if_that_is_wished() -> None:
-    action = only(plan(Known([record(CLEARED, 0, b"=a\n")]), seen((7, b"-a\n")), reapply=False))
-    assert (action.writes, action.record) == ((), None)
+def test_a_mark_that_a_stale_save_took_back_is_forgotten_if_the_option_says_so() -> None:
+    made = plan(Known([record(CLEARED, 0, b"=a\n")]), seen((7, b"-a\n")), reapply=False)
+    (action,) = made.actions
+    assert (action.writes, made.kept) == ((), {})
     assert (action.kind, action.told) == ("reverted", "delivered again")
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        record(CLEARED, 3, b"=b\n"),
+        record(APPENDED, 3, b"-b\n"),
+        record(IN_MUTEX, 3, claimed(b"b"), OWNER),
+        record(SET, 3, b"-b\n\\x=2\n", b"before"),
+    ],
+)
+def test_a_mark_that_a_person_took_back_is_delivered_if_a_later_edit_is_still_there(later: Record) -> None:
+    mark = record(CLEARED, 0, b"=a\n")
+    there = {
+        CLEARED: b"=b\n",
+        APPENDED: b"-b\n",
+        IN_MUTEX: claimed(b"b", OWNER),
+        SET: b"-b\n\\x=2\n",
+    }[later.kind]
+    made = plan(Known([mark, later]), seen((0, b"-a\n"), (3, there)), reapply=True)
+    (action,) = made.actions
+    assert (action.place.position, action.writes, action.kind) == (0, (), "reopened")
+    assert 0 not in made.kept
+    earlier = plan(Known([later, mark]), seen((0, b"-a\n"), (3, there)), reapply=True)
+    assert [(action.writes, action.kind) for action in earlier.actions] == [([(0, b"=")], "reverted")]
+
+
+def test_a_message_appended_after_a_mark_is_not_the_marked_one() -> None:
+    mark, new = record(CLEARED, -9, b"=a\n"), record(APPENDED, 4, b"-a\n")
+    made = plan(Known([mark, new], grown=8), seen((12, b"-a\n")), reapply=True)
+    assert made == Plan([], {1: new._replace(position=12)}, [0])
 
 
 def test_of_equal_messages_a_mark_prefers_its_own_position() -> None:
     mark = record(CLEARED, 3, b"=a\n")
-    action = only(plan(Known([mark]), seen((0, b"-a\n"), (3, b"-a\n")), reapply=True))
+    action, _ = only(plan(Known([mark]), seen((0, b"-a\n"), (3, b"-a\n")), reapply=True))
     assert action.place.position == 3
+    action, _ = only(plan(Known([mark], grown=5), seen((0, b"-a\n"), (8, b"-a\n")), reapply=True))
+    assert action.place.position == 8, "or where that is if all bytes were inserted above it"
 
 
 def test_as_many_equal_messages_are_marked_as_there_are_marks() -> None:
     marks = [record(CLEARED, 0, b"=a\n"), record(CLEARED, 3, b"=a\n")]
     made = plan(Known(marks), seen((0, b"=a\n"), (3, b"-a\n"), (6, b"-a\n")), reapply=True)
-    assert [(action.place.position, bool(action.writes)) for action in made.actions] == [(0, False), (3, True)]
+    assert [(action.place.position, action.writes) for action in made.actions] == [(3, [(0, b"=")])]
+    assert {at: one.position for at, one in made.kept.items()} == {0: 0, 1: 3}
 
 
 def test_a_message_that_is_not_there_is_lost() -> None:
     mark, claim = record(CLEARED, 0, b"=a\n"), record(BESIDE, 3, b"-b\n", OWNER)
-    assert plan(Known([mark], claims=[claim]), {}, reapply=True) == Plan([], [mark, claim])
+    assert plan(Known([mark, claim]), {}, reapply=True) == Plan([], {}, [0, 1])
 
 
 def test_a_claim_that_a_stale_buffer_blanked_is_written_again() -> None:
     raw = claimed(b"a")
     claim = record(IN_MUTEX, 0, raw, OWNER)
-    action = only(plan(Known(claims=[claim]), seen((5, raw)), reapply=True))
+    action, kept = only(plan(Known([claim]), seen((5, raw)), reapply=True))
     ((relative, data),) = action.writes
     assert raw[:relative] + data + raw[relative + len(data) :] == claimed(b"a", OWNER)
-    assert action.record == claim._replace(position=5)
+    assert kept == claim._replace(position=5)
     assert (action.kind, action.told) == ("claim", "claimed again for its owner")
 
 
 def test_a_claim_without_room_stays_in_the_ledger() -> None:
     claim = record(IN_MUTEX, 0, b"-a\n", OWNER)
-    action = only(plan(Known(claims=[claim]), seen((5, b"-a\n")), reapply=True))
-    assert action == Action(Seen(5, b"-a\n"), record=claim._replace(position=5, kind=BESIDE))
+    made = plan(Known([claim]), seen((5, b"-a\n")), reapply=True)
+    assert made == Plan([], {0: claim._replace(position=5, kind=BESIDE)}, [])
 
 
 def test_of_equal_messages_a_claim_has_the_one_that_names_its_owner() -> None:
     first, second = claimed(b"a"), claimed(b"a", OWNER)
     claim = record(IN_MUTEX, 0, first, OWNER)
-    action = only(plan(Known(claims=[claim]), seen((0, first), (len(first), second)), reapply=True))
-    assert (action.place.position, action.writes) == (len(first), ())
+    made = plan(Known([claim]), seen((0, first), (len(first), second)), reapply=True)
+    assert made == Plan([], {0: claim._replace(position=len(first))}, [])
 
 
 def test_a_mark_that_is_made_again_blanks_the_claim_that_came_back_with_it() -> None:
@@ -111,26 +149,25 @@ def test_a_mark_that_is_made_again_blanks_the_claim_that_came_back_with_it() -> 
 def test_a_claim_that_had_ended_is_blanked() -> None:
     raw = claimed(b"a", OWNER)
     name = digest(essence(raw))
-    action = only(plan(Known(ended={(name, OWNER)}), seen((0, raw)), reapply=True))
+    (action,) = plan(Known(ended={(name, OWNER)}), seen((0, raw)), reapply=True).actions
     assert [data for _, data in action.writes] == [b"".ljust(ROOM)]
     assert action.told == "blanked again: it had ended"
     claim = record(IN_MUTEX, 0, raw, OWNER)
-    again = plan(Known(claims=[claim], ended={(name, OWNER)}), seen((0, raw)), reapply=True)
-    assert only(again).writes == (), "its owner has claimed it again"
+    again = plan(Known([claim], ended={(name, OWNER)}), seen((0, raw)), reapply=True)
+    assert again.actions == [], "its owner has claimed it again"
 
 
 def test_another_owners_claim_is_not_blanked() -> None:
     raw = claimed(b"a", OTHER)
-    assert plan(Known(ended={(digest(essence(raw)), OWNER)}), seen((0, raw)), reapply=True) == Plan([], [])
+    assert plan(Known(ended={(digest(essence(raw)), OWNER)}), seen((0, raw)), reapply=True) == Plan([], {}, [])
 
 
 def test_a_message_is_found_as_it_was_before_a_variable_was_set() -> None:
     old, new = b"-a\n\\x=1\n", b"-a\n\\x=2\n"
-    was = record(SET, 0, new, digest(essence(old)))
-    known = Known([record(CLEARED, 0, new)], [was])
-    assert only(plan(known, seen((0, old)), reapply=True)).writes == [(0, b"=")]
-    elsewhere = only(plan(known, seen((4, old)), reapply=True))
-    assert (elsewhere.writes, elsewhere.told) == ((), "delivered again"), "there it may be an equal one"
+    known = Known([record(SET, 0, new, digest(essence(old))), record(CLEARED, 0, new)])
+    for position in (0, 4):  # also if the person inserted something above it
+        (action,) = plan(known, seen((position, old)), reapply=True).actions
+        assert (action.place.position, action.writes) == (position, [(0, b"=")])
 
 
 RAWS = [b"-a\n", b"=a\n", b"!b\n", b"-b\n", claimed(b"c"), claimed(b"c", OWNER), claimed(b"c", OTHER)]
@@ -153,13 +190,11 @@ CLAIMS = st.builds(
 def test_every_record_has_one_end_and_every_message_one_record(
     marks: list[Record], claims: list[Record], raws: list[bytes], reapply: bool
 ) -> None:
-    made = plan(Known(marks, claims=claims), seen(*enumerate(raws)), reapply=reapply)
-    kept = [action.record for action in made.actions if action.record is not None]
-    delivered = [action for action in made.actions if action.told == "delivered again"]
+    made = plan(Known([*marks, *claims]), seen(*enumerate(raws)), reapply=reapply)
+    told = [action for action in made.actions if "delivered again" in action.told]
     # A claim on a message that is done where it was has ended, and needs no end here.
-    assert len(kept) + len(made.lost) + len(delivered) <= len(marks) + len(claims)
-    assert len(kept) + len(made.lost) + len(delivered) >= len(marks)
-    assert len({record.position for record in kept}) == len(kept)
+    assert len(marks) <= len(made.kept) + len(made.lost) + len(told) <= len(marks) + len(claims)
+    assert len({record.position for record in made.kept.values()}) == len(made.kept)
     for action in made.actions:
         raw = raws[action.place.position]
         assert all(raw[:1] == b"-" and relative + len(data) <= len(raw) for relative, data in action.writes)

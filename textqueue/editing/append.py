@@ -11,9 +11,9 @@ from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Source
 from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, MessageStatus
-from textqueue.format.parser import digest, essence, render
+from textqueue.format.parser import render
 from textqueue.format.windows import Token
-from textqueue.ledger.log import APPENDED, EMPTY, Ledger, Record
+from textqueue.ledger.log import APPENDED, Ledger
 
 __all__ = ["New", "append"]
 
@@ -21,6 +21,8 @@ New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
 _TRIES: Final = 100
 _TAIL_BYTES: Final = 1 << 16
+_LOGGED: Final = 4096
+"""Of more entries in one append the ledger knows only the last one: they would push the marks out of it."""
 
 
 def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
@@ -117,9 +119,8 @@ class _Append:
             file.close()
 
     def log(self, ledger: Ledger, token: Token) -> None:
-        """The last entry tells how far the file reached."""
-        position, raw, _ = self.places[-1]
-        ledger.append([Record(APPENDED, position, digest(essence(raw)), token, EMPTY)])
+        """A line for each entry; of very many, for the last one, which tells how far the file reached."""
+        ledger.append_lines(APPENDED, self.places[-1:] if len(self.places) > _LOGGED else self.places, token)
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:

@@ -134,9 +134,8 @@ def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
     """What the ledger knows of what stays, where it stands now."""
     starts = [start for start, _ in moved]
     gone = [0, *itertools.accumulate(size for _, size in moved)]
-    marks, sets = ledger.edits()
     known = []
-    for record in [*sets, *marks, *ledger.claims.values()]:
+    for record in ledger.edits():
         before = bisect.bisect_left(starts, record.position)
         if record.position < 0:
             known.append(record)

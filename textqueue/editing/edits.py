@@ -130,4 +130,4 @@ class OneStatus:
 
     def log(self, ledger: Ledger, token: Token) -> None:
         """A line for each."""
-        ledger.append_marks(self._control, self._places, token)
+        ledger.append_lines(self._control, self._places, token)

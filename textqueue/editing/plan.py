@@ -1,28 +1,48 @@
-"""What to do after a foreign change: a plan, made of what the ledger knows and what is in the file. No I/O.
+"""What to do after another program changed a queue file. A plan, made of the ledger and the file. No I/O.
 
-Each record of the ledger is given at most one message, and each message at most one record::
+**Three things look alike.** A message that the ledger calls done, and the file calls queued, is one of these:
 
-    in the ledger    in the file                     what is done
-    a mark           a message with a mark           the record moves with it
-    a mark           only a queued one               "reapply": marked again; "deliver": the mark is forgotten
-    a claim          a queued one that names it      the record moves with it
-    a claim          a queued one without a name     the owner is written again, or only the ledger has it
-    an ended claim   a queued one that names it      the name is blanked
-    anything         no such message                 the record is lost: it is remembered for a while
+- *A stale save.* A person opened the file, a worker marked the message, the person saved. The buffer was older than the
+  mark, so the save took the mark back, and every edit of ours after that moment with it.
+- *A person's edit.* The person saw the mark and changed it: `!` or `=` to `-`, to have the message worked on again.
+- *A new message* with the text of an old one.
 
-A mark has the first choice of the messages, a claim comes after it, and what is still lost looks for the message as it
-was before a variable was set. Equal messages are interchangeable, so a record prefers the message at its own position.
+**The log tells a stale save from an edit.** A buffer has the state of one moment. If it is saved, all edits before that
+moment are in the file and all later ones are gone: *what a stale save takes back is a suffix of the log*. So if a later
+edit of ours is still in the file, the buffer was newer than the mark, and the person meant the change. The person wins.
+
+==================  ========================  =========================================================
+in the ledger       in the file               what is done
+==================  ========================  =========================================================
+a mark              marked, in any way        the record moves with the message; the person's mark wins
+a mark              queued; a later edit of   a person reopened it: it is delivered, the mark forgotten
+                    ours is still there
+a mark              queued; no later edit of  a stale save: "reapply" marks it again, "deliver" forgets
+                    ours is still there       the mark
+a mark              queued, and appended by   a new message: it is delivered
+                    our programs since then
+a claim             queued, names its owner   the record moves with it
+a claim             queued, without a name    the owner is written again, or only the ledger has it
+a claim             marked                    a person ended the claim: the record is dropped
+an ended claim      queued, names its owner   the name is blanked
+anything            no such message           the record is lost: it is remembered for a while
+==================  ========================  =========================================================
+
+Equal messages are interchangeable: each message in the file is given to at most one record, and each record to at most
+one message. A record has the first choice of the message that names its owner, then of the one at its own position,
+there or moved by as many bytes as the file grew. What is left goes to appends before marks, and to marks before claims.
+A record that finds nothing looks for the message as it was before a variable was set.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
-from textqueue.ledger.log import BESIDE, CLAIMS, IN_MUTEX, Record
+from textqueue.ledger.log import BESIDE, CLAIMS, EMPTY, IN_MUTEX, MARKS, SET, WAITING, Record
 
 __all__ = ["Action", "Known", "Plan", "Seen", "older_names", "plan"]
 
@@ -34,16 +54,15 @@ class Known(NamedTuple):
     """What the ledger says.
 
     Attributes:
-        marks: that may still be in the file, oldest first.
-        sets: variables that were set, oldest first; each names the message's digest before as its owner.
-        claims: that have not ended.
+        edits: oldest first: marks that may still be in the file; messages that our programs queued; variables that
+            were set, each with the message's digest before as its owner; claims that have not ended.
         ended: digest and owner of claims that have ended since the last foreign change.
+        grown: by how many bytes the file is longer than after our last edit.
     """
 
-    marks: Sequence[Record] = ()
-    sets: Sequence[Record] = ()
-    claims: Sequence[Record] = ()
+    edits: Sequence[Record] = ()
     ended: Set[tuple[bytes, bytes]] = frozenset()
+    grown: int = 0
 
 
 class Seen(NamedTuple):
@@ -59,166 +78,209 @@ class Action(NamedTuple):
     Attributes:
         place: the message as it was seen.
         writes: bytes and where, counted from the control byte; each is proven before it is made.
-        record: what the ledger keeps, whether the writes could be made or not.
         kind: of the conflict that is reported if all writes were made; empty: none.
         told: what the conflict says.
     """
 
     place: Seen
     writes: Sequence[tuple[int, bytes]] = ()
-    record: Record | None = None
     kind: str = ""
     told: str = ""
 
 
 class Plan(NamedTuple):
-    """The actions in their order, and the records whose messages are not in the file."""
+    """What is done, and what the ledger says from then on.
+
+    Attributes:
+        actions: in their order.
+        kept: what is still known, by its number among the edits, whether its writes can be made or not.
+        lost: the numbers of the marks and claims whose messages are not in the file.
+    """
 
     actions: list[Action]
-    lost: list[Record]
+    kept: dict[int, Record]
+    lost: list[int]
 
 
-def plan(known: Known, seen: Mapping[bytes, Iterable[Seen]], *, reapply: bool) -> Plan:
+def plan(known: Known, seen: Mapping[bytes, Collection[Seen]], *, reapply: bool) -> Plan:
     """Decide what is done.
 
     Args:
         known: what the ledger says.
         seen: the messages in the file, by digest.
-        reapply: whether a mark that was taken back is made again.
+        reapply: whether a mark that a stale save took back is made again.
     """
-    free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
-    done = {name: {at.position: at for at in places if at.raw[0] != _QUEUED} for name, places in seen.items()}
-    busy = {(record.digest, record.owner) for record in known.claims}
-    marks, claims = _by_digest(known.marks), _by_digest(known.claims)
-    actions: list[Action] = []
-    lost: list[Record] = []
-    for name in dict.fromkeys([*marks, *claims]):
-        marked, waiting = done.get(name, {}), free.get(name, {})
-        held = [record for record in claims.get(name, ()) if record.position not in marked]
-        for record, place in _paired(marks.get(name, ()), marked):
-            if place is not None:
-                actions.append(Action(place, record=record._replace(position=place.position)))
-            elif (taken := _taken(record, waiting)) is not None:
-                actions += _taken_back(record, taken, busy, reapply=reapply)
-            else:
-                lost.append(record)
-        for record, place in _paired(held, waiting):
-            if place is None:
-                lost.append(record)
-            else:
-                actions.append(_still_claimed(record, place))
-    missing: list[Record] = []
-    older = older_names(known.sets)
-    for record in lost:
-        found = _under_older_name(record, older, free, busy, reapply=reapply)
-        if found:
-            actions += found
-        else:
-            missing.append(record)
-    for name, owner in sorted(known.ended - busy):
-        for place in free.get(name, {}).values():
-            if holder_of(place.raw) == owner and (blank := _blanked(name, place, busy)) is not None:
-                actions.append(blank[0]._replace(kind="claim", told="blanked again: it had ended"))
-    return Plan(actions, missing)
+    return _Planning(known, seen).plan(reapply=reapply)
 
 
-def older_names(sets: Sequence[Record]) -> dict[bytes, list[bytes]]:
+def older_names(edits: Iterable[Record]) -> dict[bytes, list[bytes]]:
     """By what digests a message was known before its variables were set, the latest first."""
     older: dict[bytes, list[bytes]] = {}
-    for record in sets:
-        names = [record.owner, *older.get(record.owner, ())]
-        older[record.digest] = [name for name in dict.fromkeys(names) if name != record.digest]
+    for record in edits:
+        if record.kind == SET and record.owner != EMPTY:
+            names = [record.owner, *older.get(record.owner, ())]
+            older[record.digest] = [name for name in dict.fromkeys(names) if name != record.digest]
     return older
 
 
-def _by_digest(records: Iterable[Record]) -> dict[bytes, list[Record]]:
-    found: dict[bytes, list[Record]] = defaultdict(list)
-    for record in records:
-        found[record.digest].append(record)
-    return dict(found)
+_Numbered = tuple[int, Record]
 
 
-def _taken_back(record: Record, place: Seen, busy: Set[tuple[bytes, bytes]], *, reapply: bool) -> list[Action]:
-    """A stale buffer took a mark back."""
-    actions: list[Action] = []
-    # It brought the claim back as well, whose owner is at work elsewhere.
-    if (blanked := _blanked(record.digest, place, busy)) is not None:
-        first, place = blanked
-        actions.append(first)
-    if not reapply:
-        return [*actions, Action(place, kind="reverted", told="delivered again")]
-    told = f"marked again as {STATUS_OF[record.kind].name}"
-    kept = record._replace(position=place.position)
-    return [*actions, Action(place, [(0, bytes([record.kind]))], kept, "reverted", told)]
+class _Planning:
+    """One plan in the making.
 
+    Attributes:
+        found: by the number of an edit: its message, and whether that is marked.
+        in_file: the number of the newest edit of ours that is still in the file.
+    """
 
-def _blanked(name: bytes, place: Seen, busy: Set[tuple[bytes, bytes]]) -> tuple[Action, Seen] | None:
-    """Blank a claim of ours that has ended; the second: the message after that."""
-    room = mutex_of(place.raw)
-    if room is None or not is_claim(room.holder) or (name, room.holder) in busy:
-        return None
-    blank = room.filled(b"")
-    raw = place.raw[: room.position] + blank + place.raw[room.position + len(blank) :]
-    return Action(place, [(room.position, blank)]), place._replace(raw=raw)
+    def __init__(self, known: Known, seen: Mapping[bytes, Collection[Seen]]) -> None:
+        self._edits = known.edits
+        self._ended = known.ended
+        self._grown = known.grown
+        self._seen = seen
+        self._free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
+        self._done = {name: {at.position: at for at in places if at.raw[0] != _QUEUED} for name, places in seen.items()}
+        self._busy = {(record.digest, record.owner) for record in known.edits if record.kind in CLAIMS}
+        self._in_file = -1
+        self._back: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
+        self._made = Plan([], {}, [])
 
+    def plan(self, *, reapply: bool) -> Plan:
+        groups: dict[bytes, list[_Numbered]] = defaultdict(list)
+        for number, record in enumerate(self._edits):
+            if record.kind != SET:
+                groups[record.digest].append((number, record))
+        lost: list[_Numbered] = []
+        for name, group in groups.items():
+            lost += self._group(group, self._free.get(name, {}), self._done.get(name, {}))
+        self._variables()
+        older = older_names(self._edits)
+        for number, record in sorted(lost):
+            if record.kind in WAITING:
+                continue
+            if not self._under_older_name(number, record, older):
+                self._made.lost.append(number)
+        for number, (record, place) in sorted(self._back.items()):
+            self._taken_back(number, record, place, reapply=reapply)
+        self._blank_ended()
+        return self._made
 
-def _still_claimed(record: Record, place: Seen) -> Action:
-    record = record._replace(position=place.position)
-    if record.kind != IN_MUTEX or record.owner == holder_of(place.raw):
-        return Action(place, record=record)
-    # A stale buffer blanked it, and its owner is still at work.
-    room = mutex_of(place.raw)
-    if room is None or not room.fits(record.owner):
-        return Action(place, record=record._replace(kind=BESIDE))
-    return Action(place, [(room.position, room.filled(record.owner))], record, "claim", "claimed again for its owner")
+    def _group(self, group: Sequence[_Numbered], waiting: _Places, marked: _Places) -> list[_Numbered]:
+        """Give the records of equal messages their places; returns those that find none."""
+        marks = [one for one in group if one[1].kind in MARKS]
+        claims = [one for one in group if one[1].kind in CLAIMS and one[1].position not in marked]
+        waits = [one for one in group if one[1].kind in WAITING]
+        places = self._paired([marks], marked)
+        for number, record in marks:
+            if number in places:
+                self._made.kept[number] = record._replace(position=places[number].position)
+                self._in_file = max(self._in_file, number)
+        left = [one for one in marks if one[0] not in places]
+        named = {(at.position, holder_of(at.raw)) for at in waiting.values()} if claims else set()
+        places |= self._paired([waits, left, claims], waiting)
+        for number, record in waits:
+            if number in places:
+                moved = record._replace(position=places[number].position)
+                self._made.kept[number] = moved
+                if self._is_own(record, moved.position):
+                    self._in_file = max(self._in_file, number)
+        for number, record in left:
+            if number in places:
+                self._back[number] = record, places[number]
+        for number, record in claims:
+            if number in places:
+                if record.kind == IN_MUTEX and (places[number].position, record.owner) in named:
+                    self._in_file = max(self._in_file, number)
+                self._still_claimed(number, record, places[number])
+        return [one for one in (*waits, *left, *claims) if one[0] not in places]
 
+    def _is_own(self, record: Record, position: int) -> bool:
+        return record.position >= 0 and position in (record.position, record.position + self._grown)
 
-def _under_older_name(
-    record: Record,
-    older: Mapping[bytes, Sequence[bytes]],
-    free: Mapping[bytes, _Places],
-    busy: Set[tuple[bytes, bytes]],
-    *,
-    reapply: bool,
-) -> list[Action]:
-    """A stale buffer takes a variable back as well, so what is missing may be there as it was before."""
-    for name in older.get(record.digest, ()):
-        waiting = free.get(name, {})
-        same = record.position in waiting
-        place = _taken(record, waiting)
-        if place is None:
-            continue
-        # Only where it stood it is this one: elsewhere it may be an equal one, and this one was tidied away. There
-        # a mark is not made again; a claim keeps others away, and its owner does not end it (``_check_held``).
-        record = record._replace(digest=name)
-        if record.kind in CLAIMS:
-            return [_still_claimed(record, place)]
-        return _taken_back(record, place, busy, reapply=same and reapply)
-    return []
+    def _paired(self, kinds: Sequence[Sequence[_Numbered]], places: _Places) -> dict[int, Seen]:
+        """Give each record a place, by its number, and take it out of places."""
+        found: dict[int, Seen] = {}
+        every = [one for kind in kinds for one in kind]
+        for number, record in every:
+            if record.kind == IN_MUTEX:
+                own = [at for at, one in places.items() if holder_of(one.raw) == record.owner]
+                if own:
+                    found[number] = places.pop(record.position if record.position in own else own[0])
+        for shift in (0, self._grown):
+            for number, record in every:
+                if number not in found and record.position >= 0 and record.position + shift in places:
+                    found[number] = places.pop(record.position + shift)
+        for number, _ in every:
+            if number not in found and places:
+                found[number] = places.pop(next(iter(places)))
+        return found
 
+    def _variables(self) -> None:
+        """A variable that was set and is still there shows how new the buffer was, if no older text is the same."""
+        older = {record.owner for record in self._edits if record.kind == SET}
+        for number, record in enumerate(self._edits):
+            if record.kind == SET and record.digest in self._seen and record.digest not in older:
+                self._in_file = max(self._in_file, number)
 
-def _paired(records: Sequence[Record], places: _Places) -> list[tuple[Record, Seen | None]]:
-    """Give each record a place, and take it out of places: one that names its owner, its own, or the first left."""
-    found: dict[int, Seen] = {}
+    def _under_older_name(self, number: int, record: Record, older: Mapping[bytes, Sequence[bytes]]) -> bool:
+        """A stale save takes a variable back as well, so what is missing may be there as it was before."""
+        for name in older.get(record.digest, ()):
+            place = self._paired([[(number, record)]], self._free.get(name, {})).get(number)
+            if place is None:
+                continue
+            record = record._replace(digest=name)
+            if record.kind in CLAIMS:
+                self._still_claimed(number, record, place)
+            else:
+                self._back[number] = record, place
+            return True
+        return False
 
-    def give(number: int, record: Record) -> None:
-        own = [at for at, one in places.items() if holder_of(one.raw) == record.owner]
-        if own:
-            found[number] = places.pop(record.position if record.position in own else own[0])
+    def _taken_back(self, number: int, record: Record, place: Seen, *, reapply: bool) -> None:
+        """The message of a mark is queued."""
+        status = STATUS_OF[record.kind].name
+        if number < self._in_file:
+            told = f"delivered again: a person reopened what was {status}, later edits are still in the file"
+            self._made.actions.append(Action(place, kind="reopened", told=told))
+            return
+        # The stale save brought the claim back as well, whose owner is at work elsewhere.
+        if (blanked := self._blanked(record.digest, place)) is not None:
+            first, place = blanked
+            self._made.actions.append(first)
+        if not reapply:
+            self._made.actions.append(Action(place, kind="reverted", told="delivered again"))
+            return
+        told = f"marked again as {status}"
+        self._made.actions.append(Action(place, [(0, bytes([record.kind]))], "reverted", told))
+        self._made.kept[number] = record._replace(position=place.position)
 
-    for number, record in enumerate(records):
-        if record.kind == IN_MUTEX:
-            give(number, record)
-    for number, record in enumerate(records):
-        if number not in found and record.position in places:
-            found[number] = places.pop(record.position)
-    return [(record, found.get(number) or _first(places)) for number, record in enumerate(records)]
+    def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
+        self._made.kept[number] = record = record._replace(position=place.position)
+        if record.kind != IN_MUTEX or record.owner == holder_of(place.raw):
+            return
+        # A stale save blanked it, and its owner is still at work.
+        room = mutex_of(place.raw)
+        if room is None or not room.fits(record.owner):
+            self._made.kept[number] = record._replace(kind=BESIDE)
+            return
+        writes = [(room.position, room.filled(record.owner))]
+        self._made.actions.append(Action(place, writes, "claim", "claimed again for its owner"))
 
+    def _blank_ended(self) -> None:
+        back = {place.position for _, place in self._back.values()}
+        for name, owner in sorted(self._ended - self._busy):
+            for place in self._seen.get(name, ()):
+                if place.raw[0] != _QUEUED or place.position in back:
+                    continue
+                if holder_of(place.raw) == owner and (blank := self._blanked(name, place)) is not None:
+                    self._made.actions.append(blank[0]._replace(kind="claim", told="blanked again: it had ended"))
 
-def _taken(record: Record, places: _Places) -> Seen | None:
-    """Take the message at the record's position out of places, or the first that is left."""
-    return places.pop(record.position, None) or _first(places)
-
-
-def _first(places: _Places) -> Seen | None:
-    return places.pop(next(iter(places))) if places else None
+    def _blanked(self, name: bytes, place: Seen) -> tuple[Action, Seen] | None:
+        """Blank a claim of ours that has ended; the second: the message after that."""
+        room = mutex_of(place.raw)
+        if room is None or not is_claim(room.holder) or (name, room.holder) in self._busy:
+            return None
+        blank = room.filled(b"")
+        raw = place.raw[: room.position] + blank + place.raw[room.position + len(blank) :]
+        return Action(place, [(room.position, blank)]), place._replace(raw=raw)

@@ -2,12 +2,9 @@
 
 It reads the ledger and the file, lets ``textqueue.editing.plan`` decide, makes the writes and rewrites the ledger.
 
-A person opens the file, a worker marks a message, the person saves: the mark is gone, though the person did not intend
-that. It cannot be told from a wish to have the message handled again, so ``on_revert`` decides, and both are reported.
-
-Equal messages are interchangeable: what counts is how many of them are done and how many are claimed. A mark whose
-message is not in the file any more is forgotten after ten seconds, so a text that is deleted and later written again is
-a new message. Not at once, because an editor that saves in place empties the file first, and may be looked at then.
+A mark whose message is not in the file any more is forgotten after ten seconds, so a text that is deleted and later
+written again is a new message. Not immediately, because an editor that saves in place empties the file first, and may
+be looked at then.
 """
 
 from __future__ import annotations
@@ -19,14 +16,14 @@ from typing import Final, Literal, NamedTuple
 
 from sej.system.disk import File
 from textqueue.editing.place import Place
-from textqueue.editing.plan import Action, Known, Seen, older_names, plan
+from textqueue.editing.plan import Action, Known, Seen, plan
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, essence, value_of
 from textqueue.format.windows import scan, token_of
 from textqueue.hot import proven
-from textqueue.ledger.log import CLAIMS, Ledger, Record
+from textqueue.ledger.log import CLAIMS, SET, Ledger, Record
 
 __all__ = ["Conflict", "OnRevert", "find_again", "reconcile"]
 
@@ -42,9 +39,9 @@ class Conflict(NamedTuple):
         path: the file.
         position: where the message stands.
         text: the message.
-        kind: ``"reverted"``: a mark of ours was taken back by a rewrite; ``"claim"``: a claim was; ``"collision"``: the
-            file was rewritten in the moment of an edit; ``"changed"``: a claimed message was changed or deleted while
-            it was worked on.
+        kind: ``"reverted"``: a stale save took a mark of ours back; ``"claim"``: it took a claim back;
+            ``"reopened"``: a person queued a message again that was done; ``"collision"``: the file was rewritten in
+            the moment of an edit; ``"changed"``: a claimed message was changed or deleted while it was worked on.
         action: what was done about it.
     """
 
@@ -68,30 +65,31 @@ def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> 
         What a person should know. When the file is being written this very moment, nothing is brought in line: the
         next look does that.
     """
-    marks, sets = ledger.edits()
-    known = Known(marks, sets, list(ledger.claims.values()), ledger.ended())
+    edits = _remembered(ledger.edits())
     before = token_of(file.status())
+    grown = 0 if ledger.token is None else before[1] - ledger.token[1]
+    known = Known(edits, ledger.ended(), grown)
     seen = _where(file, _wanted(known))
     if token_of(file.status()) != before:  # another program wrote there meanwhile: the plan may be wrong
         return []
     made = plan(known, seen, reapply=on_revert == "reapply")
     conflicts = _apply(made.actions, file, path)
-    kept = [action.record for action in made.actions if action.record is not None]
-    records = [*_remembered(made.lost), *_known(sets, seen), *kept]
-    ledger.rewrite(records, token=token_of(file.status()), epoch=time.time_ns())
+    records = {**_lost(edits, made.lost), **_variables(edits, seen), **made.kept}
+    ordered = [record for _, record in sorted(records.items())]
+    ledger.rewrite(ordered, token=token_of(file.status()), epoch=time.time_ns())
     return sorted(conflicts, key=lambda conflict: conflict.position)
 
 
 def _wanted(known: Known) -> set[bytes]:
     """The digests of all messages that the ledger says something about, or did before a variable was set."""
-    names = {record.digest for record in [*known.marks, *known.claims]} | older_names(known.sets).keys()
-    return names | {record.owner for record in known.sets} | {name for name, _ in known.ended}
+    names = {record.digest for record in known.edits} | {name for name, _ in known.ended}
+    return names | {record.owner for record in known.edits if record.kind == SET}
 
 
 def _apply(actions: Sequence[Action], file: File, path: str) -> list[Conflict]:
     """Make the writes; what could not be made, because another program writes there, the next look finds again."""
     conflicts = []
-    for place, writes, _, kind, told in actions:
+    for place, writes, kind, told in actions:
         made = all(_write(file, place, relative, data) for relative, data in writes)
         if made and kind:
             text = value_of(place.raw).decode("utf-8", "replace")
@@ -99,15 +97,16 @@ def _apply(actions: Sequence[Action], file: File, path: str) -> list[Conflict]:
     return conflicts
 
 
-def _known(sets: Sequence[Record], there: Container[bytes]) -> list[Record]:
-    """What was set in messages that are in the file, by their essence alone."""
-    known: list[Record] = []
+def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Record]:
+    """What was set in messages that are in the file, by their essence alone; by number."""
+    known: dict[int, Record] = {}
     older: set[bytes] = set()
-    for record in reversed(sets):
-        if record.digest in there or record.digest in older:
+    for number in range(len(edits) - 1, -1, -1):
+        record = edits[number]
+        if record.kind == SET and (record.digest in there or record.digest in older):
             older.add(record.owner)
-            known.append(record._replace(position=-1))
-    return known[::-1]
+            known[number] = record._replace(position=-1)
+    return known
 
 
 def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:
@@ -125,15 +124,21 @@ def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:
     return seen
 
 
-def _remembered(lost: Sequence[Record]) -> list[Record]:
-    """What is not in the file, for a while: an editor may be writing it this very moment, and not be done."""
+def _remembered(edits: Sequence[Record]) -> list[Record]:
+    """Leave out what has been missing in the file for so long that the same text is a new message."""
     now = time.time_ns()
-    kept = []
-    for number, record in enumerate(lost):
-        since = record.position if record.position < 0 else -now + number
-        if now + since < _REMEMBER_NS or (record.kind in CLAIMS and is_alive(record.owner)):
-            kept.append(record._replace(position=since))
-    return kept
+    return [record for record in edits if record.kind == SET or record.position >= 0 or _is_due(record, now)]
+
+
+def _is_due(record: Record, now: int) -> bool:
+    return now + record.position < _REMEMBER_NS or (record.kind in CLAIMS and is_alive(record.owner))
+
+
+def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:
+    """Missing messages, by number: an editor may be writing the file this very moment, and not be done."""
+    now = time.time_ns()
+    found = {number: edits[number] for number in lost}
+    return {n: one if one.position < 0 else one._replace(position=n - now) for n, one in found.items()}
 
 
 def _write(file: File, place: Seen, relative: int, data: bytes) -> bool:

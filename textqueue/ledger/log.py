@@ -37,7 +37,7 @@ from textqueue.ledger.sidecar import as_open_as, open_beside, replace_beside
 
 __all__ = [
     "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT", "SET",
-    "Ledger", "Mark", "Record",
+    "WAITING", "Ledger", "Mark", "Record",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -49,6 +49,8 @@ SET: Final = ord("v")
 APPENDED: Final = ord("a")
 BESIDE: Final = ord("c")
 IN_MUTEX: Final = ord("m")
+WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
+"""What says that our programs queued a message."""
 _STATE: Final = ord("r")
 EMPTY: Final = b"-"
 MAY_NOT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -172,8 +174,8 @@ class Ledger:
         for record in records:
             self._apply(record)
 
-    def append_marks(self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token) -> None:
-        """As ``append``, for many marks of one kind, given the messages' places, with less work for each."""
+    def append_lines(self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token) -> None:
+        """As ``append``, for many marks or appends of one kind, given the messages' places, with less work for each."""
         *most, (position, raw, _) = places
         if kind == GIVEN_BACK:
             self.given_back += [place[0] for place in most]
@@ -197,26 +199,34 @@ class Ledger:
         """Write a line that says how the file looks now."""
         self.append([Record(_STATE, self.epoch or time.time_ns(), EMPTY, token, EMPTY)])
 
-    def edits(self) -> tuple[list[Record], list[Record]]:
-        """What may still stand in the file, oldest first, the last MARKS_KEPT of each.
+    def edits(self) -> list[Record]:
+        """What may still be in the file, oldest first, the last MARKS_KEPT of each kind.
 
-        Returns:
-            The marks, one for each place; and the variables that made another message of theirs, by its essence.
+        Marks and messages that our programs queued, one for each place; variables that made another message of
+        theirs, by its essence; claims that have not ended.
         """
-        if self._file is None:
-            return [], []
-        found: dict[tuple[int, bytes], Record] = {}
+        data = b"" if self._file is None else self._file.read(self._read_to, 0)
+        status: dict[tuple[int, bytes], Record] = {}
         sets: list[Record] = []
-        for record in _records(self._file.read(self._read_to, 0)):
+        order: dict[Record, int] = {}
+        for number, record in enumerate(_records(data)):
             place = record.position, record.digest
-            if record.kind in MARKS:
-                found.pop(place, None)
-                found[place] = record
-            elif record.kind == GIVEN_BACK:
-                found.pop(place, None)
+            if record.kind in MARKS or record.kind in WAITING:
+                status.pop(place, None)
+                status[place] = record
+            elif record.kind in CLAIMS:
+                status.pop(place, None)
             elif record.kind == SET and record.owner != EMPTY:
                 sets.append(record)
-        return list(found.values())[-MARKS_KEPT:], sets[-MARKS_KEPT:]
+                if (queued := status.pop((record.position, record.owner), None)) is not None:
+                    status[place] = queued._replace(digest=record.digest)
+                    order[status[place]] = number
+            order[record] = number
+        claims = sorted(self.claims.values(), key=lambda claim: claim.position)
+        marks = [record for record in status.values() if record.kind in MARKS]
+        waiting = [record for record in status.values() if record.kind in WAITING]
+        kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *sets[-MARKS_KEPT:], *claims]
+        return sorted(kept, key=lambda record: order.get(record, len(order)))
 
     def ended(self) -> set[tuple[bytes, bytes]]:
         """The claims that stood in a mutex and have ended since the last foreign change: essence and owner."""

@@ -1,0 +1,111 @@
+"""What a person does to the file with an editor, and what the queue makes of it: the person wins."""
+
+from pathlib import Path
+
+import pytest
+
+from textqueue import MessageStatus, TextQueue
+from textqueue.editing import reconcile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-water the plants\n-other\n")
+    return path
+
+
+def work(path: Path) -> list[str]:
+    """Another program takes all there is."""
+    with TextQueue(path) as q:
+        found = []
+        while (claim := q.take()) is not None:
+            found.append(claim.message.value)
+            assert claim.done()
+        return found
+
+
+# A text that comes again
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["nobody looked", "a worker looked"])
+@pytest.mark.parametrize("again", [b"=other\n-water the plants\n", b"-water the plants\n=other\n"])
+def test_a_text_that_a_person_deletes_and_writes_again_is_delivered(path: Path, looked: bool, again: bytes) -> None:
+    assert work(path) == ["water the plants", "other"]
+    path.write_bytes(b"=other\n")
+    if looked:
+        assert work(path) == []
+    path.write_bytes(again)
+    assert work(path) == ["water the plants"]
+
+
+def test_a_deleted_text_is_remembered_for_a_while_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(b"-water the plants\n")
+    assert work(path) == ["water the plants"]
+    path.write_bytes(b"# nothing to do\n")
+    assert work(path) == [], "a worker looks, and knows that it is gone"
+    monkeypatch.setattr(reconcile, "_REMEMBER_NS", 0)
+    path.write_bytes(b"# to do\n-water the plants\n")
+    assert work(path) == ["water the plants"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_deleted_text_that_a_program_appends_is_delivered(path: Path, count: int) -> None:
+    assert work(path) == ["water the plants", "other"]
+    path.write_bytes(b"=other\n")
+    with TextQueue(path) as q:
+        q.append_many(["water the plants"] * count)
+    path.write_bytes(b"# a comment\n" + path.read_bytes())
+    assert work(path) == ["water the plants"] * count
+
+
+# A stale save, and a message that a person queues again
+
+
+@pytest.mark.parametrize("above", [b"", b"# note\n"])
+@pytest.mark.parametrize("room", [b"", b"\\mutex=" + b" " * 30 + b"\n"])
+def test_a_stale_save_after_a_variable_was_set_repeats_nothing(path: Path, above: bytes, room: bytes) -> None:
+    stale = b"-pay invoice 17\n" + room + b"\\step=  \n-other\n"
+    path.write_bytes(stale)
+    with TextQueue(path) as q:
+        claim = q.take()
+        assert claim is not None
+        claim.message["step"] = "1"
+        claim.done()
+        path.write_bytes(above + stale)
+        assert q.take() is not None
+        assert [(c.kind, c.action) for c in q.conflicts] == [("reverted", "marked again as cleared")]
+    assert path.read_bytes() == above + stale.replace(b"-pay", b"=pay")
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_message_that_a_person_reopens_is_delivered(path: Path, number: int) -> None:
+    path.write_bytes(b"".join(b"-job %d\n" % n for n in range(5)))
+    with TextQueue(path) as q:
+        for message in list(q.messages()):
+            message.mark_as_critical_error()
+        path.write_bytes(path.read_bytes().replace(b"!job %d" % number, b"-job %d" % number))
+        claim = q.take()
+        assert claim is not None
+        assert claim.message.value == f"job {number}"
+        assert [(c.kind, c.text) for c in q.conflicts] == [("reopened", f"job {number}")]
+        claim.done()
+        path.write_bytes(path.read_bytes().replace(b"!job 2", b"-job 2"))
+        assert [m.value for m in q.messages()] == ["job 2"]
+    assert path.read_bytes().count(b"=job %d" % number) == 1
+
+
+def test_a_stale_save_that_also_reopens_an_older_message(path: Path) -> None:
+    path.write_bytes(b"".join(b"-job %d\n" % n for n in range(6)))
+    with TextQueue(path) as q:
+        messages = list(q.messages())
+        q.mark_many(messages[:4], MessageStatus.cleared)
+        buffer = path.read_bytes()
+        q.mark_many(messages[4:], MessageStatus.cleared)
+        path.write_bytes(buffer.replace(b"=job 1", b"-job 1"))
+        assert [m.value for m in q.messages()] == ["job 1"]
+        assert [(c.kind, c.text) for c in q.conflicts] == [
+            ("reopened", "job 1"),
+            ("reverted", "job 4"),
+            ("reverted", "job 5"),
+        ]
