@@ -127,7 +127,9 @@ def pack(directory: Path, name: str) -> None:
 @click.option("--reader", default="", help="Kestrel 3: whose items; without it those of the default reader.")
 @click.pass_obj
 def export(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, reader: str) -> None:
-    """Append what a queue holds to a SEJ journal, read it back and compare; the queue stays as it is.
+    """Append what a queue holds to a SEJ journal, read it back and compare.
+
+    The queue's directory is only read. If a running Kestrel changes the queue meanwhile, the export fails.
 
     If it is cut short, repeat the command, which continues. The data is the value, the add time is the timestamp, an
     expiry is in the key.

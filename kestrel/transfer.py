@@ -8,6 +8,7 @@ may be dropped. This module knows SEJ only by these methods: a writer with ``app
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import Damage, MoveError
+from kestrel.files import KEPT, join
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
@@ -123,6 +125,25 @@ class Progress:
         self._source = source
         self._disk = disk
 
+    @classmethod
+    def of_export(
+        cls, directory: str | os.PathLike[str], name: str, writer: WriterLike, source: list[Any], disk: Disk
+    ) -> Progress:
+        """The progress of an export of ``name``: a file in the SEJ journal, because the queue is only read.
+
+        Older versions stored it in the queue's ``kept/``; such a file is used if it exists, and for a writer that has
+        no directory of its own.
+        """
+        path = join(directory, os.path.join(KEPT, f"{name}.export"))
+        journal = getattr(writer, "path", None)
+        status = disk.status(journal) if isinstance(journal, str) else None
+        if disk.status(path) is None:
+            if status is not None and status.is_dir:
+                path = os.path.join(str(journal), f"{name}.export")
+            else:
+                disk.mkdir(os.path.dirname(path))
+        return cls(path, source, disk)
+
     def load(self) -> dict[str, Any] | None:
         """What a call that was cut short left; None if there was no such call."""
         try:
@@ -187,10 +208,12 @@ def export_rows(
     progress: Progress,
     damage: list[Damage],
     read_back: Callable[[int], Iterable[MessageLike]] | None,
+    check: Callable[[], None],
 ) -> Moved:
-    """Append rows to a SEJ journal from where the progress says, in batches that are synced and noted.
+    """Append rows to a SEJ journal from where the progress says, in batches that are synced and stored as progress.
 
-    What read_back then reads from the first offset is compared with the rows, and the progress is removed.
+    What read_back then reads from the first offset is compared with the rows, and the progress is removed. ``check``
+    raises if the queue was changed; it is called before each batch and after the last one.
     """
     offset: int | None = getattr(writer, "offset", None)
     state = progress.load()
@@ -216,6 +239,7 @@ def export_rows(
     else:
         writer.sync()  # the call that was cut short may have ended between an append and its sync
     while batch := list(islice(rows, BATCH)):
+        check()
         writer.append_many(
             [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
         )
@@ -223,6 +247,7 @@ def export_rows(
         count += len(batch)
         found = checksum(batch, found)[1]
         progress.save(start, count)
+    check()
     end: int | None = getattr(writer, "offset", None)
     if end is not None and start is not None and end - start != count:
         raise MoveError(f"{count} items were exported, the SEJ journal grew by {end - start}", path=progress.path)

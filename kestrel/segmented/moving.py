@@ -16,7 +16,9 @@ from kestrel.errors import MissingError, MoveError
 from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
 from kestrel.segmented.codec import Item
-from kestrel.segmented.queue import Queue
+from kestrel.segmented.files import Bookmark
+from kestrel.segmented.queue import Queue, refuse_kestrel_2
+from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import (
     BATCH,
     MessageLike,
@@ -46,7 +48,9 @@ def export(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Append what a reader has not committed to a SEJ journal; the queue keeps it.
+    """Append what a reader has not committed to a SEJ journal. The queue stays as it is: its directory is only read.
+
+    An original may run on the same files. If it changes the queue meanwhile, the export fails.
 
     Args:
         directory: where the queue's files are.
@@ -60,28 +64,33 @@ def export(
     Raises:
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
-        BusyError: another process has the queue open.
+        BusyError: another process of ours has the queue open, or any program changed it while it was read.
         DamageError: the files are those of a Kestrel 2 queue.
         MissingError: the queue has no such reader.
     """
     check_place(directory, name, disk)
     check_export(writer, read_back, now_ms)
     TEXT("reader", reader)
-    with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
-        if reader not in queue.readers:
-            raise MissingError(
-                f"the queue {name} has no reader {reader!r}; its readers are {queue.readers}", path=os.fspath(directory)
+    with opening(join(directory, name)):
+        snapshot = Snapshot(directory, name, disk=disk, exclude=True)
+        try:
+            refuse_kestrel_2(directory, name, disk)
+            # A reader whose file is unreadable begins at the first item, as when the queue is opened.
+            readers = {**dict.fromkeys(snapshot.unreadable, Bookmark()), **snapshot.readers} or {"": Bookmark()}
+            if reader not in readers:
+                raise MissingError(
+                    f"the queue {name} has no reader {reader!r}; its readers are {sorted(readers)}",
+                    path=os.fspath(directory),
+                )
+            bookmark = readers[reader]
+            rows = (
+                row_of(item.data, item.add_time, item.expire_time, now_ms=now_ms) for item in snapshot.items(bookmark)
             )
-        bookmark = queue.reader(reader).bookmark
-        rows = (
-            row_of(item.data, item.add_time, item.expire_time, now_ms=now_ms)
-            for item in queue.items_after(bookmark.head)
-            if item.id not in bookmark.done
-        )
-        disk.mkdir(join(directory, KEPT))
-        source = [queue.tail_id, bookmark.head, sorted(bookmark.done)]
-        progress = Progress(join(directory, join(KEPT, f"{name}.read.{reader}.export")), source, disk)
-        return export_rows(rows, writer, progress, queue.damage, read_back)
+            source = [snapshot.tail_id, bookmark.head, sorted(bookmark.done)]
+            progress = Progress.of_export(directory, f"{name}.read.{reader}", writer, source, disk)
+            return export_rows(rows, writer, progress, snapshot.damage, read_back, snapshot.check)
+        finally:
+            snapshot.close()
 
 
 def import_(

@@ -28,13 +28,30 @@ from kestrel.segmented.files import Bookmark, list_files, read_bookmarks
 from kestrel.segmented.format import MAGIC_SIZE, MAX_DATA_SIZE, MAX_ID, PUT_EXPIRING_HEAD
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
-from kestrel.segmented.state import fit
+from kestrel.segmented.snapshot import fit
 from kestrel.segmented.writing import WriterFiles
 from kestrel.syncing import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
 from sej.system.disk import OS, Disk
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "refuse_kestrel_2"]
+
+
+def refuse_kestrel_2(directory: str | os.PathLike[str], name: str, disk: Disk) -> None:
+    """A journal of Kestrel 2 has just the queue's name; its rotated files are named like writer files.
+
+    Raises:
+        DamageError: the directory has such a file, with content.
+    """
+    path = join(directory, name)
+    journal = disk.status(path)
+    if journal is not None and journal.size and not journal.is_dir:
+        raise DamageError(
+            "a file with just the queue's name is a journal of Kestrel 2, whose rotated files are named like writer"
+            " files; open it as a queue of Kestrel 2, or choose another name; nothing was changed",
+            path=path,
+            position=0,
+        )
 
 
 class Queue:
@@ -164,14 +181,7 @@ class Queue:
                 raise
 
     def _open(self) -> None:
-        journal = self._disk.status(join(self.directory, self.name))
-        if journal is not None and journal.size and not journal.is_dir:
-            raise DamageError(
-                "a file with just the queue's name is a journal of Kestrel 2, whose rotated files are named like writer"
-                " files; open it as a queue of Kestrel 2, or choose another name; nothing was changed",
-                path=join(self.directory, self.name),
-                position=0,
-            )
+        refuse_kestrel_2(self.directory, self.name, self._disk)
         listing = list_files(self.directory, self.name, self._disk)
         bookmarks: dict[str, Bookmark] = {}
         damage = []

@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from kestrel.errors import DamageError
-from kestrel.files import open_file
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import ADD_XID, ADDX_HEAD
 from kestrel.v2.journal import Dialect, read_operations
 from kestrel.v2.replay import Entry, Item
-from kestrel.v2.storage import Piece, Storage
-from sej.system.disk import OS, Disk, File
+from kestrel.v2.storage import Piece, Pieces
+from sej.system.disk import File
 
 __all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog", "Row", "row_of"]
 
@@ -46,7 +45,7 @@ class Backlog:
         place: the piece and position of the operation whose entry is appended next; set by the caller.
     """
 
-    def __init__(self, storage: Storage, limit_bytes: int, *, dialect: Dialect = "auto", disk: Disk = OS) -> None:
+    def __init__(self, storage: Pieces, limit_bytes: int, *, dialect: Dialect = "auto") -> None:
         self.memory: deque[Row] = deque()
         self.memory_bytes = 0
         self.behind = 0
@@ -56,7 +55,6 @@ class Backlog:
         self._storage = storage
         self._limit = limit_bytes
         self._dialect: Dialect = dialect
-        self._disk = disk
         self._next_number = 0
         self._cursor: _Cursor | None = None
 
@@ -98,7 +96,7 @@ class Backlog:
             if not self.behind:
                 assert self.place is not None
                 self._next_number = number
-                self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect, disk=self._disk)
+                self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect)
             self.behind += 1
             self.behind_bytes += size
         else:
@@ -191,17 +189,16 @@ def _entry(row: Row) -> Entry:
 class _Cursor:
     """Reads the adds of a storage's pieces, from a place on; follows pieces that are renamed and that grow."""
 
-    def __init__(self, storage: Storage, piece: Piece, position: int, *, dialect: Dialect, disk: Disk) -> None:
+    def __init__(self, storage: Pieces, piece: Piece, position: int, *, dialect: Dialect) -> None:
         self.piece = piece
         self.position = position
         self._storage = storage
         self._dialect: Dialect = dialect
-        self._disk = disk
         self._file: File | None = None
         self._operations: Iterator[Operation] = iter(())
 
     def copy(self) -> _Cursor:
-        return _Cursor(self._storage, self.piece, self.position, dialect=self._dialect, disk=self._disk)
+        return _Cursor(self._storage, self.piece, self.position, dialect=self._dialect)
 
     def next_add(self) -> Operation:
         while True:
@@ -218,7 +215,7 @@ class _Cursor:
             if self.position >= self.piece.size:
                 self._next_piece()
             if self._file is None:
-                self._file = open_file(self.piece.path, self._disk)
+                self._file = self._storage.open(self.piece)
             self._operations = read_operations(
                 self._file, dialect=self._dialect, start=self.position, end=self.piece.size
             )
@@ -240,4 +237,4 @@ class _Cursor:
         self._operations = iter(())
         file, self._file = self._file, None
         if file is not None:
-            file.close()
+            self._storage.release(file)

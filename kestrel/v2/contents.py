@@ -76,7 +76,7 @@ class Contents:
         self.storage = Storage(directory, name, sync=sync, sync_soon=self._sync_soon, disk=disk, now_ms=now_ms)
         self.fuse = self.storage.fuse
         self._tail = self.storage.tail
-        self.backlog = Backlog(self.storage, max_memory_bytes, dialect=dialect, disk=disk)
+        self.backlog = Backlog(self.storage, max_memory_bytes, dialect=dialect)
         self.growth = Growth(
             self.storage,
             self.backlog,
@@ -89,9 +89,7 @@ class Contents:
         self.plain_below = 0
         try:
             self.storage.renew()
-            self.machine, damage = load(
-                self.storage, self.backlog, dialect=dialect, disk=disk, at_end=self.growth.remember
-            )
+            self.machine, damage = load(self.storage, self.backlog, dialect=dialect, at_end=self.growth.remember)
             self.damage: list[Damage] = damage
             self.added_before = self.machine.added
             self.storage.ready(self.damage)

@@ -1,9 +1,9 @@
 """Move a Kestrel 2 queue into a SEJ journal, and back. ``transfer`` says what goes where.
 
 Both ways are resumable: a call that was cut short (a crash, a full disk) is finished by calling it again, and nothing
-is stored twice. An export stores its progress in ``kept/<name>.export``. An import is written to ``kept/<name>.import``
-and becomes part of the journal whole, by one rename. Both ways are verified: what was written is counted and its
-checksum is compared.
+is stored twice. An export only reads the queue's directory; its progress is a file in the SEJ journal until it has
+finished. An import is written to ``kept/<name>.import`` and becomes part of the journal whole, by one rename. Both
+ways are verified: what was written is counted and its checksum is compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
 from kestrel.v2.packing import load
 from kestrel.v2.replay import Item
-from kestrel.v2.storage import Storage
+from kestrel.v2.snapshot import Snapshot
+from kestrel.v2.storage import Storage, refuse_kestrel_3
 from sej.checks import one_of
 from sej.checks import require as given
 from sej.system.disk import OS, Disk, read_small, replace_file
@@ -63,7 +64,9 @@ def export(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Append what a queue holds to a SEJ journal. The queue stays as it is.
+    """Append what a queue holds to a SEJ journal. The queue stays as it is: its directory is only read.
+
+    An original may run on the same files. If it changes the queue meanwhile, the export fails.
 
     Args:
         directory: where the queue's files are.
@@ -84,7 +87,7 @@ def export(
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
         MissingError: the directory has no such queue.
-        BusyError: another process has the queue open.
+        BusyError: another process of ours has the queue open, or any program changed it while it was read.
         DamageError: the files are those of a Kestrel 3 queue.
     """
     check_place(directory, name, disk)
@@ -92,20 +95,20 @@ def export(
     given(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
     with opening(join(directory, name)):
         require(directory, name, disk)
-        storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
-        backlog = Backlog(storage, _MEMORY_BYTES, dialect=dialect, disk=disk)
+        snapshot = Snapshot(directory, name, disk=disk, exclude=True)
+        backlog = Backlog(snapshot, _MEMORY_BYTES, dialect=dialect)
         try:
-            machine, damage = load(storage, backlog, dialect=dialect, disk=disk)
-            disk.mkdir(join(directory, KEPT))
+            refuse_kestrel_3(snapshot)
+            machine, damage = load(snapshot, backlog, dialect=dialect)
+            source = [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]
             first = [machine.open[xid] for xid in sorted(machine.open)] if open_transactions == "first" else []
             waiting = (entry for part in (first, backlog.entries()) for entry in part)
             rows = (row_of(*entry.item, now_ms=now_ms) for entry in waiting if entry.item is not None)
-            source = [[os.path.basename(piece.path), piece.size] for piece in storage.pieces]
-            progress = Progress(join(directory, join(KEPT, f"{name}.export")), [open_transactions, source], disk)
-            return export_rows(rows, writer, progress, damage, read_back)
+            progress = Progress.of_export(directory, name, writer, [open_transactions, source], disk)
+            return export_rows(rows, writer, progress, damage, read_back, snapshot.check)
         finally:
             backlog.close()
-            storage.tail.close()
+            snapshot.close()
 
 
 def import_(
@@ -140,10 +143,10 @@ def import_(
     check_import(messages, keys, now_ms)
     with opening(join(directory, name)):
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
-        backlog = Backlog(storage, _MEMORY_BYTES, disk=disk)
+        backlog = Backlog(storage, _MEMORY_BYTES)
         try:
             storage.renew()
-            _, damage = load(storage, backlog, disk=disk)
+            _, damage = load(storage, backlog)
             storage.ready(damage)
             disk.mkdir(join(directory, KEPT))
             staged = join(directory, join(KEPT, f"{name}.import"))

@@ -23,10 +23,10 @@ from kestrel.fuse import opening
 from kestrel.v2.backlog import Backlog, Row
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
-from kestrel.v2.journal import DIALECT, Dialect, read_journal
+from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
 from kestrel.v2.replay import Entry, Item, Machine
-from kestrel.v2.storage import Piece, Storage
+from kestrel.v2.storage import Piece, Pieces, Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
 
@@ -69,11 +69,10 @@ class Checkpoint(NamedTuple):
 
 
 def load(
-    storage: Storage,
+    storage: Pieces,
     backlog: Backlog,
     *,
     dialect: Dialect = "auto",
-    disk: Disk = OS,
     at_end: Callable[[Piece, Machine], None] | None = None,
 ) -> tuple[Machine, list[Damage]]:
     """Replay a storage's files into a backlog; sets the pieces' sizes to what is good of them.
@@ -82,7 +81,6 @@ def load(
         storage: the files.
         backlog: the store; it bounds the memory.
         dialect: what opcode 8 means.
-        disk: the seam.
         at_end: called after each file but the last.
 
     Returns:
@@ -91,8 +89,9 @@ def load(
     machine = Machine(backlog)
     damage = []
     for piece in storage.pieces:
+        file = storage.open(piece)
         try:
-            for operation in read_journal(piece.path, dialect=dialect, disk=disk):
+            for operation in read_operations(file, dialect=dialect, end=piece.size):
                 if operation.count is not None:
                     piece.size = operation.position
                     break
@@ -101,6 +100,8 @@ def load(
         except DamageError as error:
             piece.size = error.position or 0
             damage.append(Damage(piece.path, piece.size, error.reason))
+        finally:
+            storage.release(file)
         if at_end is not None and piece is not storage.pieces[-1]:
             at_end(piece, machine)
     return machine, damage
@@ -225,9 +226,9 @@ def _pack(
 ) -> list[Damage]:
     storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
     try:
-        backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect, disk=disk)
+        backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect)
         try:
-            machine, damage = load(storage, backlog, dialect=dialect, disk=disk)
+            machine, damage = load(storage, backlog, dialect=dialect)
             storage.ready(damage)
             storage.rewrite(dump(machine.open, backlog.entries(), machine.last_xid, now_ms()))
         finally:

@@ -15,16 +15,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
-from kestrel.files import KEPT, check_name, cut, join
+from kestrel.files import KEPT, check_name, cut, join, open_file
+from kestrel.fuse import Fuse
 from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.syncing import Sync
 from kestrel.tail import Tail
 from kestrel.v2.listing import Listing, list_parts
-from sej.system.disk import Disk
+from sej.system.disk import Disk, File
 
-__all__ = ["Piece", "Storage"]
+__all__ = ["Piece", "Pieces", "Storage", "refuse_kestrel_3"]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +36,40 @@ class Piece:
     path: str
     stamp: int | None
     size: int
+
+
+class Pieces(Protocol):
+    """The files that a backlog reads from; a storage, or a snapshot of one."""
+
+    fuse: Fuse
+    pieces: list[Piece]
+
+    def open(self, piece: Piece) -> File:
+        """A piece, opened for reading."""
+
+    def release(self, file: File) -> None:
+        """The file is not used any more."""
+
+
+def refuse_kestrel_3(storage: Pieces) -> None:
+    """Writer files of Kestrel 3 are named like rotated files; read as Kestrel 2's they are damage from byte 0 on.
+
+    Raises:
+        DamageError: one of the files is Kestrel 3's.
+    """
+    for piece in storage.pieces:
+        file = storage.open(piece)
+        try:
+            magic = file.read(MAGIC_SIZE, 0)
+        finally:
+            storage.release(file)
+        if magic in (READER_MAGIC, WRITER_MAGIC):
+            raise DamageError(
+                "this is a file of Kestrel 3, expected one of Kestrel 2; open the queue with kestrel.segmented or"
+                " with the option for libkestrel; nothing was changed",
+                path=piece.path,
+                position=0,
+            )
 
 
 class Storage:
@@ -69,27 +105,12 @@ class Storage:
         self.fuse = self.tail.fuse
         try:
             listing = list_parts(directory, name, disk)
-            self._refuse_kestrel_3(listing)
+            self.pieces = [Piece(part.path, part.stamp, 0) for part in listing.parts]
+            refuse_kestrel_3(self)
             self.pieces = self._settle(listing)
         except BaseException:
             self.tail.close()
             raise
-
-    def _refuse_kestrel_3(self, listing: Listing) -> None:
-        """Its writer files are named like rotated files; read as Kestrel 2's they would be cut at the first byte."""
-        for part in listing.parts:
-            file = self._disk.open(part.path, "read")
-            try:
-                magic = file.read(MAGIC_SIZE, 0)
-            finally:
-                file.close()
-            if magic in (READER_MAGIC, WRITER_MAGIC):
-                raise DamageError(
-                    "this is a file of Kestrel 3, expected one of Kestrel 2; open the queue with kestrel.segmented or"
-                    " with the option for libkestrel; nothing was changed",
-                    path=part.path,
-                    position=0,
-                )
 
     def _settle(self, listing: Listing) -> list[Piece]:
         """Finish what a process that died began: remove what a pack replaced, give the pack its name."""
@@ -131,6 +152,14 @@ class Storage:
                 self._rename_current()
         self._open_current()
         self.fuse.live = True
+
+    def open(self, piece: Piece) -> File:
+        """A piece, opened for reading, for its :meth:`release`."""
+        return open_file(piece.path, self._disk)
+
+    def release(self, file: File) -> None:
+        """Close a file that :meth:`open` returned."""
+        file.close()
 
     @property
     def size(self) -> int:

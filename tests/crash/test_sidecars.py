@@ -136,7 +136,7 @@ def _index(path: Path) -> list[Any]:
 
 
 def _progress(path: Path) -> Any:
-    file = path / "spool" / "kept" / "cars.export"
+    file = path / "to" / "cars.export"
     try:
         source = unseal(file, file.read_bytes())["source"]
     except ValueError:
@@ -176,7 +176,7 @@ READERS = [
     Reader(Shards, "t/.reshard/n.1/plan.json", lambda path: load_plan(ShardPath(path / "t", "n", 1), OS)),
     Reader(Texts, "drain.tq.drain", lambda path: read_intent(OS, str(path / "drain.tq.drain"))),
     Reader(Texts, "spark.tq.spark", lambda path: _read_ledger(str(path / "spark.tq.spark"))),
-    Reader(Kestrels, "spool/kept/cars.export", _progress),
+    Reader(Kestrels, "to/cars.export", _progress),
     Reader(Jobs, "t/.staging/job-*.json", _job),
     Reader(Jobs, "t/.staging/done.json", lambda path: committing._read(str(path / "t" / ".staging" / "done.json"))),
 ]
