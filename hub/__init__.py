@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         DiskLowError,
         GapError,
         HubError,
+        NotSupportedError,
         QuotaError,
         SourceError,
         UnavailableError,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _lazily(__name__, {
         "hub.errors": (
-            "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "QuotaError", "SourceError",
-            "UnavailableError",
+            "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "NotSupportedError",
+            "QuotaError", "SourceError", "UnavailableError",
         ),
         "hub.merge": ("Merge",),
         "hub.naming": ("Source",),
@@ -47,6 +48,7 @@ __all__ = [
     "HubError",
     "JournalStats",
     "Merge",
+    "NotSupportedError",
     "QuotaError",
     "Source",
     "SourceError",

@@ -8,6 +8,7 @@
     ├── QuotaError          the client has used up its bytes
     ├── UnavailableError    not now: try later
     │   └── DiskLowError    the disk is nearly full
+    ├── NotSupportedError   this hub does not know the call: an original hub knows two
     ├── AccessError         no token, or one that does not allow this
     └── SourceError         one directory of a merge cannot be read         .source
 
@@ -31,6 +32,7 @@ __all__ = [
     "DiskLowError",
     "GapError",
     "HubError",
+    "NotSupportedError",
     "QuotaError",
     "SourceError",
     "UnavailableError",
@@ -45,7 +47,7 @@ class GapError(HubError):
     """The messages do not follow what the hub has. Nothing of them was taken.
 
     Attributes:
-        expected: the offset that is due.
+        expected: the offset that the hub expects; -1: the hub did not report it.
     """
 
     def __init__(
@@ -63,6 +65,10 @@ class GapError(HubError):
 
 class ConflictError(HubError):
     """A message that the hub has came again with other bytes: two journals use one name, or one was made anew."""
+
+
+class NotSupportedError(HubError):
+    """This hub does not know the call. An original hub takes messages; it gives none back and reports no offsets."""
 
 
 class QuotaError(HubError):

@@ -1,8 +1,10 @@
 """Who a directory belongs to: ``root/[client-id].[journal-dir]/``, and what marks a root.
 
-A client id is letters, digits, ``_`` and ``-``, so the first dot divides. The identifiers must fully match, and the
-name must not hold ``..``: nothing that a caller sends can leave the root. Names with a dot in front are the hub's own:
-``.hub`` marks the root (names alone cannot tell it from a tree of shards), ``.merge/`` holds what merges remember.
+A client id is letters, digits, ``_``, ``-`` and single dots between them, as in ``host.example.com``. In the name of
+the directory its dots are ``~``, which no identifier has, so the first dot divides. The identifiers must fully match,
+and the name must not hold ``..``: nothing that a caller sends can leave the root. Names with a dot in front are the
+hub's own: ``.hub`` marks the root (names alone cannot tell it from a sharded journal), ``.merge/`` holds what merges
+remember.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ __all__ = [
     "Source",
     "check_client",
     "check_journal",
+    "client_of",
     "find_sources",
     "is_root",
     "make_root",
@@ -30,7 +33,7 @@ __all__ = [
 
 MARKER: Final = ".hub"
 _MARKER_TEXT: Final = b"This directory is the root of a SEJ hub: [client-id].[journal-dir]/ each.\n"
-_CLIENT: Final = re.compile(r"[0-9a-zA-Z_-]+")
+_CLIENT: Final = re.compile(r"[0-9a-zA-Z_-]+(?:\.[0-9a-zA-Z_-]+)*")
 _JOURNAL: Final = re.compile(r"[0-9a-zA-Z_.-]+")
 _NAME_BYTES: Final = 255
 """What file systems take for one name."""
@@ -45,7 +48,7 @@ class Source(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its directory."""
-        return f"{self.client}.{self.journal_dir}"
+        return f"{self.client.replace('.', '~')}.{self.journal_dir}"
 
     def __str__(self) -> str:
         """The name of its directory."""
@@ -92,12 +95,15 @@ def check_client(client_id: str) -> str:
     """Make sure that a client id can stand in a directory's name.
 
     Raises:
-        InvalidNameError: it is not ``[0-9a-zA-Z_-]+``.
+        InvalidNameError: it is not parts of ``[0-9a-zA-Z_-]+`` with single dots between them.
     """
     if not isinstance(client_id, str):
         raise TypeError(f"client_id must be a str, got {client_id!r} ({type(client_id).__name__})")
     if not _CLIENT.fullmatch(client_id) or len(client_id) > _NAME_BYTES:
-        raise InvalidNameError(f"client id {client_id[:80]!r}: letters, digits, '_' and '-' are allowed, at least one")
+        raise InvalidNameError(
+            "a client id must be letters, digits, '_', '-' and single dots between them, at most"
+            f" {_NAME_BYTES} bytes, got {client_id[:80]!r}"
+        )
     return client_id
 
 
@@ -123,13 +129,23 @@ def check_journal(client_id: str, journal_dir: str) -> Source:
 
 def parse_source(name: str) -> Source | None:
     """Whose directory a name is; None where it is nobody's."""
-    client, dot, journal_dir = name.partition(".")
+    _, dot, journal_dir = name.partition(".")
     if not dot:
         return None
     try:
-        return check_journal(client, journal_dir)
+        return check_journal(client_of(name), journal_dir)
     except InvalidNameError:
         return None
+
+
+def client_of(name: str) -> str:
+    """The client id at the beginning of a directory's name.
+
+    Example:
+        >>> client_of("EWR.orders"), client_of("10~0~0~1.orders")
+        ('EWR', '10.0.0.1')
+    """
+    return name.partition(".")[0].replace("~", ".")
 
 
 def source_path(root: str, source: Source) -> str:

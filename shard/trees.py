@@ -149,7 +149,7 @@ def entry(root: str, name: str, layout: Layout) -> Found:
             " (client.journal); move it elsewhere, see shard.check",
             path=path,
         )
-    return Found(path, client, *(split_name(journal) or (None, None, None)))
+    return Found(path, client.replace("~", "."), *(split_name(journal) or (None, None, None)))
 
 
 def _recognize(root: str, disk: Disk) -> Layout:

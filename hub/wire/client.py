@@ -1,8 +1,11 @@
 """The client: one connection to a hub, for one client id.
 
 Every call has a deadline but the streams, which end when the connection does: pings notice a peer that is gone. Errors
-come back as the hub meant them (:mod:`hub.wire.status`). The connection is made at the first call, and anew in a forked
-child: gRPC's threads do not survive a fork.
+come back as the hub meant them (:mod:`hub.wire.status`). The connection is made at the first call, and again in a
+forked child: gRPC's threads do not survive a fork.
+
+An original hub knows only ``Put`` and ``Get``, and its ``Get`` returns nothing. Sending to it works, by ``Put``. What
+it cannot do raises :class:`hub.NotSupportedError`.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ from typing import Any, Final, NamedTuple, Self
 
 import grpc
 
+from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, to_wire
-from hub.wire.status import from_rpc_error
+from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
 from sej.checks import FLAG, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
+from sej.codec import decode_many
 from sej.codec.format import OVERHEAD_SIZE
-from sej.errors import ClosedError
+from sej.errors import ClosedError, DecodeError
 from sej.message import Message
 
 __all__ = ["Client", "Listed", "Standing"]
@@ -149,6 +154,7 @@ class Client:
         self._channel: grpc.Channel | None = None
         self._pid = 0
         self._closed = False
+        self._is_original: bool | None = None
 
     # --- writing
 
@@ -156,10 +162,12 @@ class Client:
         """Send messages with consecutive offsets, in as many calls as it takes; durable on the hub when it returns.
 
         Returns:
-            The offset that the hub expects next.
+            The offset that the hub expects next. An original hub does not report it: then, the offset after the last
+            message. Such a hub hands messages to its kernel before it answers, and does not sync them.
 
         Raises:
-            SejError: as :meth:`hub.Store.put`; UnavailableError where the hub cannot be reached in time.
+            SejError: as :meth:`hub.Store.put`.
+            UnavailableError: the hub cannot be reached in time.
         """
         expected = -1
         for batch in _batches(messages):
@@ -167,6 +175,9 @@ class Client:
             call = self._unary("Put", pb.PutRequest.SerializeToString, pb.PutResponse.FromString)
             with self._translating():
                 expected = call(request, timeout=self._timeout_s, metadata=self._metadata).NextOffset
+            if not expected:
+                self._is_original = True
+                expected = batch[-1].offset + 1
         return expected if expected >= 0 else self.end_offset(journal_dir)
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True) -> Iterator[int]:
@@ -178,8 +189,15 @@ class Client:
             create: whether the first chunk may start a journal that the hub does not have.
 
         Raises:
-            SejError: as :meth:`hub.Store.put_encoded`; UnavailableError where the connection was lost.
+            SejError: as :meth:`hub.Store.put_encoded`.
+            UnavailableError: the connection was lost.
+            DecodeError: for an original hub, which takes no chunks, the messages are decoded, and these bytes are not
+                whole messages.
         """
+        if self._original(journal_dir):
+            for chunk in chunks:
+                yield self.put(journal_dir, _decoded(chunk))
+            return
         failure: list[Exception] = []
 
         def requests() -> Iterator[bytes]:
@@ -210,6 +228,7 @@ class Client:
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
         with self._translating():
             answer = call(request, timeout=self._timeout_s, metadata=self._metadata)
+        self._is_original = False
         return Standing(answer.Known, answer.FirstOffset, answer.NextOffset)
 
     def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
@@ -297,11 +316,15 @@ class Client:
 
         Raises:
             SejError: as :meth:`hub.Store.get`.
+            NotSupportedError: this is an original hub.
         """
         call = self._unary("Get", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
         request = self._get_request(journal_dir, offset, max_messages, max_bytes, client_id)
         with self._translating():
-            return from_wire(call(request, timeout=self._timeout_s, metadata=self._metadata).Messages)
+            found = from_wire(call(request, timeout=self._timeout_s, metadata=self._metadata).Messages)
+        if not found and self._original(journal_dir):
+            raise NotSupportedError(f"hub at {self.address}: {ORIGINAL}")
+        return found
 
     def follow(
         self, journal_dir: str, offset: int, max_messages: int = 1000, *, client_id: str | None = None
@@ -343,6 +366,17 @@ class Client:
 
     # --- below
 
+    def _original(self, journal_dir: str) -> bool:
+        """Whether this is an original hub; asked once."""
+        if self._is_original is None:
+            try:
+                self.where(journal_dir)
+            except NotSupportedError:
+                pass
+            except AccessError:
+                self._is_original = False  # an original hub knows no tokens
+        return bool(self._is_original)
+
     def _who(self, client_id: str | None) -> str:
         return self.client_id if client_id is None else client_id
 
@@ -380,11 +414,28 @@ class Client:
         except grpc.RpcError as error:
             if failure:
                 raise failure[0] from None
-            raise from_rpc_error(error, self.address, tls=self._tls is not None) from error
+            meant = from_rpc_error(error, self.address, tls=self._tls is not None)
+            if isinstance(meant, NotSupportedError):
+                self._is_original = True
+            raise meant from error
         except ValueError as error:
             if self._closed:
                 raise ClosedError("the client was closed during the call") from error
             raise
+
+
+def _decoded(chunk: bytes) -> list[Message]:
+    """The messages of a chunk, whose offsets are consecutive.
+
+    Raises:
+        DecodeError: these bytes are not whole messages.
+    """
+    first = int.from_bytes(chunk[:8], "big")
+    found, end = decode_many(chunk, 0, len(chunk), first, len(chunk))
+    if end != len(chunk):
+        decode_many(chunk, end, len(chunk), first + len(found), 1)  # raises if the next message is wrong
+        raise DecodeError(f"the last {len(chunk) - end} bytes are not a whole message", position=end)
+    return found
 
 
 def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
-from hub.errors import ConflictError, GapError
+from hub.errors import ConflictError, GapError, NotSupportedError
 from hub.naming import Made
 from hub.wire.client import Standing
 from sej.errors import SejError
@@ -153,7 +153,11 @@ class Feed:
         stopped: Callable[[], bool],
     ) -> int:
         if self.acknowledged is None or self._cursor is None:
-            self._start(hub.where(self.name), end)
+            try:
+                standing = hub.where(self.name)
+            except NotSupportedError:  # an original hub: it drops what it has, and refuses a gap
+                standing = Standing(True, 0, kept.value)
+            self._start(standing, end)
             assert self.acknowledged is not None
             if kept.value > self.acknowledged:  # the hub lost what it had: retention here waits for that once more
                 kept.reset(self.acknowledged)

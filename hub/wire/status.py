@@ -11,7 +11,16 @@ from typing import Final, cast
 
 import grpc
 
-from hub.errors import AccessError, ConflictError, DiskLowError, GapError, HubError, QuotaError, UnavailableError
+from hub.errors import (
+    AccessError,
+    ConflictError,
+    DiskLowError,
+    GapError,
+    HubError,
+    NotSupportedError,
+    QuotaError,
+    UnavailableError,
+)
 from sej.errors import (
     CorruptionError,
     DecodeError,
@@ -25,7 +34,7 @@ from sej.errors import (
     WriterFailedError,
 )
 
-__all__ = ["BusyError", "DirectoryUnavailableError", "TooLargeError", "from_rpc_error", "to_status"]
+__all__ = ["ORIGINAL", "BusyError", "DirectoryUnavailableError", "TooLargeError", "from_rpc_error", "to_status"]
 
 
 class BusyError(UnavailableError):
@@ -71,6 +80,13 @@ _LATER: Final = frozenset(
     }
 )
 """What a broken connection or a restart looks like."""
+
+
+ORIGINAL: Final = (
+    "an original hub takes messages (put, copy and the copier), but cannot report offsets, list journals or give"
+    " messages back; read its directory on its own machine"
+)
+_ORIGINAL_GAP: Final = "Marshal called with nil"
 
 
 def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
@@ -122,6 +138,14 @@ def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> 
     if name in plain:
         return plain[name](f"the hub's copy is damaged: {details}" if name == "corruption" else details)
     where = f"hub at {address}: {code.name}: {details}"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return NotSupportedError(f"{where}; {ORIGINAL}")
+    if code is grpc.StatusCode.INTERNAL and _ORIGINAL_GAP in details:
+        return GapError(
+            f"{where}; this is how an original hub refuses a gap: messages are missing before these, and it does not"
+            " report which; send the journal again from offset 0 (such a hub drops the messages that it has)",
+            expected=-1,
+        )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return TooLargeError(where) if "larger than max" in details.lower() else BusyError(where)
     return (UnavailableError if code in _LATER else HubError)(where + _hint(details, tls))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from hub.errors import UnavailableError
+from hub.naming import Source, client_of
 from pipeline.options import OptionError, Options
 from pipeline.reading.places import Origin, Slice
 from sej.codec import Columns, columns
@@ -285,9 +286,11 @@ def matching(
     """
     from pipeline.reading.discovery import matcher
 
-    clients = {name.partition(".")[0] for name in names}
+    clients = {client_of(name) for name in names}
     whose = next(iter(clients)) if len(clients) == 1 else ""
     there = {_origin(listed): listed for listed in line.ask(lambda client: client.journals(whose))}
+    if whose and not there:  # the name of a client whose id has dots
+        there = {_origin(listed): listed for listed in line.ask(lambda client: client.journals())}
     chosen = {} if names else there
     for name in names:
         meant = {origin: listed for origin, listed in there.items() if name in _called(origin)}
@@ -304,7 +307,7 @@ def matching(
 
 
 def _origin(listed: Listed) -> Origin:
-    name = f"{listed.client}.{listed.journal_dir}"
+    name = Source(listed.client, listed.journal_dir).name
     shard = split_name(listed.journal_dir)
     if shard is None:
         return Origin(name, name, listed.client)
