@@ -1,7 +1,8 @@
 """The tutorial, followed as a person would: in a terminal, from an empty directory, with the wheel installed.
 
-A block of Python is saved under the name in its first line; each line of a shell block is typed. A warning is an error,
-but for Spark, whose own code warns.
+A block of Python is saved under the name in its first line. Each line of a shell block is typed. A text block after it is
+the output of these lines. In it, ``…`` stands for any text of a line, or alone for any lines. Warnings are errors, except
+those of Spark itself.
 """
 
 import os
@@ -16,7 +17,7 @@ from pexpect.replwrap import REPLWrapper
 from tests.house.house import ROOT, has_traceback
 
 BLOCKS = re.findall(
-    r"^```(sh|python)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
+    r"^```(sh|python|text)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
 )
 SPARK = "python ask.py"
 
@@ -43,20 +44,34 @@ class Terminal:
         self._shell.child.close(force=True)
 
 
+def pattern(expected: str) -> str:
+    """The regular expression for an output as the page shows it."""
+    lines = (
+        "(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + "\n" for line in expected.splitlines()
+    )
+    return "".join(lines)
+
+
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> Iterator[tuple[Terminal, Path, dict[str, str]]]:
     """Everything but Spark's part: the terminal, the directory, and what each line printed."""
     directory = tmp_path_factory.mktemp("first-hour")
     terminal = Terminal(directory, clean.parent)
     printed: dict[str, str] = {}
+    output = ""
     try:
         for language, code in BLOCKS:
+            if language == "text":
+                assert re.fullmatch(pattern(code), output), f"the page says\n{code}\nit was\n{output}"
+                continue
             if language == "python":
                 (directory / code.split("\n", 1)[0].removeprefix("# ")).write_text(code)
                 continue
+            output = ""
             for line in code.splitlines():
                 if line != SPARK:
-                    printed[line] = printed.get(line, "") + terminal.type(line)
+                    output += (answer := terminal.type(line))
+                    printed[line] = printed.get(line, "") + answer
         yield terminal, directory, printed
     finally:
         terminal.close()
@@ -92,4 +107,5 @@ def test_it_shows_each_of_its_parts() -> None:
     lines = [line for language, code in BLOCKS if language == "sh" for line in code.splitlines()]
     assert SPARK in lines
     assert len(lines) > 20
+    assert len([language for language, _ in BLOCKS if language == "text"]) > 10
     assert all(code.startswith("# ") for language, code in BLOCKS if language == "python")
