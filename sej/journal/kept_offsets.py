@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sej.journal.directory import Directory
+from sej.errors import InvalidNameError
+from sej.journal.directory import Directory, check_name
 from sej.journal.twin import read_kept
 
-__all__ = ["kept_offsets"]
+__all__ = ["check_reader", "kept_offsets"]
 
 _OFS: Final = re.compile(r"(.+)\.ofs")
 
@@ -23,3 +24,27 @@ def kept_offsets(directory: Directory) -> dict[str, int | None]:
         if match:
             found[match[1]] = read_kept(directory, match[1])
     return found
+
+
+def check_reader(directory: Directory, name: str) -> str:
+    """Accept the name of a reader: one that may be created here, or one whose file is there.
+
+    Programs of the original use other names too, such as ``host:1`` or ``a b``.
+
+    Raises:
+        InvalidNameError: no such file is there, and the name has other characters than a new reader's may have; or it
+            could leave ``ofs/``.
+        TypeError: it is not a str.
+    """
+    try:
+        return check_name(name, "a reader's name")
+    except InvalidNameError:
+        if not name or "/" in name or "\0" in name:
+            raise
+        try:
+            there = directory.disk.status(directory.at("ofs", f"{name}.ofs"))
+        except OSError:  # a longer name than the file system takes
+            there = None
+        if there is None:
+            raise
+        return name

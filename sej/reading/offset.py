@@ -17,8 +17,9 @@ from typing import Final, Self
 from sej.checks import DISK, START, one_of, refuse_pickling, require
 from sej.checks import OFFSET as AN_OFFSET
 from sej.errors import ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
-from sej.journal.directory import Directory, check_name
+from sej.journal.directory import Directory
 from sej.journal.end import Tail
+from sej.journal.kept_offsets import check_reader
 from sej.journal.medium import sync_up_to
 from sej.journal.retention import readers_lock
 from sej.journal.twin import drop_twin, keep_offset, read_kept
@@ -77,12 +78,12 @@ class Offset:
             LockedError: another process is this reader.
             BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
             OffsetBeyondEndError: the kept offset lies behind the journal's end.
-            InvalidNameError: the name could leave ``ofs/``, or its lock is that of a work queue.
+            InvalidNameError: a new reader may not have this name, or its lock is that of a work queue.
             JournalNotFoundError: there is no journal.
         """
         require(default=(default, START), beyond_end=(beyond_end, _BEYOND_END), disk=(disk, DISK))
-        self.name = check_name(name, "a reader's name")
         self._directory = Directory(path, disk)
+        self.name = check_reader(self._directory, name)
         self._directory.require()
         self.path = self._directory.path
         self._disk = disk
@@ -214,11 +215,11 @@ def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> 
 
     Raises:
         BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
-        InvalidNameError: the name could leave ``ofs/``.
+        InvalidNameError: no reader of this name is there, and a new one may not have it.
         JournalNotFoundError: there is no journal.
     """
     DISK("disk", disk)
     directory = Directory(path, disk)
-    check_name(name, "a reader's name")
+    check_reader(directory, name)
     directory.require()
     return read_kept(directory, name)
