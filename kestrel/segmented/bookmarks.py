@@ -1,9 +1,17 @@
-"""One reader file, written: every commit is one record at its end; at a checkpoint a short file replaces it.
+"""What one reader has confirmed, in two files: a reader file that is only ever replaced, and a log of commits.
 
-The original writes the whole file at its checkpoints alone, so that a crash brings confirmed items back. Here a commit
-appends a READ_HEAD or a READ_DONE with one write(2): the last head wins and done ids add up, for the original too. A
-killed process loses no commit. A checkpoint syncs the writer files first, then replaces the reader file by temporary
-file, sync and rename: what a reader has confirmed never outlives the items.
+=====================  ============================================================================================
+``jobs.read.worker``   the original's reader file, as of the last checkpoint; written whole, synced, renamed into place
+``jobs~~read.worker``  our commits since then: the magic, and a READ_HEAD or READ_DONE for each
+=====================  ============================================================================================
+
+The original skips a reader file with a torn end, and if it finds no other one every item counts as read. So nothing is
+ever appended to a reader file. It deletes the log at its start, and delivers again what was confirmed since the last
+checkpoint, as after its own crash. We read both files: the higher head counts, and the done ids of both. So a log that
+a crash left next to a newer reader file changes nothing.
+
+A commit is one write(2) to the log, so a killed process loses none. At a checkpoint the writer files are synced first:
+a reader file never confirms an item that a power failure could still take away.
 """
 
 from __future__ import annotations
@@ -12,10 +20,10 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from kestrel.files import join
 from kestrel.fuse import Fuse
 from kestrel.segmented.codec import encode_done, encode_head
-from kestrel.segmented.format import READER_MAGIC
+from kestrel.segmented.files import log_path, reader_path
+from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC
 from sej.system.disk import Disk, File, replace_file
 
 __all__ = ["BookmarkFile"]
@@ -24,7 +32,7 @@ _GROWN_BYTES: Final = 1 << 16
 
 
 class BookmarkFile:
-    """The reader file of one reader. The file exists after the first ``replace``."""
+    """The files of one reader. They exist after the first ``replace``."""
 
     def __init__(
         self,
@@ -38,23 +46,27 @@ class BookmarkFile:
     ) -> None:
         self._directory = os.fspath(directory)
         self._queue = queue
-        self.path = join(directory, f"{queue}.read.{reader}")
         self._fuse = fuse
         self._disk = disk
         self._now_ms = now_ms
-        self._file: File | None = None
+        self._log: File | None = None
         self._fresh = 0
         self._grown = 0
         self._unsynced = False
+        self._name(reader)
+
+    def _name(self, reader: str) -> None:
+        self.path = reader_path(self._directory, self._queue, reader)
+        self._log_path = log_path(self._directory, self._queue, reader)
 
     @property
     def overgrown(self) -> bool:
-        """Whether what was appended since the last checkpoint is worth a new one."""
+        """Whether the log is long enough for a checkpoint."""
         return self._grown > max(_GROWN_BYTES, self._fresh)
 
     @property
     def dirty(self) -> bool:
-        """Whether anything was appended since the last checkpoint."""
+        """Whether anything was committed since the last checkpoint."""
         return self._grown > 0
 
     def head(self, number: int) -> None:
@@ -66,34 +78,33 @@ class BookmarkFile:
         self._append(encode_done((number,)))
 
     def _append(self, record: bytes) -> None:
-        if self._file is None or not self._fuse.live:
+        if self._log is None or not self._fuse.live:
             self._fuse.refuse()
         try:
-            self._file.write(record)
+            self._log.write(record)
         except OSError as error:
             self._fuse.blow(error)
         self._grown += len(record)
         self._unsynced = True
 
     def sync(self) -> None:
-        """Force what was appended to the medium."""
-        if self._file is not None and self._unsynced:
+        """Force the commits to the medium."""
+        if self._log is not None and self._unsynced:
             try:
-                self._file.sync()
+                self._log.sync()
                 self._unsynced = False
             except OSError as error:
                 self._fuse.blow(error)
 
     def replace(self, head: int, done: list[int]) -> None:
-        """Replace the file, durably. Always both records, as the original does."""
+        """Replace the reader file, durably, and empty the log. Always both records, as the original writes them."""
         data = READER_MAGIC + encode_head(head) + encode_done(done)
         if not self._fuse.live:
             self._fuse.refuse()
         self._fuse.live = False
         try:
             replace_file(self._disk, f"{self.path}~~{self._now_ms()}", self.path, data)
-            self.close()
-            self._file = self._disk.open(self.path, "append")
+            self._empty_log()
         except OSError as error:
             self._fuse.blow(error)
         self._fresh = len(data)
@@ -101,25 +112,47 @@ class BookmarkFile:
         self._grown = 0
         self._fuse.live = True
 
+    def _empty_log(self) -> None:
+        if self._log is None:
+            self._log = self._disk.open(self._log_path, "append")
+            if self._log.size():
+                self._log.truncate(0)
+            self._log.write(READER_MAGIC)
+        elif self._grown:
+            self._log.truncate(MAGIC_SIZE)
+
     def rename(self, reader: str) -> None:
-        """Give the file to a reader of another name."""
-        path = join(self._directory, f"{self._queue}.read.{reader}")
+        """Give the files to a reader of another name. The log is emptied before, by ``replace``."""
+        old, log = self.path, self._log_path
+        self.close()
+        self._name(reader)
         try:
-            self._disk.rename(self.path, path)
+            self._disk.rename(old, self.path)
+            self._disk.unlink(log)
+            self._empty_log()
         except OSError as error:
             self._fuse.blow(error)
-        self.path = path
 
     def close(self) -> None:
-        """Close the file."""
-        file, self._file = self._file, None
+        """Close the log."""
+        file, self._log = self._log, None
         if file is not None:
             file.close()
 
+    def leave(self) -> None:
+        """Close the log, and remove it if the reader file has everything."""
+        self.close()
+        if not self._grown and self._fuse.blown is None:
+            try:
+                self._disk.unlink(self._log_path)
+            except OSError as error:
+                self._fuse.blow(error)
+
     def remove(self) -> None:
-        """Close the file and remove it."""
+        """Close the files and remove them."""
         self.close()
         try:
             self._disk.unlink(self.path)
+            self._disk.unlink(self._log_path)
         except OSError as error:
             self._fuse.blow(error)

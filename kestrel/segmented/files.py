@@ -3,6 +3,7 @@
 =========================  ============================================================
 ``jobs.1321401903634``     a writer file; the order is by the first id in each
 ``jobs.read.indexer``      the reader file of ``indexer``; ``jobs.read.`` of the default reader
+``jobs~~read.indexer``     our log of commits since that file was written, see ``bookmarks``
 ``...~~...``               temporary; the originals delete all of them, of every queue, at opening
 ``archive~jobs.1321...``   a retired writer file
 =========================  ============================================================
@@ -13,7 +14,7 @@ A zero command byte ends a file: originals preallocate their files with zeros. T
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
@@ -32,10 +33,12 @@ __all__ = [
     "after_zeros",
     "check_magic",
     "list_files",
+    "log_path",
     "read_bookmark",
     "read_bookmarks",
     "read_reader_file",
     "read_writer_file",
+    "reader_path",
 ]
 
 _BLOCK: Final = 1 << 18
@@ -56,10 +59,14 @@ class Bookmark(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A queue's files: writer files by their numbers, reader files by their names, what is temporary."""
+    """A queue's files: writer files by their numbers, reader files and logs by the reader's name, temporary ones.
+
+    The log of a reader that has no file is temporary.
+    """
 
     writers: list[tuple[int, str]]
     readers: dict[str, str]
+    logs: dict[str, str]
     temporary: list[str]
 
 
@@ -217,15 +224,42 @@ def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
     return Bookmark(head, frozenset(done)), damage
 
 
-def read_bookmarks(listing: Listing, disk: Disk) -> Iterator[tuple[str, Bookmark | None, Damage | None]]:
-    """Each reader of a queue, what its file says as far as it is good, and the damage in it."""
+def read_bookmarks(
+    listing: Listing, opened: Callable[[str], File], release: Callable[[File], None] = File.close
+) -> Iterator[tuple[str, Bookmark | None, Damage | None]]:
+    """Each reader of a queue: what its file and its log say as far as they are good, and the damage in the file.
+
+    The bookmark is None if the file is not a reader file. The end of a log may be torn: that is no damage.
+
+    Args:
+        listing: the queue's files.
+        opened: opens a path.
+        release: called with the file after it was read.
+    """
     for reader, path in listing.readers.items():
-        file = open_file(path, disk)
-        try:
-            bookmark, broken = read_bookmark(file)
-        finally:
-            file.close()
+        found = []
+        for one in (path, listing.logs.get(reader)):
+            if one is not None:
+                file = opened(one)
+                try:
+                    found.append(read_bookmark(file))
+                finally:
+                    release(file)
+        bookmark, broken = found[0]
+        log = found[1][0] if len(found) > 1 else None
+        if bookmark is not None and log is not None:
+            bookmark = Bookmark(max(bookmark.head, log.head), bookmark.done | log.done)
         yield reader, bookmark, None if broken is None else Damage(path, broken.position or 0, broken.reason)
+
+
+def reader_path(directory: str | os.PathLike[str], queue: str, reader: str) -> str:
+    """The reader file of a reader."""
+    return join(directory, f"{queue}.read.{reader}")
+
+
+def log_path(directory: str | os.PathLike[str], queue: str, reader: str) -> str:
+    """The log of a reader's commits."""
+    return join(directory, f"{queue}~~read.{reader}")
 
 
 def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookmark:
@@ -254,7 +288,7 @@ def list_files(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
         BadNameError: no queue can have this name.
     """
     check_name(name)
-    writers, readers, temporary = [], {}, []
+    writers, readers, logs, temporary = [], {}, {}, []
     for file in names_in(directory, disk):
         if not file.startswith((f"{name}.", f"{name}~~")):
             continue
@@ -263,11 +297,14 @@ def list_files(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
         if status is None or status.is_dir:
             continue
         rest = file[len(name) + 1 :]
-        if "~" in file:
+        if file.startswith(f"{name}~~read."):
+            logs[file[len(name) + 7 :]] = path
+        elif "~" in file:
             if "~~" in file and not file.endswith(("~~lock", "~~durable")):
                 temporary.append(path)
         elif rest.startswith("read."):
             readers[rest[5:]] = path
         elif (stamp := stamp_of(rest)) is not None:
             writers.append((stamp, path))
-    return Listing(sorted(writers), readers, temporary)
+    temporary += [logs.pop(reader) for reader in [*logs] if reader not in readers]
+    return Listing(sorted(writers), readers, logs, temporary)

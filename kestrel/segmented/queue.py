@@ -19,7 +19,7 @@ from typing import Literal, Self
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import BadNameError, Damage, DamageError, FullError
-from kestrel.files import check_name, check_numbers, join, keep_tail
+from kestrel.files import check_name, check_numbers, join, keep_tail, open_file
 from kestrel.fuse import opening
 from kestrel.limits import Limits
 from kestrel.segmented.bookmarks import BookmarkFile
@@ -185,7 +185,7 @@ class Queue:
         listing = list_files(self.directory, self.name, self._disk)
         bookmarks: dict[str, Bookmark] = {}
         damage = []
-        for reader, bookmark, broken in read_bookmarks(listing, self._disk):
+        for reader, bookmark, broken in read_bookmarks(listing, lambda path: open_file(path, self._disk)):
             if broken is not None:
                 damage.append(broken)
                 keep_tail(self._disk, broken.path, broken.position, self._now_ms())
@@ -282,6 +282,7 @@ class Queue:
                 )
             default = self._readers.pop("", None)
             if default is not None:
+                default.checkpoint()
                 default.file.rename(name)
                 default.name = name
                 self._readers[name] = default

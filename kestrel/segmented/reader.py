@@ -233,7 +233,7 @@ class Reader:
     def close(self) -> None:
         """Close its files."""
         self._cursor.close()
-        self._file.close()
+        self._file.leave()
 
     @property
     def file(self) -> BookmarkFile:

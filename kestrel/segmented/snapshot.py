@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kestrel.errors import Damage, DamageError
 from kestrel.pinned import Pinned
 from kestrel.segmented.codec import Item
-from kestrel.segmented.files import BEYOND_END, Bookmark, Reading, after_zeros, check_magic, list_files, read_bookmark
+from kestrel.segmented.files import BEYOND_END, Bookmark, Reading, after_zeros, check_magic, list_files, read_bookmarks
 from kestrel.segmented.format import WRITER_MAGIC
 from sej.system.disk import OS, Disk, File
 
@@ -49,7 +49,7 @@ class Snapshot:
         def look() -> list[str]:
             nonlocal listing
             listing = list_files(directory, name, disk)
-            return [path for _, path in listing.writers] + list(listing.readers.values())
+            return [path for _, path in listing.writers] + [*listing.readers.values(), *listing.logs.values()]
 
         self._pinned = Pinned(directory, name, look, disk, exclude=exclude)
         try:
@@ -57,10 +57,9 @@ class Snapshot:
             self._readings.sort(key=lambda reading: reading[0])
             first_id = min((first for first, _ in ids), default=0)
             self.tail_id = max((last for _, last in ids), default=0)
-            for reader, path in listing.readers.items():
-                bookmark, broken = read_bookmark(self._pinned.files[path])
+            for reader, bookmark, broken in read_bookmarks(listing, self._pinned.files.__getitem__, lambda file: None):
                 if broken is not None:
-                    self.damage.append(Damage(path, broken.position or 0, broken.reason))
+                    self.damage.append(broken)
                 if bookmark is None:
                     self.unreadable.append(reader)
                 else:

@@ -49,7 +49,7 @@ def test_commits_in_any_order_hold(opened: Callable[..., segmented.Queue], tmp_p
         assert reader.commit(1)
         assert not reader.commit(1)
         assert reader.bookmark == (1, frozenset({3}))
-        assert segmented.read_reader_file(tmp_path / "jobs.read.") == (1, frozenset({3}))
+        assert segmented.load(tmp_path, "jobs").readers == {"": (1, frozenset({3}))}
     with opened() as queue:
         reader = queue.reader()
         taken = [item.id for _ in range(3) if (item := reader.get())]
