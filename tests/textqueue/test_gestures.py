@@ -109,3 +109,29 @@ def test_a_stale_save_that_also_reopens_an_older_message(path: Path) -> None:
             ("reverted", "job 4"),
             ("reverted", "job 5"),
         ]
+
+
+# A claimed message that a person marks
+
+
+@pytest.mark.parametrize("to", [b"=", b"#", b"!"])
+@pytest.mark.parametrize("setting", [False, True], ids=["", "a variable is set"])
+@pytest.mark.parametrize("room", [b"", b"\\mutex=" + b" " * 30 + b"\n"], ids=["", "mutex"])
+@pytest.mark.parametrize("end", ["done", "failed", "give_back", "give_up"])
+def test_a_persons_mark_on_a_claimed_message_wins(path: Path, to: bytes, setting: bool, room: bytes, end: str) -> None:
+    path.write_bytes(b"-pay 17\n" + room + b"\\step=  \n")
+    with TextQueue(path) as q:
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(to + path.read_bytes()[1:])
+        if setting:
+            claim.message["step"] = "1"
+        assert getattr(claim, end)() is False
+        assert path.read_bytes() == to + b"pay 17\n" + room + (b"\\step=1 \n" if setting else b"\\step=  \n")
+        (conflict,) = q.conflicts
+        assert conflict.kind == "changed"
+        assert "left as it is: a person marked it as" in conflict.action
+        assert q.take() is None
+        path.write_bytes(path.read_bytes().replace(to, b"-", 1))
+        again = q.take()
+        assert again is not None, "the claim has ended, and leaves no name in the message"

@@ -25,11 +25,11 @@ from textqueue.editing.queue_file import Session
 from textqueue.editing.reconcile import Conflict
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError, TextQueueError
-from textqueue.format.grammar import CONTROL_OF, ENTRY, MessageStatus
+from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, holder_of, is_alive, is_own, mutex_of, owner_text
 from textqueue.format.parser import Variable, digest, essence, retries_of
 from textqueue.format.windows import WINDOW, read_window
-from textqueue.ledger.log import BESIDE, IN_MUTEX
+from textqueue.ledger.log import BESIDE, ENDED, IN_MUTEX
 
 __all__ = ["Claim", "Claimer", "Claiming"]
 
@@ -81,13 +81,20 @@ class Claim:
         if not self._open:
             raise ClosedError("this claim has ended", path=self.message.path, position=self.message.position)
         message, source = self.message, self.message._source
+        person: MessageStatus | None = None
 
         def end(place: Place) -> None:
-            marked = marking(source, place.raw, place.position, status, reason, self.owner.encode())
+            owner = self.owner.encode()
+            marked = marking(source, place.raw, place.position, status, reason, owner)
 
             def change(raw: bytes) -> Change | None:
+                nonlocal person
                 if place.raw is self._raw is not message._raw:
                     self._check_held()
+                if raw[0] != _QUEUED:  # a person's mark wins: only our name goes
+                    person, mutex = STATUS_OF[raw[0]], mutex_of(raw)
+                    ours = mutex is not None and mutex.holder == owner
+                    return Change([(mutex.position, mutex.filled(b""))] if mutex is not None and ours else [], ENDED)
                 made, counted = marked(raw), None if tries is None else retries_of(raw)
                 if made is None or tries is None or counted is None or len(counted.data) != len(tries):
                     return made
@@ -104,12 +111,19 @@ class Claim:
                 # A stale buffer took back what was written into its variables.
                 end(Place(message._position, self._raw, -1))
         except MessageMovedError as error:
-            action = f"left as it is: {error.reason}"
-            source.file.conflicts.append(Conflict(source.path, message.position, message.value, "changed", action))
-            return False
+            return self._left(error.reason)
         finally:
             self._let_go()
-        return True
+        return person is None or self._left(f"a person marked it as {person.name} while it was worked on")
+
+    def _left(self, why: str) -> bool:
+        """Report that the message stays as it is; returns False."""
+        message = self.message
+        action = f"left as it is: {why}"
+        message._source.file.conflicts.append(
+            Conflict(message.path, message.position, message.value, "changed", action)
+        )
+        return False
 
     def _check_held(self) -> None:
         """See that the claim stands where its message stood last: elsewhere it may be on an equal one."""

@@ -5,7 +5,7 @@ One line for each edit, appended under the queue's lock after the edit::
     KIND POSITION ESSENCE INODE SIZE MTIME_NS OWNER CRC32
 
 - KIND: ``=`` ``!`` ``#`` a mark, ``-`` given back to the queue, ``c`` claimed beside the file, ``m`` claimed in the
-  message's mutex variable, ``v`` a variable set, ``a`` appended, ``r`` the state after a foreign change, or after marks
+  message's mutex variable, ``e`` the end of a claim whose message a person marked, ``v`` a variable set, ``a`` appended, ``r`` the state after a foreign change, or after marks
   in a row.
 - ESSENCE: 96 bits of BLAKE2b over the message's text and variables (``parser.essence``); ``-`` where there is none.
 - POSITION: of the control byte; negative: the message is not in the file, since so many nanoseconds after 1970.
@@ -36,8 +36,8 @@ from textqueue.hot import status_lines
 from textqueue.ledger.sidecar import as_open_as, open_beside, replace_beside
 
 __all__ = [
-    "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT", "SET",
-    "WAITING", "Ledger", "Mark", "Record",
+    "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT",
+    "SET", "WAITING", "Ledger", "Mark", "Record",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -51,14 +51,16 @@ BESIDE: Final = ord("c")
 IN_MUTEX: Final = ord("m")
 WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
 """What says that our programs queued a message."""
+ENDED: Final = ord("e")
 _STATE: Final = ord("r")
+_ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
 MAY_NOT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """What the system says to those who may only read."""
 _READ_BYTES: Final = 1 << 16
 _CHECK_BYTES: Final = 128
 _COPY_BYTES: Final = 1 << 20
-_TELLING: Final = re.compile(rb"(?:^|\n)[cmr-] ")
+_TELLING: Final = re.compile(rb"(?:^|\n)[cemr-] ")
 """A line that says more than how the file looks now and where the last edit was."""
 
 
@@ -236,7 +238,7 @@ class Ledger:
         for record in _records(data) if b"\nm " in data else ():
             if record.kind in CLAIMS:
                 held[record.position] = record
-            elif (record.kind in MARKS or record.kind == GIVEN_BACK) and record.position in held:
+            elif record.kind in _ENDS and record.position in held:
                 claim = held.pop(record.position)
                 if claim.kind == IN_MUTEX:
                     ended |= {(claim.digest, claim.owner), (record.digest, claim.owner)}
@@ -348,7 +350,7 @@ class Ledger:
             self.last = record
         if record.kind in CLAIMS:
             self.claims[record.position] = record
-        elif record.kind in MARKS or record.kind == GIVEN_BACK:
+        elif record.kind in _ENDS:
             self.claims.pop(record.position, None)
             if record.kind == GIVEN_BACK:
                 self.given_back.append(record.position)
