@@ -135,3 +135,38 @@ def test_a_persons_mark_on_a_claimed_message_wins(path: Path, to: bytes, setting
         path.write_bytes(path.read_bytes().replace(to, b"-", 1))
         again = q.take()
         assert again is not None, "the claim has ended, and leaves no name in the message"
+
+
+# An archive while an editor has the file open
+
+
+def archived(path: Path) -> bytes:
+    """Two of three messages are done and archived; returns what an editor has read before."""
+    path.write_bytes(b"-pay 17\n-pay 18\n-other\n")
+    stale = path.read_bytes()
+    with TextQueue(path) as q:
+        q.mark_many(list(q.messages())[:2], MessageStatus.cleared)
+        assert q.archive(path.with_name("jobs.done")) == 2
+    return stale
+
+
+def test_a_stale_save_after_an_archive_repeats_nothing(path: Path) -> None:
+    stale = archived(path)
+    path.write_bytes(stale + b"# note\n")
+    with TextQueue(path) as q:
+        assert [m.value for m in q.messages()] == ["other"]
+        assert [(c.kind, c.text) for c in q.conflicts] == [("reverted", "pay 17"), ("reverted", "pay 18")]
+    assert path.read_bytes() == b"=pay 17\n=pay 18\n-other\n# note\n"
+
+
+def test_one_of_several_archived_texts_that_is_written_again_is_delivered(path: Path) -> None:
+    archived(path)
+    path.write_bytes(path.read_bytes() + b"-pay 17\n")
+    assert work(path) == ["other", "pay 17"]
+
+
+def test_an_archived_text_is_remembered_for_a_working_day(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = archived(path)
+    monkeypatch.setattr(reconcile, "_REMEMBER_ARCHIVED_NS", 0)
+    path.write_bytes(stale)
+    assert work(path) == ["pay 17", "pay 18", "other"]

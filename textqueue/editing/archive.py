@@ -33,7 +33,7 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import chunks
 from textqueue.format.windows import scan, token_of
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.log import Ledger, Record
+from textqueue.ledger.log import ARCHIVED, MARKS, Ledger, Record
 from textqueue.ledger.sidecar import home, open_beside, replace_beside
 
 __all__ = ["archive", "editor_files", "refuse"]
@@ -131,7 +131,8 @@ def _rest(source: Source, session: Session, temporary: str, moved: Sequence[tupl
 
 
 def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
-    """What the ledger knows of what stays, where it stands now."""
+    """What the ledger knows: of what stays, where it is now; of marks that went, in which run that was."""
+    now = time.time_ns()
     starts = [start for start, _ in moved]
     gone = [0, *itertools.accumulate(size for _, size in moved)]
     known = []
@@ -141,6 +142,8 @@ def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
             known.append(record)
         elif before == len(starts) or starts[before] != record.position:
             known.append(record._replace(position=record.position - gone[before]))
+        elif record.kind in MARKS:  # a stale save may bring the message back
+            known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, now)))
     return known
 
 

@@ -21,6 +21,9 @@ a mark              queued; no later edit of  a stale save: "reapply" marks it a
                     ours is still there       the mark
 a mark              queued, and appended by   a new message: it is delivered
                     our programs since then
+an archived mark    queued, with all others   a stale save, as above
+                    of that archive
+an archived mark    queued, not all of them   a new message: it is delivered
 a claim             queued, names its owner   the record moves with it
 a claim             queued, without a name    the owner is written again, or only the ledger has it
 a claim             marked                    a person ended the claim: the record is dropped
@@ -42,7 +45,7 @@ from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
-from textqueue.ledger.log import BESIDE, CLAIMS, EMPTY, IN_MUTEX, MARKS, SET, WAITING, Record
+from textqueue.ledger.log import ARCHIVED, BESIDE, CLAIMS, EMPTY, IN_MUTEX, MARKS, SET, WAITING, Record
 
 __all__ = ["Action", "Known", "Plan", "Seen", "older_names", "plan"]
 
@@ -161,7 +164,10 @@ class _Planning:
                 continue
             if not self._under_older_name(number, record, older):
                 self._made.lost.append(number)
+        incomplete = {self._edits[number].owner for number in self._made.lost}
         for number, (record, place) in sorted(self._back.items()):
+            if record.owner.startswith(ARCHIVED) and record.owner in incomplete:
+                continue
             self._taken_back(number, record, place, reapply=reapply)
         self._blank_ended()
         return self._made
@@ -174,7 +180,7 @@ class _Planning:
         places = self._paired([marks], marked)
         for number, record in marks:
             if number in places:
-                self._made.kept[number] = record._replace(position=places[number].position)
+                self._made.kept[number] = record._replace(position=places[number].position, owner=EMPTY)
                 self._in_file = max(self._in_file, number)
         left = [one for one in marks if one[0] not in places]
         named = {(at.position, holder_of(at.raw)) for at in waiting.values()} if claims else set()
@@ -253,7 +259,7 @@ class _Planning:
             return
         told = f"marked again as {status}"
         self._made.actions.append(Action(place, [(0, bytes([record.kind]))], "reverted", told))
-        self._made.kept[number] = record._replace(position=place.position)
+        self._made.kept[number] = record._replace(position=place.position, owner=EMPTY)
 
     def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
         self._made.kept[number] = record = record._replace(position=place.position)

@@ -23,13 +23,15 @@ from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, essence, value_of
 from textqueue.format.windows import scan, token_of
 from textqueue.hot import proven
-from textqueue.ledger.log import CLAIMS, SET, Ledger, Record
+from textqueue.ledger.log import ARCHIVED, CLAIMS, SET, Ledger, Record
 
 __all__ = ["Conflict", "OnRevert", "find_again", "reconcile"]
 
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
 _REMEMBER_NS: Final = 10_000_000_000
+_REMEMBER_ARCHIVED_NS: Final = 8 * 3600 * 1_000_000_000
+"""An editor may have had the file open since before the archive, for a working day."""
 
 
 class Conflict(NamedTuple):
@@ -131,7 +133,8 @@ def _remembered(edits: Sequence[Record]) -> list[Record]:
 
 
 def _is_due(record: Record, now: int) -> bool:
-    return now + record.position < _REMEMBER_NS or (record.kind in CLAIMS and is_alive(record.owner))
+    limit = _REMEMBER_ARCHIVED_NS if record.owner.startswith(ARCHIVED) else _REMEMBER_NS
+    return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.owner))
 
 
 def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:

@@ -11,7 +11,8 @@ One line for each edit, appended under the queue's lock after the edit::
 - POSITION: of the control byte; negative: the message is not in the file, since so many nanoseconds after 1970.
 - INODE, SIZE, MTIME_NS: the file as this edit left it; of marks in a row, as it was before them, until an ``r`` says
   how they left it. If it looks otherwise, somebody else was there.
-- OWNER: who claimed; of a variable that was set, the message's essence before; else ``-``. CRC32: of the line
+- OWNER: who claimed; of a variable that was set, the message's essence before; of a mark whose message was archived,
+  ``archived/`` and the number of the run; else ``-``. CRC32: of the line
   before it.
 
 It relies on the lock. It promises: a line that is torn or was tampered with counts for nothing; losing the whole file
@@ -36,7 +37,7 @@ from textqueue.hot import status_lines
 from textqueue.ledger.sidecar import as_open_as, open_beside, replace_beside
 
 __all__ = [
-    "APPENDED", "BESIDE", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT",
+    "APPENDED", "ARCHIVED", "BESIDE", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT",
     "SET", "WAITING", "Ledger", "Mark", "Record",
 ]  # fmt: skip
 
@@ -55,6 +56,8 @@ ENDED: Final = ord("e")
 _STATE: Final = ord("r")
 _ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
+ARCHIVED: Final = b"archived/"
+"""The owner of a mark whose message was archived: this and the number of the run."""
 MAY_NOT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """What the system says to those who may only read."""
 _READ_BYTES: Final = 1 << 16
