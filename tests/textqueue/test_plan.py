@@ -11,7 +11,7 @@ from hypothesis import given
 from textqueue.editing.plan import Action, Known, Plan, Seen, plan
 from textqueue.format.mutex import owner_text
 from textqueue.format.parser import digest, essence
-from textqueue.ledger.log import APPENDED, BESIDE, EMPTY, IN_MUTEX, SET, Record
+from textqueue.ledger.log import APPENDED, BESIDE, EMPTY, GIVEN_BACK, IN_MUTEX, SET, Record
 
 TOKEN: Final = (1, 2, 3)
 CLEARED: Final = ord("=")
@@ -87,6 +87,12 @@ def test_a_mark_that_a_person_took_back_is_delivered_if_a_later_edit_is_still_th
     assert 0 not in made.kept
     earlier = plan(Known([later, mark]), seen((0, b"-a\n"), (3, there)), reapply=True)
     assert [(action.writes, action.kind) for action in earlier.actions] == [([(0, b"=")], "reverted")]
+
+
+def test_a_message_that_was_given_back_shows_no_later_edit() -> None:
+    mark, back = record(CLEARED, 0, b"=a\n"), record(GIVEN_BACK, 3, b"-b\n")
+    made = plan(Known([mark, back]), seen((0, b"-a\n"), (3, b"-b\n")), reapply=True)
+    assert [(action.writes, action.kind) for action in made.actions] == [([(0, b"=")], "reverted")]
 
 
 def test_a_message_appended_after_a_mark_is_not_the_marked_one() -> None:

@@ -111,6 +111,7 @@ class Editing(RuleBasedStateMachine):
         self.path.write_bytes(b"")
         self.queues = [TextQueue(self.path), TextQueue(self.path)]
         self.entries: list[bytes] = []
+        self.buffer: list[bytes] = []  # as an editor has read them
         self.done: set[bytes] = set()
         self.held: list[Message] = []
         self.number = 0
@@ -183,8 +184,8 @@ class Editing(RuleBasedStateMachine):
             at = data.draw(st.integers(0, len(entries)))
             entries.insert(at, data.draw(st.sampled_from([b"T future\n", b"# -a\n", b"\n", b"#\n more\n"])))
         saved = list(entries)
-        if what == "stale":  # marks are taken back, and the queue makes them again
-            saved = [b"-" + raw[1:] if raw[:1] in b"=!" else raw for raw in entries]
+        if what == "stale":  # marks since then are taken back, and the queue makes them again; appends are gone
+            saved, entries = self.buffer, entries[: len(self.buffer)]
         if by_rename:
             new = self.path.with_name("new")
             new.write_bytes(b"".join(saved))
@@ -192,6 +193,7 @@ class Editing(RuleBasedStateMachine):
         else:
             self.path.write_bytes(b"".join(saved))
         self.entries = list(entries)
+        self.buffer = list(entries)
         self.queues[0].append("after an edit", [f"id=x{self.number}"])
         self.entries.append(render("after an edit", [f"id=x{self.number}"]))
         self.number += 1

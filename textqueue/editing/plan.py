@@ -45,7 +45,7 @@ from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
-from textqueue.ledger.log import ARCHIVED, BESIDE, CLAIMS, EMPTY, IN_MUTEX, MARKS, SET, WAITING, Record
+from textqueue.ledger.log import APPENDED, ARCHIVED, BESIDE, CLAIMS, EMPTY, IN_MUTEX, MARKS, SET, WAITING, Record
 
 __all__ = ["Action", "Known", "Plan", "Seen", "older_names", "plan"]
 
@@ -189,7 +189,7 @@ class _Planning:
             if number in places:
                 moved = record._replace(position=places[number].position)
                 self._made.kept[number] = moved
-                if self._is_own(record, moved.position):
+                if record.kind == APPENDED and self._is_own(record, moved.position):  # given back: it was queued before
                     self._in_file = max(self._in_file, number)
         for number, record in left:
             if number in places:
