@@ -1,11 +1,14 @@
 """What a person does to the file with an editor, and what the queue makes of it: the person wins."""
 
+import zlib
 from pathlib import Path
 
 import pytest
 
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing import reconcile
+from textqueue.format.parser import chunks, digest, essence
+from textqueue.ledger.upgrade import _essence_1
 
 
 @pytest.fixture
@@ -170,3 +173,79 @@ def test_an_archived_text_is_remembered_for_a_working_day(path: Path, monkeypatc
     monkeypatch.setattr(reconcile, "_REMEMBER_ARCHIVED_NS", 0)
     path.write_bytes(stale)
     assert work(path) == ["pay 17", "pay 18", "other"]
+
+
+# An editor that trims blanks
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "\\mutex=" + " " * 30 + "\n\\step=     \n",
+        "\\step=     \n",
+        "\\retries=10 \n",
+        "\\reason=      \n\\mutex=    \n",
+    ],
+    ids=["mutex and variable", "variable", "retries", "reason"],
+)
+@pytest.mark.parametrize("end", ["done", "give_back"])
+def test_a_claim_outlives_an_editor_that_trims_blanks(path: Path, variables: str, end: str) -> None:
+    def trim() -> None:
+        path.write_text("\n".join(line.rstrip() for line in path.read_text().split("\n")))
+
+    path.write_text(f"-pay 17  \n{variables}-pay 18\n{variables}")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        given = [q.get_next(), q.get_next()]
+        assert [m and m.value for m in given] == ["pay 17  ", "pay 18"]
+        claim = q.take()
+        assert claim is not None
+        trim()
+        assert q.get_next() is None, "what was given out is not given out again"
+        second = other.take()
+        assert second is not None
+        assert second.message.value == "pay 18"
+        assert getattr(claim, end)()
+        assert second.done()
+        third = other.take()
+        assert (third is None) == (end == "done")
+        assert q.conflicts == other.conflicts == []
+    if end == "done":
+        assert path.read_bytes().count(b"=pay") == 2
+
+
+def test_a_trimmed_message_is_marked_again_after_a_stale_save(path: Path) -> None:
+    path.write_bytes(b"-pay 17  \n\\step=   \n-other\n")
+    with TextQueue(path) as q:
+        stale = path.read_bytes()
+        next(q.messages()).mark_as_cleared()
+        path.write_bytes(stale.replace(b" ", b"").replace(b"pay", b"pay "))
+        assert [m.value for m in q.messages()] == ["other"]
+
+
+def test_a_ledger_of_the_version_before_is_understood(path: Path) -> None:
+    """Its lines as that version wrote them, for a claim without room, a claim in the mutex, and a mark."""
+    mutex = b"\\mutex=" + b" " * 40 + b"\n"
+    path.write_bytes(b"-b\n\\reason=  \n-c\n" + mutex + b"-a\n" + mutex + b"-d\n")
+    with TextQueue(path) as q:
+        claims = [q.take(), q.take()]
+        next(m for m in q.messages() if m.value == "a").mark_as_cleared()
+        log = path.with_name("jobs.tq.log")
+        new = log.read_bytes().splitlines()
+        older = {digest(essence(raw)): digest(_essence_1(raw)) for raw in chunks(path.read_bytes())}
+        lines = []
+        for line in new:
+            fields = line.split(b" ")[:-1]
+            fields[2] = b"-" if fields[0] == b"r" else older[fields[2]]
+            text = b" ".join(fields)
+            lines.append(b"%s %08x\n" % (text, zlib.crc32(text)))
+        log.unlink()
+        log.write_bytes(b"".join(lines))
+        with TextQueue(path) as other:
+            claim = other.take()
+            assert claim is not None
+            assert claim.message.value == "d", "the claims of the others are known"
+            path.write_bytes(b"# above\n" + path.read_bytes().replace(b"=a", b"-a"))
+            assert other.take() is None
+            assert [(c.kind, c.text) for c in other.conflicts] == [("reverted", "a")]
+        assert all(claim is not None and claim.done() for claim in claims)
+    assert path.read_bytes().count(b"\n-") == 1, "the one that was given back"

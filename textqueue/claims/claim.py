@@ -75,7 +75,7 @@ class Claim:
 
     def give_back(self) -> bool:
         """Put it back as if nobody had tried: ``retries`` says again what it said before."""
-        return self._end(MessageStatus.queued, None, self._tries)
+        return self._end(MessageStatus.queued, None, None if self._tries is None else self._tries.strip())
 
     def _end(self, status: MessageStatus, reason: str | None, tries: bytes | None = None) -> bool:
         if not self._open:
@@ -96,9 +96,9 @@ class Claim:
                     ours = mutex is not None and mutex.holder == owner
                     return Change([(mutex.position, mutex.filled(b""))] if mutex is not None and ours else [], ENDED)
                 made, counted = marked(raw), None if tries is None else retries_of(raw)
-                if made is None or tries is None or counted is None or len(counted.data) != len(tries):
+                if made is None or tries is None or counted is None or len(counted.data) < len(tries):
                     return made
-                return made._replace(writes=[*made.writes, (counted.position, tries)])
+                return made._replace(writes=[*made.writes, (counted.position, tries.ljust(len(counted.data)))])
 
             message._moved(source.edit(place, change, "end the claim of a message"))
 

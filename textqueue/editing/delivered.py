@@ -1,7 +1,7 @@
 """What a cursor gave out and what of it is still queued, so that a walk from the start does not give it out again.
 
-Messages are known by a hash of their bytes, and counted, since equal ones are interchangeable. The counting is put off
-until a window has been given out, to keep ``get_next`` cheap.
+Messages are known by a hash of their essence, and counted, since equal ones are interchangeable. The counting is put
+off until a window has been given out, to keep ``get_next`` cheap.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["REMEMBERED", "Given"]
+from textqueue.format.parser import essence
+
+__all__ = ["REMEMBERED", "Given", "name_of"]
 
 REMEMBERED: Final = 1 << 18
 """Messages given out and not marked that are remembered; older ones may come again after a foreign change."""
 _MARKED: Final = 1 << 16
+
+
+def name_of(raw: bytes) -> int:
+    """By what a message is known here."""
+    return hash(essence(raw))
 
 
 class Given:
@@ -29,9 +36,9 @@ class Given:
     def settle(self) -> None:
         """Count what is pending."""
         if self.pending != self._marked:  # else each was marked before the next was given out
-            self._counts.update(map(hash, self.pending))
+            self._counts.update(map(name_of, self.pending))
             for raw in self._marked:
-                self._uncount(hash(raw), 1)
+                self._uncount(name_of(raw), 1)
         self.pending.clear()
         self._marked.clear()
         while len(self._counts) > REMEMBERED:
@@ -68,6 +75,7 @@ class Given:
     def changed(self, old: bytes, new: bytes) -> None:
         """A message has other bytes now and is the same; it counts only if it was given out."""
         self.settle()
-        if self._counts.get(hash(old)):
-            self._uncount(hash(old), 1)
-            self._counts[hash(new)] += 1
+        was, now = name_of(old), name_of(new)
+        if was != now and self._counts.get(was):
+            self._uncount(was, 1)
+            self._counts[now] += 1

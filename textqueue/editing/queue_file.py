@@ -37,6 +37,7 @@ from textqueue.format.windows import Token, token_of
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
 from textqueue.ledger.sidecar import home
+from textqueue.ledger.upgrade import upgrade
 
 __all__ = ["MOMENT_S", "Edit", "QueueFile", "Session"]
 
@@ -129,6 +130,8 @@ class QueueFile:
             self.refresh()
             file = self.disk.open(self.path, "edit")
             try:
+                if self.ledger.older:
+                    upgrade(self.ledger, file)
                 alone = self.exclusive.take(file)
                 status = file.status()
                 known = self._ours(file, status)

@@ -156,6 +156,10 @@ def _write(file: File, place: Seen, relative: int, data: bytes) -> bool:
     return True
 
 
+def _text(essence: bytes) -> bytes:
+    return essence.partition(b"\n\\")[0]
+
+
 def find_again(
     path: str, file: File, places: Sequence[Place], taken: Container[int], what: str
 ) -> list[tuple[int, bytes]]:
@@ -175,13 +179,13 @@ def find_again(
         MessageMovedError: one is not there as it was read.
     """
     wanted: dict[bytes, list[Seen]] = {essence(place.raw): [] for place in places}
-    texts = {value_of(place.raw): -1 for place in places}
+    texts = {_text(name): -1 for name in wanted}
     for window in scan(file):
         position = window.position
         for raw in chunks(window.data):
-            if raw[0] in STATUS_OF and (text := value_of(raw)) in texts:
+            if raw[0] in STATUS_OF and (text := _text(name := essence(raw))) in texts:
                 texts[text] = position
-                seen = wanted.get(essence(raw))
+                seen = wanted.get(name)
                 if seen is not None and position not in taken:
                     seen.append(Seen(position, raw))
             position += len(raw)
@@ -189,7 +193,7 @@ def find_again(
     for place in places:
         seen = wanted[essence(place.raw)]
         if not seen:
-            similar = texts[value_of(place.raw)]
+            similar = texts[_text(essence(place.raw))]
             hint = "" if similar < 0 else f" (the same text with other variables stands at position {similar})"
             raise MessageMovedError(
                 f"cannot {what}: another program deleted or changed it{hint}; nothing was written; reread the queue",

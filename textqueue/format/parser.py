@@ -55,6 +55,7 @@ _DIGITS: Final = 18
 _RESERVED: Final = re.compile(
     rb"\n\\[ \t]*(" + "|".join(sorted(RESERVED)).encode() + rb")[ \t]*(?:=[^\n]*|(?=\n|\Z))", re.IGNORECASE
 )
+_TRIMMED: Final = (b" ", b"\t", b"\r")
 _NOT_ALONE: Final = bytes(control.byte for control in CONTROLS if control.role is not Role.entry)
 
 
@@ -177,12 +178,13 @@ def retries_of(raw: bytes) -> Variable | None:
 def essence(raw: bytes) -> bytes:
     """What makes an entry itself, whatever its status: all but the control byte and how lines end.
 
-    Of a reserved variable, which changes while somebody works on the message, only its name and its room count.
+    Blanks at the end of a line do not count, because some editors trim them. Of a reserved variable, which changes
+    while a worker has the message, only its name counts.
     """
-    if b"\r\n" in raw:
-        raw = raw.replace(b"\r\n", b"\n")
     text = raw[1:-1] if raw.endswith(b"\n") else raw[1:]
-    return _RESERVED.sub(_room_alone, text) if b"\n\\" in text else text
+    if text.endswith(_TRIMMED) or b" \n" in text or b"\t\n" in text or b"\r\n" in text:
+        text = b"\n".join([line.rstrip(b" \t\r") for line in text.split(b"\n")])
+    return _RESERVED.sub(_name_alone, text) if b"\n\\" in text else text
 
 
 def digest(essence: bytes) -> bytes:
@@ -190,8 +192,8 @@ def digest(essence: bytes) -> bytes:
     return hashlib.blake2b(essence, digest_size=12).hexdigest().encode()
 
 
-def _room_alone(variable: re.Match[bytes]) -> bytes:
-    return b"\n\\%s %d" % (variable[1].lower(), len(variable[0]))
+def _name_alone(variable: re.Match[bytes]) -> bytes:
+    return b"\n\\" + variable[1].lower()
 
 
 def render(

@@ -264,45 +264,49 @@ cdef object _essence(bytes raw):
     """As ``textqueue.format.parser.essence``."""
     cdef const char *text = PyBytes_AS_STRING(raw) + 1
     cdef Py_ssize_t size = PyBytes_GET_SIZE(raw) - 1
-    cdef Py_ssize_t at, end, begin, behind, done, count = 0
+    cdef Py_ssize_t at = 0, end, stop, done = 0
     cdef const char *found
     cdef char *out
-    cdef int number
+    cdef int name
     if memchr(text, c"\r", size) is not NULL:
         return _essence_of(raw)
     if size and text[size - 1] == c"\n":
         size -= 1
-    at = _variables(text, size)
-    if at < 0:
-        return PyBytes_FromStringAndSize(text, size)
-    for end in range(at, size):
-        count += text[end] == c"\n"
-    out = _room(size + 24 * count)
-    memcpy(out, text, at)
-    done = at
-    while at < size:
-        found = <const char *>memchr(text + at + 1, c"\n", size - at - 1)
-        end = size if found is NULL else found - text
-        begin = at + 2
-        while begin < end and (text[begin] == c" " or text[begin] == c"\t"):
-            begin += 1
-        for number in range(_reserved_count):
-            behind = begin + _reserved_size[number]
-            if behind <= end and _same_letters(text + begin, _reserved[number], _reserved_size[number]):
-                while behind < end and (text[behind] == c" " or text[behind] == c"\t"):
-                    behind += 1
-                if behind == end or text[behind] == c"=":
-                    out[done], out[done + 1] = c"\n", c"\\"
-                    memcpy(out + done + 2, _reserved[number], _reserved_size[number])
-                    done += 2 + _reserved_size[number]
-                    out[done] = c" "
-                    done += 1 + _decimal(out + done + 1, end - at)
-                    break
+    out = _room(size + 1)
+    while True:
+        found = <const char *>memchr(text + at, c"\n", size - at)
+        end = stop = size if found is NULL else found - text
+        while stop > at and (text[stop - 1] == c" " or text[stop - 1] == c"\t"):
+            stop -= 1
+        name = _reserved_at(text, at + 1, stop) if at and at < stop and text[at] == c"\\" else -1
+        if name < 0:
+            memcpy(out + done, text + at, stop - at)
+            done += stop - at
         else:
-            memcpy(out + done, text + at, end - at)
-            done += end - at
-        at = end
-    return PyBytes_FromStringAndSize(out, done)
+            out[done] = c"\\"
+            memcpy(out + done + 1, _reserved[name], _reserved_size[name])
+            done += 1 + _reserved_size[name]
+        if found is NULL:
+            return PyBytes_FromStringAndSize(out, done)
+        out[done] = c"\n"
+        done += 1
+        at = end + 1
+
+
+cdef inline int _reserved_at(const char *text, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    """Which reserved variable this is; -1: none."""
+    cdef Py_ssize_t behind
+    cdef int number
+    while begin < end and (text[begin] == c" " or text[begin] == c"\t"):
+        begin += 1
+    for number in range(_reserved_count):
+        behind = begin + _reserved_size[number]
+        if behind <= end and _same_letters(text + begin, _reserved[number], _reserved_size[number]):
+            while behind < end and (text[behind] == c" " or text[behind] == c"\t"):
+                behind += 1
+            if behind == end or text[behind] == c"=":
+                return number
+    return -1
 
 
 cdef inline bint _same_letters(const char *text, const char *name, int size) noexcept nogil:

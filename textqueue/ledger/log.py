@@ -5,9 +5,10 @@ One line for each edit, appended under the queue's lock after the edit::
     KIND POSITION ESSENCE INODE SIZE MTIME_NS OWNER CRC32
 
 - KIND: ``=`` ``!`` ``#`` a mark, ``-`` given back to the queue, ``c`` claimed beside the file, ``m`` claimed in the
-  message's mutex variable, ``e`` the end of a claim whose message a person marked, ``v`` a variable set, ``a`` appended, ``r`` the state after a foreign change, or after marks
-  in a row.
+  message's mutex variable, ``e`` the end of a claim whose message a person marked, ``v`` a variable set, ``a``
+  appended, ``r`` the state after a foreign change, or after marks in a row.
 - ESSENCE: 96 bits of BLAKE2b over the message's text and variables (``parser.essence``); ``-`` where there is none.
+  In a line of kind ``r`` the version of what ESSENCE means: ``2``; older versions wrote ``-``.
 - POSITION: of the control byte; negative: the message is not in the file, since so many nanoseconds after 1970.
 - INODE, SIZE, MTIME_NS: the file as this edit left it; of marks in a row, as it was before them, until an ``r`` says
   how they left it. If it looks otherwise, somebody else was there.
@@ -37,8 +38,8 @@ from textqueue.hot import status_lines
 from textqueue.ledger.sidecar import as_open_as, open_beside, replace_beside
 
 __all__ = [
-    "APPENDED", "ARCHIVED", "BESIDE", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT", "MAY_NOT",
-    "SET", "WAITING", "Ledger", "Mark", "Record",
+    "APPENDED", "ARCHIVED", "BESIDE", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT",
+    "MAY_NOT", "SET", "WAITING", "Ledger", "Mark", "Record",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -54,6 +55,7 @@ WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
 """What says that our programs queued a message."""
 ENDED: Final = ord("e")
 _STATE: Final = ord("r")
+_VERSION: Final = b"2"
 _ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
 ARCHIVED: Final = b"archived/"
@@ -113,6 +115,7 @@ class Ledger:
         self.claims: dict[int, Record] = {}  # by position
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
         self.epoch = 0  # changes with every foreign change: positions of other epochs mean nothing; 0: no ledger
+        self.older = False  # it was written by an older version, see textqueue.ledger.upgrade
         self.lines = 0
         self.reading += 1
 
@@ -169,7 +172,7 @@ class Ledger:
         if self._read_only:
             self._disk.open(self.path, "append").close()  # which is refused
         if not self.epoch:
-            records = [Record(_STATE, time.time_ns(), EMPTY, records[0].token, EMPTY), *records]
+            records = [Record(_STATE, time.time_ns(), _VERSION, records[0].token, EMPTY), *records]
         data = before + b"".join([record.line() for record in records])
         if self._torn:
             data = b"\n" + data
@@ -202,7 +205,7 @@ class Ledger:
 
     def state(self, token: Token) -> None:
         """Write a line that says how the file looks now."""
-        self.append([Record(_STATE, self.epoch or time.time_ns(), EMPTY, token, EMPTY)])
+        self.append([Record(_STATE, self.epoch or time.time_ns(), _VERSION, token, EMPTY)])
 
     def edits(self) -> list[Record]:
         """What may still be in the file, oldest first, the last MARKS_KEPT of each kind.
@@ -251,7 +254,7 @@ class Ledger:
         """Drop the older half; the lock is held and the ledger is fresh. Others notice as of :meth:`rewrite`."""
         assert self._file is not None
         assert self.token is not None
-        known = [Record(_STATE, self.epoch, EMPTY, self.token, EMPTY), *self.claims.values()]
+        known = [Record(_STATE, self.epoch, _VERSION, self.token, EMPTY), *self.claims.values()]
         head = b"".join([record.line() for record in known])
         position = self._read_to // 2
         while not (found := self._file.read(_READ_BYTES, position).find(b"\n") + 1):
@@ -291,7 +294,7 @@ class Ledger:
             epoch: None: positions have not moved, the epoch stays.
         """
         kept = [record._replace(token=token) for record in records]
-        kept.insert(0, Record(_STATE, epoch or self.epoch or time.time_ns(), EMPTY, token, EMPTY))
+        kept.insert(0, Record(_STATE, epoch or self.epoch or time.time_ns(), _VERSION, token, EMPTY))
         if self._file is not None:
             self._file.write(b"\n>\n")
         replace_beside(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
@@ -348,6 +351,7 @@ class Ledger:
         self.token = record.token
         if record.kind == _STATE:
             self.epoch = record.position
+            self.older = record.digest != _VERSION
             return
         if record.position >= 0:
             self.last = record

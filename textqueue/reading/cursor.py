@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from sej.system.disk import File, Status
+from textqueue.editing.delivered import name_of
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -281,7 +282,7 @@ class Cursor:
         again, remember = self._again, self._source.given.pending.append
         for message in messages:
             raw = message._raw
-            if again.get(name := hash(raw)):
+            if again and again.get(name := name_of(raw)):
                 again[name] -= 1
             elif _taken(self._source, raw, claims.get(message._position)):
                 self._skipped = True
