@@ -1,7 +1,10 @@
 """``sej tq add | next | done | fail | claim | list | check | archive | follow | drain``: text queues from a shell.
 
-A message is named by its position, the byte at which it begins: no mark moves it. ``next``, ``list`` and ``claim``
-print it in the first column.
+A message is named by its position, the byte at which it begins, and a hash of its text and variables: ``7:0c3f90a1``.
+No mark changes either. The position alone would name another message after a person inserted a line above. ``add``,
+``next``, ``list`` and ``claim`` print the name in the first column.
+
+What a person should know (``TextQueue.conflicts``) is printed on standard error by every command.
 """
 
 from __future__ import annotations
@@ -12,17 +15,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import click
 
 from sej.system.locks import host_name, process_start
+from textqueue.claims.claim import Claim
 from textqueue.claims.drain import OnceWriter
 from textqueue.editing.message import Message
 from textqueue.format.grammar import RETRIES, MessageStatus
+from textqueue.format.parser import digest, essence
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check as check_file
 
@@ -44,7 +49,8 @@ __all__ = [
 _WRONG: Final = 1
 _MISSING: Final = 4
 _QUEUE: Final = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-_POSITIONS: Final = click.argument("positions", metavar="POSITION...", nargs=-1, required=True, type=int)
+_NAMES: Final = click.argument("names", metavar="[POSITION:HASH]...", nargs=-1)
+_NAME: Final = re.compile(r"(\d+):([0-9a-f]{8})")
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
 _ALL: Final = "all"
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
@@ -79,10 +85,10 @@ def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment:
     Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
     """
     lines = texts or [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
-    with TextQueue(path) as queue:
+    with _reporting(TextQueue(path)) as queue:
         status = MessageStatus.comment if comment else MessageStatus.queued
         for message in queue.append_many(lines, variables, status=status):
-            click.echo(message.position)
+            click.echo(_name(message))
 
 
 @app.command("next")
@@ -102,25 +108,25 @@ def next_(path: Path, json: bool) -> None:
 
 @app.command()
 @_QUEUE
-@_POSITIONS
-def done(path: Path, positions: tuple[int, ...]) -> None:
-    """Mark messages as cleared.
+@_NAMES
+def done(path: Path, names: tuple[str, ...]) -> None:
+    """Mark messages as cleared; without a name, the message that the calling shell has claimed.
 
-    Example: sej tq done jobs.tq 0
+    Example: sej tq done jobs.tq 0:9d1e27b4
     """
-    _mark(path, positions, MessageStatus.cleared, None)
+    _mark(path, names, MessageStatus.cleared, None)
 
 
 @app.command()
 @_QUEUE
-@_POSITIONS
+@_NAMES
 @click.option("--reason", help="Written into the reason variable of a message that has one.")
-def fail(path: Path, positions: tuple[int, ...], reason: str | None) -> None:
-    """Mark messages as critical errors.
+def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
+    """Mark messages as critical errors; without a name, the message that the calling shell has claimed.
 
-    Example: sej tq fail jobs.tq 0 --reason 'no such order'
+    Example: sej tq fail jobs.tq --reason 'no such order'
     """
-    _mark(path, positions, MessageStatus.critical, reason)
+    _mark(path, names, MessageStatus.critical, reason)
 
 
 @app.command()
@@ -133,14 +139,13 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
 
     Where the command ends with 0 the message is cleared, else it is put back, or failed when its retries are used up.
     Without `retries` it is not tried again by the same run. A claim of the shell lasts until `sej tq done`,
-    `sej tq fail`, or the shell's end. Exit code 4: nothing is free; 1: the command failed.
+    `sej tq fail`, or the end of the shell. Exit code 4: nothing is free; 1: the command failed.
 
     Example: sej tq claim jobs.tq -- ./work
     """
     if command and shutil.which(command[0]) is None:
         raise click.UsageError(f"there is no program {command[0]!r} that can be run")
-    parent = os.getppid()
-    owner = None if command else f"{parent}@{host_name()}/{process_start(parent)}"
+    owner = None if command else _shell()
     taken, failed = 0, 0
     tried: set[tuple[str, int, str, str | None]] = set()
     with _opened(path) as queue:
@@ -236,6 +241,7 @@ def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None
         for message in queue.follow(timeout=timeout):
             _show([message], json=json)
             sys.stdout.flush()
+            _report(queue)
 
 
 @app.command()
@@ -258,19 +264,76 @@ def _require(path: Path) -> None:
         raise IsADirectoryError(f"{path}: this is a directory; a .tq file is due")
 
 
-def _opened(path: Path) -> TextQueue:
+def _opened(path: Path) -> AbstractContextManager[TextQueue]:
     _require(path)
-    return TextQueue(path)
+    return _reporting(TextQueue(path))
 
 
-def _mark(path: Path, positions: tuple[int, ...], status: MessageStatus, reason: str | None) -> None:
+@contextmanager
+def _reporting(queue: TextQueue) -> Iterator[TextQueue]:
+    """Print what a person should know, whatever happens."""
+    try:
+        with queue:
+            yield queue
+    finally:
+        _report(queue)
+
+
+def _report(queue: TextQueue) -> None:
+    while queue.conflicts:
+        path, position, text, kind, action = queue.conflicts.pop(0)
+        click.echo(f"sej: {path}: position {position}: {_shown(text.encode()).decode()}: {kind}: {action}", err=True)
+
+
+def _shell() -> str:
+    parent = os.getppid()
+    return f"{parent}@{host_name()}/{process_start(parent)}"
+
+
+def _name(message: Message) -> str:
+    return f"{message.position}:{_hash(message)}"
+
+
+def _hash(message: Message) -> str:
+    return digest(essence(message._raw))[:8].decode()
+
+
+def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str | None) -> None:
+    for name in names:
+        if _NAME.fullmatch(name) is None:
+            raise click.UsageError(
+                f"expected POSITION:HASH as `sej tq list` prints it, got {name!r}: a position alone names another"
+                " message after a line was inserted above"
+            )
     with _opened(path) as queue:
-        there = {message.position: message for message in queue.messages(frozenset(_SHOWN))}
-        missing = [position for position in positions if position not in there]
-        if missing:
-            click.echo(f"sej: {path}: no message begins at position {missing[0]}; `sej tq list` prints them", err=True)
-            raise SystemExit(_MISSING)
-        queue.mark_many([there[position] for position in positions], status, reason=reason)
+        held = queue.held_by(_shell())
+        if not names:
+            if len(held) == 1:
+                _end(held[0], status, reason)
+                return
+            known = f"{len(held)} messages; name one of {', '.join(_name(claim.message) for claim in held)}"
+            _refuse(path, f"this shell has claimed {known if held else 'no message; `sej tq claim` claims one'}")
+        there = {_name(message): message for message in queue.messages(frozenset(_SHOWN))}
+        for name in names:
+            if name not in there:
+                alike = [other for other in there if other.endswith(name[name.index(":") :])]
+                hint = f"it is {' or '.join(alike)} now" if alike else "`sej tq list` prints what is there"
+                _refuse(path, f"no message {name} is there, so none was marked; {hint}")
+        ours = {_name(claim.message): claim for claim in held}
+        queue.mark_many([there[name] for name in names if name not in ours], status, reason=reason)
+        for name in names:
+            if name in ours:
+                _end(ours[name], status, reason)
+
+
+def _end(claim: Claim, status: MessageStatus, reason: str | None) -> None:
+    if not (claim.done() if status is MessageStatus.cleared else claim.give_up(reason)):
+        raise SystemExit(_WRONG)
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    click.echo(f"sej: {path}: {why}", err=True)
+    raise SystemExit(_MISSING)
 
 
 def _show(messages: Iterable[Message], *, json: bool) -> None:
@@ -280,11 +343,16 @@ def _show(messages: Iterable[Message], *, json: bool) -> None:
             row = {
                 "path": message.path,
                 "position": message.position,
+                "hash": _hash(message),
                 "status": message.status.name,
                 "value": message.value,
                 "variables": list(message.get_variables()),
             }
             out.write(jsonlib.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
         else:
-            text = _CONTROL.sub(lambda found: _NAMED.get(found[0]) or b"\\x%02x" % found[0][0], message.value_bytes)
-            out.write(b"%d\t%b\t%b\n" % (message.position, message.status.name.encode(), text))
+            fields = _name(message).encode(), message.status.name.encode(), _shown(message.value_bytes)
+            out.write(b"%b\t%b\t%b\n" % fields)
+
+
+def _shown(text: bytes) -> bytes:
+    return _CONTROL.sub(lambda found: _NAMED.get(found[0]) or b"\\x%02x" % found[0][0], text)

@@ -200,6 +200,17 @@ class TextQueue:
                         return claim
         return None
 
+    def held_by(self, owner: str) -> list[Claim]:
+        """The claims of another process, to be ended by this one: what a shell holds, for example.
+
+        Args:
+            owner: ``pid@host/start`` of that process, as for :meth:`claim`.
+        """
+        with self._threads:
+            self._check_open()
+            self._inputs.look()
+            return [claim for one in self._inputs.found for claim in one.claimer.held_by(owner)]
+
     def close(self) -> None:
         """Put back what this object has claimed for this process, and give the descriptors back.
 

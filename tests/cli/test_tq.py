@@ -1,6 +1,7 @@
 """sej tq: text queues from a shell."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,21 @@ FAIL = [sys.executable, "-S", "-c", "import sys; sys.exit(3)"]
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
     path = tmp_path / "jobs.tq"
-    assert sej("tq", "add", path, "one", "größer").stdout == b"0\n5\n"
+    assert names(sej("tq", "add", path, "one", "größer").stdout) == [0, 5]
     return path
+
+
+def names(output: bytes) -> list[int]:
+    """The positions of the names at the beginning of each line."""
+    found = [re.match(rb"(\d+):[0-9a-f]{8}(?:\t|$)", line) for line in output.splitlines()]
+    assert all(found)
+    return [int(one[1]) for one in found if one is not None]
+
+
+def name_of(path: Path, text: str) -> str:
+    rows = [json.loads(line) for line in sej("tq", "list", "--status", "all", "--json", path).stdout.splitlines()]
+    (name,) = [f"{row['position']}:{row['hash']}" for row in rows if row["value"] == text]
+    return name
 
 
 def listed(path: Path, *words: str) -> list[tuple[str, str]]:
@@ -27,14 +41,15 @@ def listed(path: Path, *words: str) -> list[tuple[str, str]]:
 
 
 def test_add_next_done_fail(jobs: Path) -> None:
-    assert sej("tq", "next", jobs).stdout == b"0\tqueued\tone\n"
-    assert sej("tq", "done", jobs, "0").returncode == 0
-    assert sej("tq", "next", jobs).stdout == "5\tqueued\tgrößer\n".encode()
-    assert sej("tq", "fail", jobs, "5", "--reason", "why").returncode == 0
+    one, larger = name_of(jobs, "one"), name_of(jobs, "größer")
+    assert sej("tq", "next", jobs).stdout == f"{one}\tqueued\tone\n".encode()
+    assert sej("tq", "done", jobs, one).returncode == 0
+    assert sej("tq", "next", jobs).stdout == f"{larger}\tqueued\tgrößer\n".encode()
+    assert sej("tq", "fail", jobs, larger, "--reason", "why").returncode == 0
     assert sej("tq", "next", jobs).returncode == 4
     assert listed(jobs, "--status", "cleared", "--status", "critical") == [("cleared", "one"), ("critical", "größer")]
-    done = sej("tq", "done", jobs, "3")
-    assert (done.returncode, b"position 3" in done.stderr) == (4, True)
+    done = sej("tq", "done", jobs, "3" + one[1:])
+    assert (done.returncode, f"it is {one} now".encode() in done.stderr) == (4, True)
     assert sej("tq", "add", jobs, stdin=b"three\nfour\n").returncode == 0
     assert listed(jobs) == [("queued", "three"), ("queued", "four")]
 
@@ -42,7 +57,7 @@ def test_add_next_done_fail(jobs: Path) -> None:
 def test_what_a_person_typed_reaches_no_terminal(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\x1b[31m\tb\\c\r.\n d\x7f\n")
-    assert sej("tq", "list", path).stdout == rb"0	queued	a\x1b[31m\tb\\c\r.\nd\x7f" + b"\n"
+    assert sej("tq", "list", path).stdout.partition(b"\t")[2] == rb"queued	a\x1b[31m\tb\\c\r.\nd\x7f" + b"\n"
 
 
 def test_claim_runs_a_command(jobs: Path) -> None:
@@ -67,13 +82,64 @@ def test_a_claim_without_a_command_is_the_shells(jobs: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", script, "sh", *COMMAND], env={**ENV, "JOBS": str(jobs)}, capture_output=True, check=True
     )
-    assert done.stdout.splitlines() == [b"0\tqueued\tone", "5\tqueued\tgrößer".encode(), b"4"]
+    first, second, code = done.stdout.splitlines()
+    assert (first.split(b"\t")[2], second.split(b"\t")[2], code) == (b"one", "größer".encode(), b"4")
     assert sej("tq", "claim", jobs, "--", *CAT).stdout == b"ONE"  # that shell is gone
 
 
+def shell(jobs: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    """A shell that claims; ``tq`` and ``$JOBS`` are the command and the file."""
+    whole = f'command="$*"; tq() {{ $command tq "$@"; }}; {script}'
+    return subprocess.run(
+        ["sh", "-c", whole, "sh", *COMMAND], env={**ENV, "JOBS": str(jobs)}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("variable", [[], ["--variable", "mutex=" + " " * 30]])
+def test_done_ends_the_claim_of_the_shell_wherever_its_message_is(tmp_path: Path, variable: list[str]) -> None:
+    jobs = tmp_path / "jobs.tq"
+    sej("tq", "add", jobs, "one", "two", "three", *variable)
+    done = shell(jobs, "tq claim $JOBS && sed -i '1i-urgent' $JOBS && tq done $JOBS && tq claim $JOBS && tq fail $JOBS")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert listed(jobs) == [("queued", "two"), ("queued", "three")]
+    assert listed(jobs, "--status", "critical") == [("critical", "urgent")]
+    assert b"@" not in jobs.read_bytes(), "no name is left in a mutex"
+
+
+def test_done_without_a_name_is_refused_if_it_is_not_clear_what_is_meant(jobs: Path) -> None:
+    before = jobs.read_bytes()
+    assert "no message" in shell(jobs, "tq done $JOBS").stderr
+    two = shell(jobs, "tq claim $JOBS && tq claim $JOBS && tq done $JOBS")
+    assert (two.returncode, "2 messages; name one of" in two.stderr) == (4, True)
+    assert jobs.read_bytes() == before
+    named = shell(jobs, "tq claim $JOBS && tq claim $JOBS && tq done $JOBS " + name_of(jobs, "größer"))
+    assert named.returncode == 0
+    assert listed(jobs) == [("queued", "one")]
+
+
+def test_done_never_marks_another_message_than_the_one_that_was_named(jobs: Path) -> None:
+    name = name_of(jobs, "one")
+    jobs.write_bytes(b"-two\n" + jobs.read_bytes())
+    before = jobs.read_bytes()
+    for command in ("done", "fail"):
+        assert sej("tq", command, jobs, name).returncode == 4
+        refused = sej("tq", command, jobs, "0")
+        assert (refused.returncode, b"POSITION:HASH" in refused.stderr) == (2, True)
+    assert jobs.read_bytes() == before
+
+
+def test_every_command_says_what_was_done_about_a_save(jobs: Path) -> None:
+    stale = jobs.read_bytes()
+    sej("tq", "done", jobs, name_of(jobs, "one"))
+    jobs.write_bytes(stale)
+    done = sej("tq", "list", jobs)
+    assert done.stderr.decode() == f"sej: {jobs}: position 0: one: reverted: marked again as cleared\n"
+    assert listed(jobs) == [("queued", "größer")]
+
+
 def test_archive_and_check(jobs: Path, tmp_path: Path) -> None:
-    sej("tq", "done", jobs, "0")
-    sej("tq", "fail", jobs, "5")
+    sej("tq", "done", jobs, name_of(jobs, "one"))
+    sej("tq", "fail", jobs, name_of(jobs, "größer"))
     assert sej("tq", "archive", jobs, tmp_path / "done").stdout == b"1\n"
     assert sej("tq", "archive", "--critical", jobs, tmp_path / "done").stdout == b"1\n"
     assert jobs.read_bytes() == b""
@@ -88,9 +154,9 @@ def test_archive_and_check(jobs: Path, tmp_path: Path) -> None:
 def test_follow_and_drain(jobs: Path, tmp_path: Path) -> None:
     with start("tq", "follow", jobs) as running:
         assert running.stdout is not None
-        assert running.stdout.readline() == b"0\tqueued\tone\n"
+        assert running.stdout.readline().endswith(b"\tqueued\tone\n")
         sej("tq", "add", jobs, "three")
-        assert running.stdout.readline() == "5\tqueued\tgrößer\n".encode()
+        assert running.stdout.readline().endswith("\tqueued\tgrößer\n".encode())
         assert running.stdout.readline().endswith(b"\tthree\n")
         running.stdout.close()
         sej("tq", "add", jobs, "four")
@@ -104,12 +170,12 @@ def test_follow_and_drain(jobs: Path, tmp_path: Path) -> None:
 def test_what_is_missing_is_not_made(tmp_path: Path) -> None:
     for words in (["next"], ["list"], ["check"], ["claim"], ["follow"]):
         assert sej("tq", *words, tmp_path / "jobs.tq").returncode == 4
-    assert sej("tq", "done", tmp_path / "jobs.tq", "0").returncode == 4
+    assert sej("tq", "done", tmp_path / "jobs.tq", "0:01234567").returncode == 4
     assert list(tmp_path.iterdir()) == []
 
 
 def test_list_all(jobs: Path) -> None:
-    sej("tq", "done", jobs, "0")
+    sej("tq", "done", jobs, name_of(jobs, "one"))
     sej("tq", "add", jobs, "--comment", "a note")
     assert listed(jobs, "--status", "all") == [("cleared", "one"), ("queued", "größer"), ("comment", "a note")]
     assert sej("tq", "claim", jobs, "--", "./no-such-program").returncode == 2

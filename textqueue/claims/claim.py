@@ -26,7 +26,7 @@ from textqueue.editing.reconcile import Conflict
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
-from textqueue.format.mutex import ROOM, holder_of, is_alive, is_own, mutex_of, owner_text
+from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
 from textqueue.format.parser import Variable, digest, essence, retries_of
 from textqueue.format.windows import WINDOW, read_window
 from textqueue.ledger.log import BESIDE, ENDED, IN_MUTEX
@@ -219,6 +219,18 @@ class Claimer:
                 return claim
             tries -= 1
         return None
+
+    def held_by(self, process: str) -> list[Claim]:
+        """The claims of another process, ``pid@host/start``, to be ended by this one."""
+        found = []
+        with suppress(FileNotFoundError), self._source.file.session() as session:
+            ledger = self._source.file.ledger
+            for position, record in sorted(ledger.claims.items()):
+                raw = _entry(session.file, position) if position >= 0 and is_of(record.owner, process) else None
+                if raw is not None and digest(essence(raw)) == record.digest:
+                    message = Message(self._source, raw, position, ledger.epoch)
+                    found.append(Claim(self, message, record.owner, None))
+        return found
 
     def give_back(self) -> None:
         """Put back what this process has claimed; a forked child leaves it to its parent."""

@@ -21,7 +21,18 @@ from sej.system.locks import host_name, process_start
 from textqueue.format.grammar import MUTEX
 from textqueue.format.parser import name_of, variables_of
 
-__all__ = ["HELD", "ROOM", "MutexRoom", "holder_of", "is_alive", "is_claim", "is_own", "mutex_of", "owner_text"]
+__all__ = [
+    "HELD",
+    "ROOM",
+    "MutexRoom",
+    "holder_of",
+    "is_alive",
+    "is_claim",
+    "is_of",
+    "is_own",
+    "mutex_of",
+    "owner_text",
+]
 
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
@@ -108,10 +119,15 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
 
 def is_own(owner: bytes) -> bool:
     """Whether a claim is this process's."""
-    match = _OWNER.fullmatch(owner)
-    if match is None or int(match[1]) != os.getpid():
+    return is_of(owner, owner_text().decode())
+
+
+def is_of(owner: bytes, process: str) -> bool:
+    """Whether a claim is of a process, ``pid@host/start``, whose host may be cut in the claim."""
+    claim, whole = _OWNER.fullmatch(owner), _OWNER.fullmatch(process.encode("utf-8", "replace"))
+    if claim is None or whole is None or (claim[1], claim[3]) != (whole[1], whole[3]):
         return False
-    return match[2] == _cut(_host(), len(match[2])) and int(match[3]) == _own_start()
+    return claim[2] == _cut(whole[2], len(claim[2]))
 
 
 @cache
