@@ -28,6 +28,7 @@ MEMORY_BYTES = 4 << 30
 
 def pytest_configure() -> None:
     """Hand the Java that the set-up found to everything that this run starts."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each program that a test starts compiles every module again
     if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
         os.environ["TMPDIR"] = MEMORY
         tempfile.tempdir = None
