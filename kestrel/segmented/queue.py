@@ -25,11 +25,11 @@ from kestrel.limits import Limits
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, list_files, read_bookmarks
-from kestrel.segmented.format import MAGIC_SIZE, MAX_DATA_SIZE, MAX_ID, PUT_EXPIRING_HEAD
+from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit
-from kestrel.segmented.writing import WriterFiles
+from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
 from kestrel.syncing import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
 from sej.system.disk import OS, Disk
@@ -52,6 +52,14 @@ def refuse_kestrel_2(directory: str | os.PathLike[str], name: str, disk: Disk) -
             path=path,
             position=0,
         )
+
+
+def _over_done(bookmark: Bookmark) -> Bookmark:
+    """The same position with the head above the done ids next to it; the original looks at the head only."""
+    head = bookmark.head
+    while head + 1 in bookmark.done:
+        head += 1
+    return Bookmark(head, frozenset(number for number in bookmark.done if number > head))
 
 
 class Queue:
@@ -97,7 +105,8 @@ class Queue:
         Args:
             directory: where the files are; made if missing.
             name: at least one character, none of ``. / ~``.
-            journal_bytes: how large a writer file may become.
+            journal_bytes: how large a writer file may become. If an original is to open the files later, at most its
+                ``journalSize``. If it was killed, its file shows that size, and a smaller size counts until ``close``.
             archive_to: a directory on the same file system for retired writer files; None: they are deleted.
             max_items: how many items a reader may have uncommitted.
             max_bytes: how much data a reader may have uncommitted.
@@ -134,8 +143,8 @@ class Queue:
         )
         check_sync(sync)
         check_numbers(max_errors=max_errors)
-        if journal_bytes < (least := MAGIC_SIZE + PUT_EXPIRING_HEAD.size):
-            raise ValueError(f"journal_bytes must be at least {least}, got {journal_bytes!r}")
+        if journal_bytes < LEAST_BYTES:
+            raise ValueError(f"journal_bytes must be at least {LEAST_BYTES}, got {journal_bytes!r}")
         self.name = check_name(name)
         self.directory = os.fspath(directory)
         self._drop_oldest = drop_oldest
@@ -146,7 +155,7 @@ class Queue:
             directory,
             max_items=max_items,
             max_bytes=max_bytes,
-            max_item_bytes=min(max_item_bytes, MAX_DATA_SIZE, journal_bytes - MAGIC_SIZE - PUT_EXPIRING_HEAD.size),
+            max_item_bytes=min(max_item_bytes, MAX_DATA_SIZE),
             max_age_s=max_age_s,
         )
         with opening(join(directory, name)):
@@ -193,10 +202,13 @@ class Queue:
         if len(bookmarks) > 1 and bookmarks.pop("", None) is not None:
             self._disk.unlink(listing.readers[""])
         self._files.open(listing)
+        self._journal.limits.max_item_bytes = min(
+            self._journal.limits.max_item_bytes, self._files.journal_bytes - LEAST_BYTES
+        )
         self.damage: list[Damage] = self._files.damage + damage
         first = self._files.files[0].first_id
         for name, bookmark in (bookmarks or {"": Bookmark()}).items():
-            self._add_reader(name, fit(bookmark, first, self.tail_id))
+            self._add_reader(name, _over_done(fit(bookmark, first, self.tail_id)))
 
     def put(self, data: bytes, *, expire_time: int | None = None) -> int:
         """Add an item; returns its id. As :meth:`put_many`."""

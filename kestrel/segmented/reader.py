@@ -313,7 +313,7 @@ class Reader:
         lowest = self._lowest
         while lowest and (lowest[0] not in self._outstanding or lowest[0] == number):
             heapq.heappop(lowest)
-        head = lowest[0] - 1 if lowest else self._seen
+        head = self._over_done(lowest[0] - 1 if lowest else self._seen)
         # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
         if number > head:
             self._file.done(number)
@@ -329,7 +329,13 @@ class Reader:
 
     def _move_head(self) -> None:
         self._lowest = sorted(self._outstanding)
-        self._head = max(self._lowest[0] - 1 if self._lowest else self._seen, self._head)
+        self._head = self._over_done(max(self._lowest[0] - 1 if self._lowest else self._seen, self._head))
+
+    def _over_done(self, head: int) -> int:
+        """A head, moved over done ids directly above it: the original delivers everything above the head again."""
+        while head + 1 in self._done:
+            head += 1
+        return head
 
 
 class _Cursor:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from kestrel.errors import Damage, DamageError
 from kestrel.pinned import Pinned
 from kestrel.segmented.codec import Item
-from kestrel.segmented.files import BEYOND_END, Bookmark, Reading, after_zeros, check_magic, list_files, read_bookmarks
-from kestrel.segmented.format import WRITER_MAGIC
+from kestrel.segmented.files import BEYOND_END, Bookmark, Reading, after_zeros, list_files, read_bookmarks
+from kestrel.segmented.scanning import Scan, scan, settle
 from sej.system.disk import OS, Disk, File
 
 __all__ = ["Snapshot", "fit"]
@@ -53,10 +53,9 @@ class Snapshot:
 
         self._pinned = Pinned(directory, name, look, disk, exclude=exclude)
         try:
-            ids = [ids for _, path in listing.writers if (ids := self._scan(path)) is not None]
-            self._readings.sort(key=lambda reading: reading[0])
-            first_id = min((first for first, _ in ids), default=0)
-            self.tail_id = max((last for _, last in ids), default=0)
+            scans = self._scan([path for _, path in listing.writers])
+            first_id = min((found.lowest_id for found in scans), default=0)
+            self.tail_id = max((found.last_id for found in scans), default=0)
             for reader, bookmark, broken in read_bookmarks(listing, self._pinned.files.__getitem__, lambda file: None):
                 if broken is not None:
                     self.damage.append(broken)
@@ -70,26 +69,24 @@ class Snapshot:
             self.close()
             raise
 
-    def _scan(self, path: str) -> tuple[int, int] | None:
-        """The lowest and the highest id in a file; None if it has none."""
-        file = self._pinned.files[path]
-        first = lowest = highest = None
-        reading = None
-        try:
-            check_magic(file, WRITER_MAGIC)
-            reading = Reading(file)
-            for item in reading.items():
-                if first is None or lowest is None or highest is None:
-                    first = lowest = highest = item.id
-                lowest, highest = min(lowest, item.id), max(highest, item.id)
-            if reading.ended and after_zeros(file, reading.position) < file.size():
-                self.beyond_end.append(Damage(path, reading.position, BEYOND_END))
-        except DamageError as error:
-            self.damage.append(Damage(path, error.position or 0, error.reason))
-        if reading is None or first is None or lowest is None or highest is None:
-            return None
-        self._readings.append((first, reading.position, file))
-        return lowest, highest
+    def _scan(self, paths: list[str]) -> list[Scan]:
+        """The files that hold items, by what counts of them."""
+        scans: list[tuple[File, Scan]] = []
+        for path in paths:
+            file = self._pinned.files[path]
+            try:
+                scans.append((file, scan(file, self._pinned.sizes[path])))
+            except DamageError as error:
+                self.damage.append(Damage(path, 0, error.reason))
+        settled = settle([found for _, found in scans])
+        for (file, _), found in zip(scans, settled, strict=True):
+            if found.reason is not None:
+                self.damage.append(Damage(file.path, found.size, found.reason))
+            elif found.ended and after_zeros(file, found.size) < self._pinned.sizes[file.path]:
+                self.beyond_end.append(Damage(file.path, found.size, BEYOND_END))
+            self._readings.append((found.first_id, found.size, file))
+        self._readings.sort(key=lambda reading: reading[0])
+        return [found for found in settled if found.items]
 
     def items(self, bookmark: Bookmark | None = None) -> Iterator[Item]:
         """The items, file after file; without those that a bookmark covers."""

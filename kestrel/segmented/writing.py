@@ -14,15 +14,18 @@ from typing import Final
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import cut, join, keep_tail
-from kestrel.segmented.files import BEYOND_END, Listing, Reading, check_magic
-from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
+from kestrel.segmented.files import BEYOND_END, Listing
+from kestrel.segmented.format import MAGIC_SIZE, PUT_EXPIRING_HEAD, WRITER_MAGIC
+from kestrel.segmented.scanning import Scan, scan, settle
 from kestrel.syncing import Sync
 from kestrel.tail import Tail
 from sej.system.disk import Disk, File
 
-__all__ = ["WriterFile", "WriterFiles"]
+__all__ = ["LEAST_BYTES", "WriterFile", "WriterFiles"]
 
 _BLOCK: Final = 1 << 18
+LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size
+"""The smallest file that has room for an item, one without data."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +46,7 @@ class WriterFiles:
         files: by the first id in each; the last one is written to.
         tail_id: the last id that was given.
         damage: what was unreadable when they were opened.
+        journal_bytes: how large a file may become: the option, or less if a killed original left a smaller file.
         tail: appends to the last file.
         fuse: the lifecycle of the queue.
     """
@@ -64,7 +68,7 @@ class WriterFiles:
         self.files: list[WriterFile] = []
         self.tail_id = 0
         self.damage: list[Damage] = []
-        self._journal_bytes = journal_bytes
+        self.journal_bytes = journal_bytes
         self._archive = None if archive_to is None else os.fspath(archive_to)
         self._disk = disk
         self._now_ms = now_ms
@@ -87,11 +91,21 @@ class WriterFiles:
         for path in listing.temporary:
             self._disk.unlink(path)
         self.tail.renewing.renew([path for _, path in listing.writers])
+        scans: list[tuple[int, str, int, Scan]] = []
         for stamp, path in listing.writers:
             self._last_stamp = max(self._last_stamp, stamp)
-            found = self._read(WriterFile(path, stamp, 0))
-            if found is not None:
-                self.files.append(found)
+            file = self._disk.open(path, "read")
+            try:
+                size = file.size()
+                scans.append((stamp, path, size, scan(file, size) if size else Scan(0)))
+            except DamageError as error:
+                self.damage.append(Damage(path, 0, error.reason))
+            finally:
+                file.close()
+        settled = settle([one for *_, one in scans])
+        for (stamp, path, size, _), found in zip(scans, settled, strict=True):
+            if self._keep(path, size, found):
+                self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id))
         self.files.sort(key=lambda file: (file.first_id, file.stamp))
         self.tail_id = max((file.last_id for file in self.files), default=0)
         if self.files:
@@ -100,41 +114,26 @@ class WriterFiles:
             self._begin_file()
         self.fuse.live = True
 
-    def _read(self, found: WriterFile) -> WriterFile | None:
-        """One file, read and cut; None if it is not to be used."""
-        file = self._disk.open(found.path, "read")
-        size = file.status().size
+    def _keep(self, path: str, size: int, found: Scan) -> bool:
+        """Cut a file to what counts; False if nothing does, and the file was removed."""
+        file = self._disk.open(path, "read")
         try:
-            if size:
-                check_magic(file, WRITER_MAGIC)
-            reading = Reading(file, end=size)
-            reason = BEYOND_END
-            try:
-                for item in reading.items():
-                    found.first_id = found.first_id or item.id
-                    found.last_id = max(found.last_id, item.id)
-            except DamageError as error:
-                reason = error.reason
-            found.size = min(reading.position, size)
             keep = _anything(file, found.size)
-        except DamageError as error:
-            self.damage.append(Damage(found.path, 0, error.reason))
-            return None
         finally:
             file.close()
-        if keep:
-            self.damage.append(Damage(found.path, found.size, reason))
-            keep_tail(self._disk, found.path, found.size, self._now_ms())
+        if keep or (not found.first_id and found.size > MAGIC_SIZE):
+            reason = found.reason or (BEYOND_END if keep else "no record in it is an item with an id from 1 on")
+            self.damage.append(Damage(path, found.size if keep else 0, reason))
+            keep_tail(self._disk, path, found.size if found.first_id else 0, self._now_ms())
+        elif found.size < size:  # zeros: an original that was killed leaves its file at the size that it may have
+            self.journal_bytes = min(self.journal_bytes, max(size, LEAST_BYTES))
         if not found.first_id:
-            if found.size > MAGIC_SIZE:
-                self.damage.append(Damage(found.path, 0, "no record in it is an item with an id from 1 on"))
-                keep_tail(self._disk, found.path, 0, self._now_ms())
-            self._disk.unlink(found.path)
-            return None
+            self._disk.unlink(path)
+            return False
         if found.size < size:
             self.tail.renewing.forget()
-            cut(self._disk, found.path, found.size, keep_at_ms=None)
-        return found
+            cut(self._disk, path, found.size, keep_at_ms=None)
+        return True
 
     def append(self, records: Sequence[bytes]) -> None:
         """Write items with the next ids, one write to a file; the caller sets the fuse live when it has counted them.
@@ -150,7 +149,7 @@ class WriterFiles:
         while done < len(records):
             current, stop = self.files[-1], done
             size = current.size
-            while stop < len(records) and size + len(records[stop]) <= self._journal_bytes:
+            while stop < len(records) and size + len(records[stop]) <= self.journal_bytes:
                 size += len(records[stop])
                 stop += 1
             if stop == done:

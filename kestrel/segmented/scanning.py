@@ -1,0 +1,97 @@
+"""Which items of a writer file count: up to damage, and without a torn last one.
+
+The ids in a file ascend. A power failure in the middle of a put may leave the size of the file without the bytes of its
+end: the last PUT is then whole by its size, and its id is zero, or half written. The original takes the id of the last
+PUT for the queue's last id, and delivers nothing above it. So a last PUT whose id is not above the one before it is
+damage here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kestrel.errors import DamageError
+from kestrel.segmented.codec import item_of
+from kestrel.segmented.files import Reading, check_magic
+from kestrel.segmented.format import MAGIC_SIZE, PUT, WRITER_MAGIC
+from sej.system.disk import File
+
+__all__ = ["Scan", "scan", "settle"]
+
+
+class Scan(NamedTuple):
+    """One writer file.
+
+    Attributes:
+        size: where the records that count end.
+        items: how many items they hold.
+        first_id: of the first item with an id from 1 on; 0: it has none.
+        lowest_id: of all items; 0: it has none.
+        last_id: the highest id; 0: it has none.
+        ended: whether a zero command byte ends the file there.
+        reason: why what follows is damage; None: the file ends there, or zeros follow.
+    """
+
+    size: int
+    items: int = 0
+    first_id: int = 0
+    lowest_id: int = 0
+    last_id: int = 0
+    ended: bool = False
+    reason: str | None = None
+
+
+def scan(file: File, size: int) -> Scan:
+    """Read a writer file once.
+
+    Args:
+        file: the file.
+        size: how much of it.
+
+    Raises:
+        DamageError: it is not a writer file.
+    """
+    check_magic(file, WRITER_MAGIC)
+    reading = Reading(file, end=size)
+    count = first = lowest = highest = last = 0
+    before = (0, 0, 0)
+    previous = 0
+    reason = None
+    try:
+        for number in (item.id for item in reading.items()):
+            before, previous = (first, lowest, highest), last
+            count, last = count + 1, number
+            first = first or max(number, 0)
+            lowest = number if count == 1 else min(lowest, number)
+            highest = max(highest, number)
+    except DamageError as error:
+        reason = error.reason
+    end = min(reading.position, size)
+    if count and last <= previous and reason is None:
+        end = _last_put(file, end)
+        (first, lowest, highest), count = before, count - 1
+        reason = f"the last item has the id {last}, expected one above {previous}; a power failure tore it"
+    return Scan(end, count, first, lowest, highest, reading.ended, reason)
+
+
+def _last_put(file: File, size: int) -> int:
+    """Where the last item's record begins."""
+    return max(
+        record.position for record in Reading(file, end=size).records() if record.command == PUT and item_of(record)
+    )
+
+
+def settle(scans: Sequence[Scan]) -> list[Scan]:
+    """The scans of a queue's files, in the order in which the files were made, without a torn item alone in the newest.
+
+    Its id is not above those of the other files.
+    """
+    if not scans:
+        return []
+    *others, newest = scans
+    above = max((one.last_id for one in others), default=0)
+    if newest.items == 1 and newest.last_id <= above:
+        reason = f"the only item has the id {newest.last_id}, expected one above {above}; a power failure tore it"
+        newest = Scan(MAGIC_SIZE, ended=newest.ended, reason=reason)
+    return [*others, newest]
