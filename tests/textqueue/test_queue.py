@@ -192,3 +192,34 @@ def test_bad_input_is_named(path: Path, tmp_path: Path) -> None:
 def test_all_is_exact() -> None:
     assert sorted(textqueue.__all__) == list(textqueue.__all__)
     assert {name for name in vars(textqueue) if name[0].isupper()} == {n for n in textqueue.__all__ if n[0].isupper()}
+
+
+@pytest.mark.parametrize("marked", [0, 1])
+def test_more_messages_than_are_remembered_anywhere_are_given_out_once(tmp_path: Path, marked: int) -> None:
+    path = tmp_path / "jobs.tq"
+    count = (1 << 18) + 5000
+    path.write_bytes(b"".join(b"-%d\n" % n for n in range(count)))
+    with TextQueue(path) as q:
+        for _ in range(marked):
+            claim = q.take()
+            assert claim is not None
+            claim.done()
+        assert [m._raw for m in iter(q.get_next, None)] == [b"-%d\n" % n for n in range(marked, count)]
+        path.write_bytes(b"-new\n" + path.read_bytes())
+        assert [m.value for m in iter(q.get_next, None)] == ["new"]
+
+
+def test_what_was_given_out_and_changed_or_marked_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n\\x=1\n" * 4)
+    with TextQueue(path) as q:
+        one, two = q.get_next(), q.get_next()
+        assert one is not None
+        assert two is not None
+        one["x"] = "2"
+        two.mark_as_cleared()
+        path.write_bytes(b"# moved\n" + path.read_bytes())
+        assert [m._raw for m in iter(q.get_next, None)] == [b"-a\n\\x=1\n"] * 2
+        one.mark_as_cleared()
+        path.write_bytes(b"# again\n" + path.read_bytes() + b"-a\n\\x=2\n")
+        assert [m._raw for m in iter(q.get_next, None)] == [b"-a\n\\x=2\n"]

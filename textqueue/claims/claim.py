@@ -250,8 +250,7 @@ class Claimer:
         self._returns = len(ledger.given_back)
 
     def _next(self, file: File, *, again: bool) -> _Found | None:
-        claims = self._source.file.ledger.claims
-        owners = {record.owner for record in claims.values()}
+        claims, owners = self._source.file.ledger.claims, self._source.file.ledger.owners
         dead = {owner for owner in owners if not is_alive(owner, dead_hosts=self._dead_hosts)}
         for position, record in sorted(claims.items()) if dead else ():
             if position >= 0 and record.owner in dead:

@@ -27,6 +27,7 @@ import errno
 import re
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -113,6 +114,7 @@ class Ledger:
         self.token: Token | None = None  # the file as the last edit left it
         self.last: Record | None = None  # the last edit that stands at a place
         self.claims: dict[int, Record] = {}  # by position
+        self.owners: Counter[bytes] = Counter()  # of these
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
         self.epoch = 0  # changes with every foreign change: positions of other epochs mean nothing; 0: no ledger
         self.older = False  # it was written by an older version, see textqueue.ledger.upgrade
@@ -188,7 +190,7 @@ class Ledger:
         if kind == GIVEN_BACK:
             self.given_back += [place[0] for place in most]
         for claimed in self.claims.keys() & {place[0] for place in most} if self.claims else ():
-            del self.claims[claimed]
+            self._unclaim(claimed)
         self.lines += len(most)
         lines = status_lines(kind, most, b" %d %d %d -" % token)
         self.append([Record(kind, position, digest(essence(raw)), token, EMPTY)], before=lines)
@@ -356,13 +358,21 @@ class Ledger:
         if record.position >= 0:
             self.last = record
         if record.kind in CLAIMS:
+            self._unclaim(record.position)
             self.claims[record.position] = record
+            self.owners[record.owner] += 1
         elif record.kind in _ENDS:
-            self.claims.pop(record.position, None)
+            self._unclaim(record.position)
             if record.kind == GIVEN_BACK:
                 self.given_back.append(record.position)
         elif record.kind == SET and record.position in self.claims:
             self.claims[record.position] = self.claims[record.position]._replace(digest=record.digest)
+
+    def _unclaim(self, position: int) -> None:
+        if (claim := self.claims.pop(position, None)) is not None:
+            self.owners[claim.owner] -= 1
+            if not self.owners[claim.owner]:
+                del self.owners[claim.owner]
 
 
 def _records(data: bytes) -> Iterator[Record]:

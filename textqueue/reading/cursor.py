@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from sej.system.disk import File, Status
-from textqueue.editing.delivered import name_of
+from textqueue.editing.delivered import Again, name_of
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -219,7 +219,7 @@ class Cursor:
     def _reset(self) -> None:
         """Walk from the start, past what was given out already and is still queued."""
         self._reader = _Reader(self._source)
-        self._again = self._source.given.left()
+        self._again = self._source.given.again()
         self._given_back = self._source.given_back()
         self._skipped = False
         self._began_ns = time.time_ns()
@@ -265,7 +265,7 @@ class Cursor:
                 self._reader.at(window.position + len(window.data))
         # The whole file was seen: what was given out and not met again is not in the queue any more.
         self._source.given.gone(self._again)
-        self._again = {}
+        self._again = Again()
         return None
 
     def _window(self, window: Window) -> Iterator[Message]:
@@ -282,9 +282,9 @@ class Cursor:
         again, remember = self._again, self._source.given.pending.append
         for message in messages:
             raw = message._raw
-            if again and again.get(name := name_of(raw)):
-                again[name] -= 1
-            elif _taken(self._source, raw, claims.get(message._position)):
+            if again and again.take(name_of(raw)):
+                continue
+            if _taken(self._source, raw, claims.get(message._position)):
                 self._skipped = True
             else:
                 remember(raw)
