@@ -46,7 +46,7 @@ def test_the_pages_dump_reads_as_it_says() -> None:
 def test_the_page_names_the_reserved_variables() -> None:
     for name in RESERVED:
         assert f"| `{name}` |" in PAGE
-    assert f"{ROOM} bytes behind" in PAGE
+    assert f"{ROOM} bytes after" in PAGE
 
 
 def test_statuses_are_the_published_packages() -> None:
