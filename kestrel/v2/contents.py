@@ -49,7 +49,6 @@ class Contents:
         fuse: the lifecycle.
         damage: what was unreadable when the queue was opened.
         reserved_at: when each open transaction was reserved, ms since the epoch.
-        added_before: how many items the replay added.
         plain_below: while the current file is smaller than this, :meth:`add_plain` may be used.
     """
 
@@ -91,7 +90,6 @@ class Contents:
             self.storage.renew()
             self.machine, damage = load(self.storage, self.backlog, dialect=dialect, at_end=self.growth.remember)
             self.damage: list[Damage] = damage
-            self.added_before = self.machine.added
             self.storage.ready(self.damage)
             self.put_back(sorted(self.machine.open, reverse=True))
         except BaseException:
@@ -137,12 +135,18 @@ class Contents:
         self.fuse.live = True
         self._look_ahead()
 
-    def remove(self) -> Entry:
+    def remove(self, *, expired: bool = False) -> Entry:
         """Take the head, for good. The caller has looked at it, so it is in memory."""
         self._tail.append(removes(1))
         entry = self.backlog.popleft()
+        if not expired:
+            self._taken(entry)
         self.fuse.live = True
         return entry
+
+    def _taken(self, entry: Entry) -> None:
+        if entry.item is not None and entry.item.add_time is not None:
+            self.machine.taken_add_time = entry.item.add_time
 
     def reserve(self, now: int) -> tuple[int, Entry]:
         """Take the head as a transaction; returns its id, and the entry. As :meth:`remove`."""
@@ -152,6 +156,7 @@ class Contents:
         entry = self.backlog.popleft()
         machine.last_xid = xid
         machine.open[xid] = entry
+        self._taken(entry)
         self.reserved_at[xid] = now
         self.fuse.live = True
         return xid, entry
@@ -176,14 +181,17 @@ class Contents:
             self.fuse.live = True
         self._look_ahead()
 
-    def clear(self) -> int:
+    def clear(self, now: int) -> int:
         """Remove everything that waits; returns how many items."""
+        last = self.backlog.memory[-1][2] if self.backlog.memory and not self.backlog.behind else now
         count = left = len(self.backlog)
         while left:
             step = min(left, _FLUSH_STEP)
             self._tail.append(removes(step), midway=left < count)
             left -= step
         self.backlog.clear()
+        if count and last is not None:
+            self.machine.taken_add_time = last
         self.fuse.live = True
         return count
 

@@ -13,16 +13,16 @@ class Counters(NamedTuple):
     Attributes:
         items: waiting.
         bytes: of these.
-        total_items: put.
-        logsize: bytes of all files.
+        total_items: put, those that the replay at the opening found included.
+        logsize: bytes of the current file.
         expired_items: that expired.
         mem_items: waiting items that are in memory.
         mem_bytes: of these.
-        age: ms that the item taken last had waited.
+        age: ms since the item that was taken last was put, while data waits; before the first one since 1970.
         discarded: dropped at a limit.
         waiters: calls that wait for an item.
         open_transactions: reserved items.
-        transactions: items that were reserved.
+        transactions: calls of reserve that found items waiting, expired ones included.
         canceled_transactions: that were put back.
         total_flushes: calls of flush.
         journal_rewrites: how often the journal was rewritten.

@@ -148,8 +148,7 @@ class Queue:
         self._changed = threading.Condition(self._guard)
         self._evictions = 0
         self._waiters = 0
-        self._age_ms = 0
-        self._counts = dict.fromkeys(("expired", "discarded", "opened", "canceled", "flushes"), 0)
+        self._counts = dict.fromkeys(("expired", "discarded", "transactions", "canceled", "flushes"), 0)
         self._opened_ms = now_ms()
         with opening(join(directory, name)):
             self._contents = Contents(
@@ -263,11 +262,10 @@ class Queue:
     def reserve_numbered(self, timeout: float | None = 0.0) -> tuple[int, int, Item] | None:
         """As :meth:`reserve`; the number in the middle identifies the item for as long as the queue is open."""
         with self._guard:
-            if self._wait(timeout) is None:
+            if self._wait(timeout, reserving=True) is None:
                 return None
             now = self._now_ms()
             xid, entry = self._contents.reserve(now)
-            self._counts["opened"] += 1
             self._contents.tend(now)
             assert entry.item is not None
             return xid, entry.number, entry.item
@@ -318,7 +316,7 @@ class Queue:
         """Remove all waiting items; reserved ones stay reserved. Returns how many were removed."""
         with self._guard:
             self._fuse.require_open()
-            count = self._contents.clear()
+            count = self._contents.clear(self._now_ms())
             self._counts["flushes"] += 1
             self._contents.tend(self._now_ms())
             return count
@@ -356,16 +354,16 @@ class Queue:
             return Counters(
                 items=len(self._backlog),
                 bytes=self._backlog.data_bytes,
-                total_items=contents.machine.added - contents.added_before,
-                logsize=contents.storage.total_size,
+                total_items=contents.machine.added,
+                logsize=contents.storage.size,
                 expired_items=counts["expired"],
                 mem_items=len(self._backlog.memory),
                 mem_bytes=self._backlog.memory_bytes,
-                age=self._age_ms if len(self._backlog) else 0,
+                age=max(self._now_ms() - contents.machine.taken_add_time, 0) if self._backlog.data_bytes else 0,
                 discarded=counts["discarded"],
                 waiters=self._waiters,
                 open_transactions=len(self._open),
-                transactions=counts["opened"],
+                transactions=counts["transactions"],
                 canceled_transactions=counts["canceled"],
                 total_flushes=counts["flushes"],
                 journal_rewrites=contents.growth.rewrites,
@@ -446,19 +444,22 @@ class Queue:
             self._contents.remove()
             self._counts["discarded"] += 1
 
-    def _wait(self, timeout: float | None) -> Entry | None:
-        """The head, as soon as the queue has one that has not expired."""
+    def _wait(self, timeout: float | None, *, reserving: bool = False) -> Entry | None:
+        """The head, as soon as the queue has one that has not expired.
+
+        The original counts a transaction when it looks at a queue that is not empty, before expired items go.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         evictions = self._evictions
         while True:
             self._fuse.require_open()
             now = self._now_ms()
+            if reserving and self._backlog:
+                self._counts["transactions"] += 1
             self._time_out(now)
             self._expire(now)
             entry = self._backlog.head()
             if entry is not None:
-                if entry.item is not None and entry.item.add_time is not None:
-                    self._age_ms = max(now - entry.item.add_time, 0)
                 return entry
             left = None if deadline is None else deadline - time.monotonic()
             if (left is not None and left <= 0) or evictions != self._evictions:
@@ -485,7 +486,7 @@ class Queue:
             if self._expire_to is not None:
                 with contextlib.suppress(FullError, TooLargeError):
                     self._expire_to.put(item.data)
-            self._contents.remove()
+            self._contents.remove(expired=True)
             self._counts["expired"] += 1
 
     def _time_out(self, now: int) -> None:

@@ -88,6 +88,7 @@ class Machine:
         open: the reserved entries by xid.
         last_xid: the transaction id that was used last.
         added: how many items were added so far, so the number of the next one.
+        taken_add_time: the add time of the item that was removed or reserved last, ms since the epoch; 0: none was.
     """
 
     def __init__(self, waiting: Store) -> None:
@@ -95,6 +96,7 @@ class Machine:
         self.open: dict[int, Entry] = {}
         self.last_xid = 0
         self.added = 0
+        self.taken_add_time = 0
 
     def apply(self, operation: Operation) -> None:
         """Do what one operation says; what it finds no item or transaction for is ignored, as the original does."""
@@ -126,9 +128,12 @@ class Machine:
 
     def _take(self) -> Entry | None:
         try:
-            return self.waiting.popleft()
+            entry = self.waiting.popleft()
         except IndexError:
             return None
+        if entry.item is not None and entry.item.add_time is not None:
+            self.taken_add_time = entry.item.add_time
+        return entry
 
     def _reserve(self, entry: Entry | None, xid: int) -> None:
         if entry is not None:
