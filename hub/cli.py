@@ -1,8 +1,8 @@
 """``sej hub serve | push | ls | merge | clean | token``: a hub from the command line.
 
-``copy`` is ``push``, and ``stats`` is ``ls``, as they were once called; the help does not show them.
+``copy`` and ``stats`` are the old names of ``push`` and ``ls``; the help does not show them.
 
-gRPC is loaded by the subcommands that speak it, and by no other.
+gRPC is imported only by the subcommands that use it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from hub.naming import find_sources, is_root, require_root
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.choosing import DURATION, SIZE
+from sej.cli.options import DURATION, SIZE
 from sej.cli.output import as_json, as_text
 from sej.cli.pipes import until_reader_leaves
+from sej.cli.units import human_size
 from sej.errors import NotAJournalError, SejError
 
 if TYPE_CHECKING:
@@ -44,19 +45,19 @@ _OPTIONS: Final = {
     "allow_plaintext=True": "--plaintext",
     "answer_bytes": "--answer-bytes",
 }
-_PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Beyond this machine without TLS, all the same.")
+_PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
 
 
 def _host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise click.BadParameter(f"{address!r} is no address: host:port is due, as in 127.0.0.1:7890")
+        raise click.BadParameter(f"{address!r} is not an address; expected host:port, as in 127.0.0.1:7890")
     return address
 
 
 @contextmanager
-def _in_words_of_the_command() -> Iterator[None]:
-    """What the library says of its arguments, said of the options."""
+def _option_names() -> Iterator[None]:
+    """Name the options instead of the arguments in the library's errors."""
     try:
         yield
     except ValueError as error:
@@ -74,26 +75,34 @@ def app() -> None:
 @app.command()
 @_ROOT
 @click.option(
-    "--address", default="127.0.0.1:7890", show_default=True, callback=_host_and_port, help="Where to listen."
+    "--address", default="127.0.0.1:7890", show_default=True, callback=_host_and_port, help="The address to listen on."
 )
-@click.option("--certificate", type=_PATH, help="The server's, PEM.")
+@click.option("--certificate", type=_PATH, help="The server's certificate, PEM.")
 @click.option("--key", type=_PATH, help="Its private key, PEM.")
-@click.option("--client-ca", type=_PATH, help="Mutual TLS: who signs the clients' certificates.")
-@click.option("--tokens", type=_PATH, help="The file of tokens; without it nobody is asked.")
+@click.option("--client-ca", type=_PATH, help="Mutual TLS: the authority that signs client certificates.")
+@click.option("--tokens", type=_PATH, help="The file of tokens; without it every client is accepted.")
 @_PLAINTEXT
-@click.option("--max-open", default=256, show_default=True, help="Writers that are open at a time.")
-@click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="What stays free on the disk, as in 1G.")
+@click.option("--max-open", default=256, show_default=True, help="The most writers open at one time.")
+@click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="Bytes that must stay free on the disk, as in 1G.")
 @click.option(
-    "--max-streams", type=click.IntRange(min=1), default=256, show_default=True, help="Reading streams at a time."
+    "--max-streams",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="The most reading streams at one time.",
 )
 @click.option(
     "--answer-bytes",
     type=SIZE,
     default=1 << 28,
-    help="Memory of all answers to readers together, as in 256M (the default).",
+    help="Memory for all answers to readers together, as in 256M (the default).",
 )
-@click.option("--client-bytes", type=SIZE, help="What each client may have, as in 50G.")
-@click.option("--metrics", type=click.IntRange(0, (1 << 16) - 1), help="Serve Prometheus on this port of the loopback.")
+@click.option("--client-bytes", type=SIZE, help="The most bytes for each client, as in 50G.")
+@click.option(
+    "--metrics",
+    type=click.IntRange(0, (1 << 16) - 1),
+    help="Serve Prometheus metrics on this port of the loopback interface.",
+)
 def serve(
     root: Path,
     address: str,
@@ -109,7 +118,7 @@ def serve(
     client_bytes: int | None,
     metrics: int | None,
 ) -> None:
-    """Serve a root until SIGTERM or an interrupt; what was acknowledged is on the disk.
+    """Serve a root until SIGTERM or an interrupt; acknowledged messages are on the disk.
 
     Example: sej hub serve --certificate hub.pem --key hub.key --tokens tokens --address 0.0.0.0:7890 /srv/hub
     """
@@ -118,13 +127,13 @@ def serve(
     tls: ServerTLS | None = None
     if certificate is not None or key is not None:
         if certificate is None or key is None:
-            raise click.UsageError("--certificate and --key go together")
+            raise click.UsageError("--certificate and --key need each other")
         tls = ServerTLS(certificate, key, client_ca)
     elif client_ca is not None:
         raise click.UsageError("--client-ca needs --certificate and --key")
     stop = _stop_on_signals()
     with (
-        _in_words_of_the_command(),
+        _option_names(),
         Store(root, max_open, max_client_bytes=client_bytes, min_free_bytes=min_free) as store,
         Server(
             store,
@@ -147,15 +156,15 @@ def serve(
 @app.command()
 @click.argument("path", metavar="PATH", type=_PATH)
 @click.argument("address", metavar="ADDRESS", callback=_host_and_port)
-@click.option("--client", "client_id", required=True, help="Who this is.")
-@click.option("--journal", help="The name on the hub, for one SEJ directory.")
+@click.option("--client", "client_id", required=True, help="The client id of this machine.")
+@click.option("--journal", help="The journal's name on the hub, for one SEJ directory.")
 @click.option("--token-file", type=_PATH, help="A file that holds the token.")
-@click.option("--ca", type=_PATH, help="TLS: who signed the hub's certificate.")
-@click.option("--certificate", type=_PATH, help="Mutual TLS: this client's.")
+@click.option("--ca", type=_PATH, help="TLS: the authority that signed the hub's certificate.")
+@click.option("--certificate", type=_PATH, help="Mutual TLS: this client's certificate.")
 @click.option("--key", type=_PATH, help="Its private key.")
 @_PLAINTEXT
-@click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or an interrupt.")
-@click.option("--quiet", is_flag=True, help="No progress line.")
+@click.option("--follow", is_flag=True, help="Continue with new messages, until SIGTERM or an interrupt.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
 def push(
     path: Path,
     address: str,
@@ -169,14 +178,14 @@ def push(
     follow: bool,
     quiet: bool,
 ) -> None:
-    """Copy a SEJ directory, or a tree of shards, to a hub; PATH's messages that the hub has are not sent again.
+    """Copy a SEJ directory or a sharded journal to a hub; messages that the hub already has are not sent again.
 
     Example: sej hub push --follow --client EWR --ca ca.pem --token-file token /var/lib/flights hub.example.com:7890
     """
     from hub.wire import Client, ClientTLS, Copier
 
     if (certificate is None) != (key is None):
-        raise click.UsageError("--certificate and --key go together")
+        raise click.UsageError("--certificate and --key need each other")
     tls: ClientTLS | None = None if ca is None and certificate is None else ClientTLS(ca, certificate, key)
     shown = token_file.read_text().strip() if token_file else None
     terminal = sys.stderr.isatty() and not quiet
@@ -185,7 +194,7 @@ def push(
         if terminal:
             click.echo(f"\r{progress}", nl=False, err=True)
 
-    with _in_words_of_the_command():
+    with _option_names():
         client = Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
     with client, Copier(path, client, journal_dir=journal, on_progress=show) as copier:
         copied = copier.run(_stop_on_signals()) if follow else copier.run_once()
@@ -196,9 +205,9 @@ def push(
 
 @app.command("ls")
 @_ROOT
-@click.option("--json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", is_flag=True, help="One JSON object per line.")
 def list_(root: Path, json: bool) -> None:
-    """List what a hub holds: offsets, bytes, when something came last, how far behind each reader is.
+    """List the journals of a hub: offsets, bytes, time of the last message, and the lag of each reader.
 
     Example: sej hub ls /srv/hub
     """
@@ -215,24 +224,33 @@ def list_(root: Path, json: bool) -> None:
             came = datetime.fromtimestamp(journal.last_arrival_ns / 1e9, UTC).isoformat(timespec="seconds")
         behind = "".join(f"  {reader} -{count}" for reader, count in sorted(journal.lag.items()))
         click.echo(
-            f"{journal.source}  {journal.first_offset}..{journal.end_offset}  {journal.size} bytes  last {came}{behind}"
+            (
+                f"{journal.source}  {journal.first_offset}..{journal.end_offset}  {human_size(journal.size)}  last"
+                f" {came}{behind}"
+            )
             + ("" if journal.error is None else f"  {journal.error}")
         )
 
 
 @app.command()
 @_ROOT
-@click.option("--max-age", type=DURATION, help="How old a segment's last append may be, as in 7d.")
-@click.option("--max-bytes", type=SIZE, help="What one journal may take, as in 10G.")
-@click.option("--keep-segments", type=click.IntRange(min=1), default=1, show_default=True, help="Newest that stay.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d.")
+@click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
+@click.option(
+    "--keep-segments",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Keep at least this many of the newest segments.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segments: int, dry_run: bool) -> None:
-    """Remove old segments that no reader needs, in every client's journals; prints the paths that went.
+    """Remove old segments that no reader needs, in every client's journals; prints their paths.
 
     Example: sej hub clean --max-age 7d /srv/hub
     """
     if max_age is None and max_bytes is None:
-        raise click.UsageError("--max-age, --max-bytes or both are due: without a limit nothing is too old")
+        raise click.UsageError("give --max-age, --max-bytes or both: without a limit there is nothing to remove")
     failed: SejError | None = None
     done = clean_root(root, max_age_s=max_age, max_bytes=max_bytes, keep_segments=keep_segments, dry_run=dry_run)
     for source, paths in done.items():
@@ -247,18 +265,18 @@ def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segment
 
 
 @app.command()
-@click.option("--write", "client_id", help="For writing as one client id.")
-@click.option("--read", "patterns", help="For reading client ids that match, as in 'J*,EWR'.")
-@click.option("--until", help="When it ends, as in 2027-01-01T00:00:00Z.")
+@click.option("--write", "client_id", help="Allow writing as this client id.")
+@click.option("--read", "patterns", help="Allow reading client ids that match, as in 'J*,EWR'.")
+@click.option("--until", help="When the token expires, as in 2027-01-01T00:00:00Z.")
 def token(client_id: str | None, patterns: str | None, until: str | None) -> None:
-    """Make a token: the token itself on the first line, the line for the server's file on the second.
+    """Create a token: prints the token on the first line, and the line for the server's file on the second.
 
     Example: sej hub token --write EWR
     """
     from hub.wire.access import hash_token, make_token, parse_line
 
     if (client_id is None) == (patterns is None):
-        raise click.UsageError("one of --write and --read is due")
+        raise click.UsageError("give either --write or --read")
     fresh = make_token()
     role, clients = ("write", client_id) if client_id is not None else ("read", patterns)
     line = f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else "")
@@ -266,22 +284,30 @@ def token(client_id: str | None, patterns: str | None, until: str | None) -> Non
         parse_line(line)
     except ValueError:
         raise click.UsageError(
-            "a server would not take this line: one client id (--write) or patterns without blanks (--read), and for"
-            " --until a time with its zone are due"
+            "a server would refuse this line; expected one client id (--write) or patterns without spaces (--read),"
+            " and for --until a time with a zone"
         ) from None
     click.echo(f"{fresh}\n{line}")
 
 
 @app.command()
 @_ROOT
-@click.option("--reader", default="sej", show_default=True, help="Whose place is kept: the next run goes on there.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), default=0.0, help="Seconds without a message; 0: what is there."
+    "--reader",
+    default="sej",
+    show_default=True,
+    help="The reader whose offsets are committed: the next run continues there.",
 )
-@click.option("--follow", is_flag=True, help="Wait for more, until interrupted.")
-@click.option("--json", is_flag=True, help="One JSON object a line.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Seconds to wait without a message; 0 prints the existing messages.",
+)
+@click.option("--follow", is_flag=True, help="Wait for more messages, until interrupted.")
+@click.option("--json", is_flag=True, help="One JSON object per line.")
 def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> None:
-    """Print the messages of all clients as one stream, by time; each once for a reader, whose place is kept.
+    """Print the messages of all clients as one stream, ordered by time; a reader gets each message once.
 
     Example: sej hub merge --reader report /srv/hub
     """
@@ -303,13 +329,13 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
 
 
 def _require_some(root: Path, held: Sequence[object]) -> None:
-    """Make sure that an unmarked directory is a hub's root."""
+    """Check that a directory without the marker is a hub's root."""
     if not held and not is_root(root):
-        raise NotAJournalError("no client has a journal here: it is no hub's root", path=root)
+        raise NotAJournalError("no client has a journal here: this is not a hub's root", path=root)
 
 
 def _hidden(command: click.Command) -> click.Command:
-    """The same command for those who know it by another name."""
+    """Return the same command, hidden from the help, for its old name."""
     alias = copy(command)
     alias.hidden = True
     return alias
@@ -320,7 +346,7 @@ app.add_command(_hidden(list_), "stats")
 
 
 def _stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and an interrupt set."""
+    """Return an event that SIGTERM or an interrupt sets."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -171,7 +171,7 @@ def a(*kinds: type) -> Rule:
 FLAG: Final = a(bool)
 """True or False."""
 TEXT: Final = a(str)
-"""A ``str``; its content is checked where it is used."""
+"""A ``str``; the function that uses it checks its content."""
 COUNT: Final = between(0)
 """An int, at least 0."""
 POSITIVE: Final = between(1)

@@ -1,7 +1,6 @@
-"""The command ``sej``: one program, whose subcommands each package contributes.
+"""The command ``sej``: one program, to which each package contributes subcommands.
 
-Start reading at :mod:`sej.cli.app`. Terminal libraries are imported here and nowhere else in the core, and only when
-the command runs.
+Start reading at :mod:`sej.cli.app`. The core imports terminal libraries only here, and only when the command runs.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the script's entry.
+    """Run the command line; the entry point of the ``sej`` script.
 
     Args:
-        arguments: without the program's name; None: those of the process.
+        arguments: the arguments without the program's name; None uses those of the process.
 
     Returns:
         The exit code; see :mod:`sej.cli.exits`.

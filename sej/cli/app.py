@@ -1,10 +1,10 @@
-"""The program: finds the subcommand that was asked for, loads that one alone, and turns errors into exit codes.
+"""The program: finds the requested subcommand, loads only that one, and turns errors into exit codes.
 
 A subcommand of the core is a click command named in :data:`_CORE`. Other packages contribute through the entry-point
-group ``sej.commands``: ``name = "module:app"`` with a click command or a ``typer.Typer``; they are looked for only
-where the core has no such name. Packages that stand on the core's ground floor alone get what opens journals as the
-context's object: :class:`sej.cli.journals.Journals`. A damaged journal, a lock, a missing directory
-end in a line on standard error and an exit code, never in a traceback.
+group ``sej.commands``: ``name = "module:app"`` with a click command or a ``typer.Typer``. They are looked up only if
+the core has no command of that name. Packages that may not import the core's upper layers open journals through the
+context's object, :class:`sej.cli.journals.Journals`. A damaged journal, a held lock or a missing directory ends in one
+line on standard error and an exit code, never in a traceback.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _CORE: Final = {
     "tail": "sej.cli.reading",
     "dump": "sej.cli.reading",
     "append": "sej.cli.writing",
-    "follow": "sej.cli.readers",
-    "offset": "sej.cli.readers",
-    "reset": "sej.cli.readers",
-    "timestamp": "sej.cli.places",
-    "file": "sej.cli.places",
-    "old": "sej.cli.places",
+    "follow": "sej.cli.offsets",
+    "offset": "sej.cli.offsets",
+    "reset": "sej.cli.offsets",
+    "timestamp": "sej.cli.lookup",
+    "file": "sej.cli.lookup",
+    "old": "sej.cli.lookup",
     "stat": "sej.cli.stat",
     "top": "sej.cli.top",
     "bench": "sej.cli.bench",
     "verify": "sej.cli.checking",
     "doctor": "sej.cli.doctor",
-    "repair": "sej.cli.mending",
-    "clean": "sej.cli.mending",
-    "merge": "sej.cli.mending",
-    "index": "sej.cli.mending",
+    "repair": "sej.cli.maintenance",
+    "clean": "sej.cli.maintenance",
+    "merge": "sej.cli.maintenance",
+    "index": "sej.cli.maintenance",
     "queue": "sej.cli.queue",
 }
-"""Subcommand to the module that holds a click command of its name."""
+"""Maps each subcommand to the module that holds a click command of its name."""
 _GROUP: Final = "sej.commands"
 _EXTRAS: Final = {
     **dict.fromkeys(("bson", "msgpack"), "formats"),
@@ -60,18 +60,18 @@ _EXTRAS: Final = {
     **dict.fromkeys(("numpy", "pyarrow", "pyspark"), "spark"),
     "matplotlib": "demo",
 }
-"""What is not installed with the core, and the extra that has it."""
+"""Maps each library that the core does not install to the extra that does."""
 
 
 class _Commands(click.Group):
-    """Knows its subcommands by name and loads each when it is used."""
+    """A group that knows its subcommands by name and loads each when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The core's, then what the installed packages contribute."""
+        """List the core's commands, then those of the installed packages."""
         return [*_CORE, *sorted({*self.commands, *_contributed()} - set(_CORE))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them, or None."""
+        """Return the command of this name, or None."""
         if cmd_name in _CORE:
             return _spelled_out(getattr(import_module(_CORE[cmd_name]), cmd_name))
         if cmd_name in self.commands:
@@ -82,7 +82,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that was asked for; of one that there is not, what may have been meant."""
+        """Return the requested command; if there is none, suggest similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -93,13 +93,13 @@ class _Commands(click.Group):
             raise click.UsageError(f"{error.message}{hint}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each with its whole first sentence: click would cut it to what is left of a line."""
+        """List each command with its whole first sentence; click would cut it to the line width."""
         rows = [(name, _sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run, and end errors in a line and an exit code."""
+        """Run the command; turn an error into one line and an exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -110,7 +110,7 @@ class _Commands(click.Group):
             if not isinstance(error, KeyboardInterrupt):
                 click.echo(f"sej: {error}", err=True)
             if isinstance(error, CorruptionError | BadOffsetFileError):
-                click.echo(f"sej: `sej doctor {_journal_of(error)}` looks at everything and says what to do", err=True)
+                click.echo(f"sej: run `sej doctor {_journal_of(error)}` for the whole state and what to do", err=True)
             raise SystemExit(exit_of(error)) from None
         except click.Abort as error:  # a question was not answered
             if isinstance(error.__context__, KeyboardInterrupt):
@@ -120,18 +120,18 @@ class _Commands(click.Group):
         except ImportError as error:
             library = (error.name or "").partition(".")[0]
             way_out = f": pip install 'sej-journals[{_EXTRAS[library]}]'" if library in _EXTRAS else f" ({error})"
-            click.echo(f"sej: this needs {library or 'what cannot be imported'}{way_out}", err=True)
+            click.echo(f"sej: this needs {library or 'a library that cannot be imported'}{way_out}", err=True)
             raise SystemExit(Exit.USAGE) from None
 
 
 def _sentence(command: click.Command | None) -> str:
-    """The first sentence of a command's help."""
+    """Return the first sentence of a command's help."""
     text = " ".join(((command and command.help) or "").split("\n\n")[0].replace("\b", "").split())
     return text.partition(". ")[0].rstrip(".") + "."
 
 
 def _spelled_out(command: click.Command) -> click.Command:
-    """The command, whose subcommands are listed with their whole first sentences too."""
+    """Let a group list its own subcommands with their whole first sentences too."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             inner.short_help = _sentence(inner)
@@ -139,16 +139,16 @@ def _spelled_out(command: click.Command) -> click.Command:
 
 
 def _contributed() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # costs more than the rest of a short command
+    from importlib.metadata import entry_points  # too slow to import for a short command
 
     return {found.name: found for found in entry_points(group=_GROUP)}
 
 
 def _loaded(name: str, found: EntryPoint) -> click.Command:
-    """A contribution; one that cannot be loaded says so when it is called, and is in nobody's way."""
+    """Load a contributed command; if that fails, return one that reports the failure when it is called."""
     try:
         return _command(name, found.load())
-    except Exception as error:  # whatever a foreign package raises: `sej --help` shows the others
+    except Exception as error:  # any package may raise anything; `sej --help` must still list the others
         reason = error
 
     def command(**_: object) -> None:
@@ -167,7 +167,7 @@ def _loaded(name: str, found: EntryPoint) -> click.Command:
 
 
 def _command(name: str, found: Any) -> click.Command:
-    """A contribution as a click command; a ``typer.Typer`` brings a click of its own, so it runs as a program."""
+    """Return a contribution as a click command; a ``typer.Typer`` runs as a program, by its own copy of click."""
     if isinstance(found, click.Command):
         found.name = name
         return found
@@ -188,24 +188,24 @@ def _command(name: str, found: Any) -> click.Command:
 
 
 def _journal_of(error: SejError) -> str:
-    """The SEJ directory that an error's file stands in, for a shell; DIR where that cannot be told."""
+    """Return the SEJ directory of the file that an error names, quoted for a shell; DIR if it is unknown."""
     folder = os.path.dirname(error.path or "")
     inside = os.path.basename(folder) in ("gaps", "idx", "jnl", "ofs", "txn")
     return shlex.quote(os.path.dirname(folder) or ".") if inside else "DIR"
 
 
 def _reader_left(error: BaseException) -> bool:
-    pipes = sys.modules.get("sej.cli.pipes")  # who waits has loaded it
+    pipes = sys.modules.get("sej.cli.pipes")  # loaded by the command that waits, if one does
     return isinstance(error, KeyboardInterrupt) and pipes is not None and pipes.reader_left()
 
 
 def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as a line of this command: nobody wants to know which line of Python it came from."""
+    """Show a warning as a line of this command, without the Python source line."""
     click.echo(f"sej: {message}", err=True)
 
 
 def _leave_quietly() -> NoReturn:
-    """The reader of our output has seen enough: that is no error."""
+    """End without an error: the reader of our output has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(Exit.WELL)
 
@@ -236,15 +236,15 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @click.pass_context
 def app(context: click.Context) -> None:
-    """Journals that are plain files: look into them, append to them, verify them.
+    """Inspect, append to and verify journals that are plain files.
 
-    Exit codes: 0 well, 1 found something wrong, 2 wrong usage, 3 locked or busy, 4 missing, 130 an interrupt.
+    Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 3 locked or busy, 4 not found, 130 interrupted.
     """
     context.obj = Journals()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code."""
+    """Run a command line; return the exit code."""
     warnings.showwarning = _say_warning
     try:
         app.main(args=None if arguments is None else list(arguments), prog_name="sej")

@@ -1,4 +1,4 @@
-"""``sej bench``: how fast appends, reads and queue operations are on the user's own disk, beside bare system calls."""
+"""``sej bench``: the speed of appends, reads and queues on the user's own disk, compared with system calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 import sej
-from sej.cli.choosing import DURATION, JSON, SIZE
+from sej.cli.options import DURATION, JSON, SIZE
 from sej.writing.writer import Durability
 
 __all__ = ["MEASUREMENTS", "Begin", "Measurement", "Work", "bench"]
@@ -41,11 +41,11 @@ class Measurement(NamedTuple):
     """One line of the table.
 
     Attributes:
-        operation: what is done to each item.
-        call: what is called.
+        operation: the operation on each item.
+        call: the function that is called.
         survives: the worst event that an acknowledged item survives; None for an operation that reads.
-        begin: opens files in an empty directory, for items of this value, and gives two functions of a count: the
-            first prepares the items, untimed, the second handles them, timed.
+        begin: opens files in an empty directory, for items of this value. Returns two functions of a count: the first
+            prepares the items, untimed; the second handles them, timed.
     """
 
     operation: str
@@ -63,7 +63,7 @@ def _each(call: Callable[[], object]) -> Work:
 
 
 def _nothing(count: int) -> None:
-    """There is nothing to prepare."""
+    """Do nothing: the operation needs no preparation."""
 
 
 @contextmanager
@@ -129,7 +129,7 @@ MEASUREMENTS: Final = (
     *_appends(_PUT, 1, "buffer", "os", "disk"),
     Measurement(_PUT, "open_queue().put", _SURVIVES["os"], _putting),
     *_appends("put, batches of 1,000", _BATCH, "os", "disk"),
-    Measurement("get and confirm, one by one", "open_queue().get, Item.done", _SURVIVES["os"], _taking),
+    Measurement("get and ack, one by one", "open_queue().get, Item.done", _SURVIVES["os"], _taking),
     Measurement("read in order", "Scanner", None, _scanning),
 )
 
@@ -137,14 +137,16 @@ MEASUREMENTS: Final = (
 @click.command
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @JSON
-@click.option("--seconds", type=DURATION, default="1s", show_default=True, help="For each line, in three rounds.")
-@click.option("--value-bytes", type=SIZE, default="100", show_default=True, help="How large each item is.")
-@click.option("--only", help="Only lines whose operation or call contains this.")
+@click.option(
+    "--seconds", type=DURATION, default="1s", show_default=True, help="Seconds for each line, in three rounds."
+)
+@click.option("--value-bytes", type=SIZE, default="100", show_default=True, help="Size of each item.")
+@click.option("--only", help="Only lines whose operation or call contains this text.")
 def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: str | None) -> None:
-    """Measure this library on the disk that holds DIR, beside bare system calls.
+    """Measure this library on the disk that holds DIR, next to bare system calls.
 
-    Each line shows what an acknowledged item survives: compare those that survive the same. The page cache is warm.
-    All lines take turns, and the median of three rounds is shown. The command removes its files.
+    Each line shows what an acknowledged item survives: compare lines that survive the same. The page cache is warm. All
+    lines take turns, and the median of three rounds is shown. The command removes its files.
 
     Example: sej bench --only put /var/lib
     """
@@ -167,7 +169,7 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
 
 
 def _measured(chosen: list[Measurement], root: Path, value: bytes, round_s: float) -> list[list[float]]:
-    """The rates of each measurement, a second, one a round."""
+    """Return the rates of each measurement, items a second, one for each round."""
     from sej.cli.progress import progress_bar
 
     rates: list[list[float]] = [[] for _ in chosen]
@@ -181,7 +183,7 @@ def _measured(chosen: list[Measurement], root: Path, value: bytes, round_s: floa
 
 
 def _rate(measurement: Measurement, path: Path, value: bytes, round_s: float) -> float:
-    """Items a second: calls of growing size until the time is up, the first one for warming up."""
+    """Return items a second: calls of growing size until the time is up; the first one warms up."""
     handled, passed, count = 0, 0.0, _FIRST_COUNT
     with measurement.begin(path, value) as (prepare, work):
         prepare(1)
@@ -231,7 +233,7 @@ def _show(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     title = f"{head['path']} ({head['file_system']}), items of {head['value_bytes']} bytes"
     caption = f"Python {head['python']}, {head['cpus']} CPUs, load {head['load']:.1f}, codec {head['codec']}"
     if head["file_system"] in ("tmpfs", "ramfs"):
-        caption += "; this is memory, not a disk: nothing there survives a power loss"
+        caption += "; this is memory, not a disk: nothing on it survives a power loss"
     table = Table(title=title, caption=caption)
     for name in ("operation", "call", "survives"):
         table.add_column(name)
@@ -248,5 +250,5 @@ def _show(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 
 def _terminated(number: int, _: object) -> NoReturn:
-    """SIGTERM: end as after an interrupt, so that the files go."""
+    """Handle SIGTERM like an interrupt, so that the files are removed."""
     raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""``sej verify``: reads everything once and says what is wrong."""
+"""``sej verify``: reads everything once and reports what is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.output import counted
 from sej.cli.progress import progress_bar
-from sej.cli.standing import holder_of
+from sej.cli.reader_state import holder_of
+from sej.cli.units import human_size
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
 
@@ -20,12 +21,12 @@ __all__ = ["verify"]
 
 @click.command
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--json", is_flag=True, help="One JSON object a problem.")
+@click.option("--json", is_flag=True, help="One JSON object for each problem.")
 def verify(directory: Path, json: bool) -> None:
-    """Compare a journal with its format, its offsets and its checksums; changes nothing.
+    """Check a journal against its format, its offsets and its checksums; changes nothing.
 
-    Exit code 0: sound. 1: damaged; one line a problem with file and position. An incomplete message at the very end is
-    no damage while a writer is at work.
+    Exit code 0: sound. 1: damaged; prints one line for each problem, with file and position. While a writer runs, an
+    incomplete message at the very end is not damage.
 
     Example: sej verify orders
     """
@@ -41,7 +42,7 @@ def verify(directory: Path, json: bool) -> None:
     if not json:
         segments = journal.segments
         size = sum(segment.size for segment in segments)
-        click.echo(f"sound: {counted(len(segments), 'segment')}, {size} bytes, next offset {journal.end_offset}")
+        click.echo(f"sound: {counted(len(segments), 'segment')}, {human_size(size)}, next offset {journal.end_offset}")
 
 
 def _row(problem: Problem) -> str:

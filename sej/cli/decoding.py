@@ -1,6 +1,6 @@
-"""Values that are MessagePack or BSON, taken apart into JSON for ``--format``. Bytes in, text out.
+"""Decode MessagePack and BSON values into JSON for ``--format``. Bytes in, text out.
 
-The libraries are the extra ``formats``, loaded when a format is asked for.
+The libraries are the extra ``formats``; each is imported when its format is requested.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ __all__ = ["decoder"]
 
 
 def decoder(form: str) -> Callable[[bytes], str]:
-    """What turns one value into one JSON text; it raises ValueError for a value that is none of the format.
+    """Return a function that turns one value into JSON text, or raises ValueError if it cannot be decoded.
 
     Args:
         form: ``msgpack`` or ``bson``.
 
-    Bytes become ``{"b64": ...}``, other types that JSON lacks what their names say; BSON's are MongoDB's Extended JSON.
+    Bytes become ``{"b64": ...}``. Other types that JSON lacks become objects with the type's name; for BSON these are
+    MongoDB's Extended JSON.
 
     Raises:
-        ImportError: the library is not installed; the command says which extra has it.
+        ImportError: the library is not installed; the command names the extra that installs it.
 
     Example:
         >>> decoder("msgpack")(bytes([0x82, 0xA1, 0x61, 0x01, 0x07, 0xC4, 0x01, 0xFF]))
@@ -41,8 +42,8 @@ def _msgpack() -> Callable[[bytes], str]:
         try:
             found = msgpack.unpackb(value, strict_map_key=False, unicode_errors="backslashreplace")
             return json.dumps(plain(found), ensure_ascii=False)
-        except Exception as error:  # the library raises its own, those of what it calls, and times may be out of range
-            raise ValueError(f"no msgpack: {str(error) or type(error).__name__}") from None
+        except Exception as error:  # its own errors, those of what it calls, and times out of range
+            raise ValueError(f"not MessagePack: {str(error) or type(error).__name__}") from None
 
     def plain(found: Any) -> Any:
         match found:
@@ -76,14 +77,14 @@ def _bson() -> Callable[[bytes], str]:
         try:
             found = bson.decode(value, options)
             return json_util.dumps(found, json_options=json_util.RELAXED_JSON_OPTIONS, ensure_ascii=False)
-        except Exception as error:  # InvalidBSON, and what it forgets to wrap
-            raise ValueError(f"no BSON: {error}") from None
+        except Exception as error:  # InvalidBSON, and errors that it does not wrap
+            raise ValueError(f"not BSON: {error}") from None
 
     return decode
 
 
 def _name(key: Any) -> str:
-    """A map's key as JSON has it: text."""
+    """Return a map's key as text, as JSON requires."""
     return json.dumps(key, ensure_ascii=False)
 
 

@@ -1,8 +1,8 @@
-"""``sej doctor``: one page on the health of journals, each finding with what to do about it. Changes no journal.
+"""``sej doctor``: one page on the state of journals, each finding with what to do about it. Changes no journal.
 
-Other packages add checks through the entry-point group ``sej.doctor``: ``name = "module:function"``, a function of the
-path as it was given (a ``pathlib.Path``) that gives :class:`sej.cli.findings.Finding` objects, or tuples of the same.
-Such a check may sweep litter of its own package that nobody will ever read, and then says so.
+Other packages add checks through the entry-point group ``sej.doctor``: ``name = "module:function"``. The function takes
+the path from the command line (a ``pathlib.Path``) and yields :class:`sej.cli.findings.Finding` objects, or tuples with
+the same fields. Such a check may remove stale files of its own package, and then reports that.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 
 import click
 
-from sej.cli.choosing import JSON
 from sej.cli.exits import Exit
 from sej.cli.findings import Finding, findings
+from sej.cli.options import JSON
 from sej.cli.progress import progress_bar
-from sej.cli.standing import journals_below
+from sej.cli.reader_state import journals_below
 from sej.errors import NotAJournalError, SejError
 from sej.journal.view import Journal
 
@@ -34,11 +34,11 @@ _COLOURS: Final = {"well": "green", "note": "yellow", "wrong": "red"}
 @JSON
 @click.option("--quick", is_flag=True, help="Do not read every message.")
 def doctor(path: Path, json: bool, quick: bool) -> None:
-    """Look at everything that can be wrong with a journal, and say what to do.
+    """Check everything that can be wrong with a journal, and say what to do.
 
-    Locks and who holds them, damage, torn tails, gaps, readers, their lag and whether they are stuck, the disk, the
-    clock, permissions, what a crash left behind. DIR may hold journals, as a tree of shards or a hub's root: then what
-    is well is only counted. Exit code 0: all is well, or worth a note; 1: something is wrong; 4: there is no journal.
+    Reports locks and their holders, damage, torn tails, gaps, readers, their lag and whether they are stuck, the disk,
+    the clock, permissions, and what a crash left. DIR may also hold several journals (a sharded journal, a hub): sound
+    ones are then only counted. Exit code 0: nothing is wrong; 1: something is wrong; 4: there is no journal.
 
     Example: sej doctor orders
     """
@@ -64,30 +64,31 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
 
 
 def _looked(path: str, *, quick: bool) -> list[Finding]:
-    """What is found; a journal that cannot be looked at is a finding too."""
+    """Return the findings of a journal; that it cannot be read is a finding too."""
     try:
         with progress_bar(f"reading {path}", size=True) as show:
             return list(findings(Journal(path), quick=quick, progress=show))
     except (SejError, OSError) as error:
-        return [Finding("journal", "wrong", str(error), "give this user what it may not read, or look at the disk")]
+        return [Finding("journal", "wrong", str(error), "let this user read the journal, or check the disk")]
 
 
 def _contributed(path: Path) -> Iterator[Finding]:
-    """What other packages find; one that fails says so, and hides nothing."""
+    """Yield the findings of other packages; a check that fails becomes a finding too."""
     from importlib.metadata import entry_points
 
     for found in entry_points(group=_GROUP):
         try:
             for finding in found.load()(path):
                 yield Finding(*finding)
-        except Exception as error:  # whatever a foreign check raises: the page goes on
+        except Exception as error:  # any package may raise anything; the other findings must still be shown
             yield Finding(found.name, "note", f"this check failed: {error!r}")
 
 
 def _show(found: list[Finding], journal: str, *, json: bool, named: bool) -> None:
     for finding in found:
         if json:
-            click.echo(jsonlib.dumps({"journal": journal, **finding._asdict()}))
+            row = {"journal": journal, **finding._asdict()} | {"values": dict(finding.values)}
+            click.echo(jsonlib.dumps(row))
             continue
         click.echo(f"{_level(finding.level)}  {f'{journal}: ' if named else ''}{finding.what}: {finding.found}")
         if finding.do:

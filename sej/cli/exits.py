@@ -1,4 +1,4 @@
-"""What the command's exit codes mean, and which error gives which."""
+"""The command's exit codes, and which error gives which."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Exit", "exit_of"]
 
 
 class Exit(IntEnum):
-    """Exit codes that scripts can trust; 130 is an interrupt."""
+    """Exit codes that scripts can rely on; 130 means an interrupt."""
 
     WELL = 0
     WRONG = 1
-    """Something wrong was found, or went wrong."""
+    """A problem was found, or the command failed."""
     USAGE = 2
     BUSY = 3
-    """Somebody else holds a lock."""
+    """Another process holds a lock."""
     MISSING = 4
-    """There is no such journal, or the messages asked for are gone."""
+    """There is no such journal, or the requested messages were deleted."""
     INTERRUPTED = 130
 
 
@@ -44,7 +44,7 @@ _BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
 
 
 def exit_of(error: BaseException) -> Exit:
-    """The exit code for an error.
+    """Return the exit code for an error.
 
     Example:
         >>> exit_of(LockedError("held")), exit_of(OSError("disk full"))

@@ -1,16 +1,17 @@
-"""What ``sej doctor`` looks at in one journal. Looks, and changes nothing."""
+"""What ``sej doctor`` checks in one journal. Reads only, and changes nothing."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from sej.cli.choosing import good_end_of
+from sej.cli.options import good_end_of
 from sej.cli.output import counted
-from sej.cli.standing import holder_of, readers_of, stuck
-from sej.cli.units import iso_time
+from sej.cli.reader_state import holder_of, readers_of, stuck
+from sej.cli.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory
@@ -27,25 +28,31 @@ _FREE_BYTES: Final = 1 << 30
 _FREE_FILES: Final = 1000
 _CLOCK_S: Final = 60.0
 _STUCK_S: Final = 60.0
-_DO_OS: Final = "give this user what it may not read, or look at the disk"
+_DO_OS: Final = "let this user read the journal, or check the disk"
 _QUICK_BYTES: Final = 16 * BLOCK_BYTES
+
+_NO_VALUES: Final[Mapping[str, float]] = MappingProxyType({})
 
 Level = Literal["well", "note", "wrong"]
 
 
 class Finding(NamedTuple):
-    """What was looked at, how it is, what was found, and what to do where it is not well."""
+    """One finding: the level, what was found, and what to do about it.
+
+    ``found`` has rounded numbers for people; ``values`` has exact ones, which ``--json`` prints too.
+    """
 
     what: str
     level: Level
     found: str
     do: str = ""
+    values: Mapping[str, float] = _NO_VALUES
 
 
 def findings(
     journal: Journal, *, quick: bool, progress: Callable[[int, int], object] | None = None
 ) -> Iterator[Finding]:
-    """Everything about one journal; quick: without reading every message."""
+    """Yield everything about one journal; quick: without reading every message."""
     places = Directory(journal.path, OS)
     yield from _permissions(places)
     looks: tuple[Callable[[], Iterator[Finding]], ...] = (
@@ -61,16 +68,16 @@ def findings(
         try:
             yield from look()
         except (SejError, OSError, ValueError) as error:
-            if str(error) not in failed:  # one thing that is wrong may stand in the way of several looks
+            if str(error) not in failed:  # one fault may fail several checks
                 do = f"sej repair {journal.path}" if isinstance(error, CorruptionError) else _DO_OS
                 yield Finding("journal", "wrong", str(error), do)
             failed.add(str(error))
 
 
 def _locks(places: Directory) -> Iterator[Finding]:
-    """The writer's, then those of readers, queues and their slots."""
+    """Report the writer's lock, then those of readers and queues."""
     writer = holder_of(places.at("jnl.lck"))
-    yield Finding("writer", "well", f"held by {writer}" if writer else "nobody writes")
+    yield Finding("writer", "well", f"held by {writer}" if writer else "no writer")
     held = []
     for folder, _, names in os.walk(places.at("ofs")):
         for name in sorted(names):
@@ -94,57 +101,65 @@ def _permissions(places: Directory) -> Iterator[Finding]:
             try:
                 owner = os.stat(path, follow_symlinks=False).st_uid
             except FileNotFoundError:
-                continue  # retention or a rename took it meanwhile
+                continue  # removed or renamed since it was listed
             if not os.access(path, os.R_OK | os.W_OK):
                 denied.append(path)
             elif owner != uid:
                 foreign.append(path)
     if denied:
-        found = f"{len(denied)} files or directories cannot be read and written by this user, as {denied[0]}"
-        yield Finding("permissions", "wrong", found, "give them to the user that writes the journal")
+        found = f"this user cannot read and write {counted(len(denied), 'path')}, the first is {denied[0]}"
+        yield Finding("permissions", "wrong", found, "change their owner to the user that writes the journal")
     elif foreign:
-        found = f"{len(foreign)} files belong to somebody else than the directory, as {foreign[0]}"
-        yield Finding("permissions", "note", found, "let one user write a journal")
+        found = f"{counted(len(foreign), 'file')} belong to another user than the directory, the first is {foreign[0]}"
+        yield Finding("permissions", "note", found, "let only one user write a journal")
     else:
-        yield Finding("permissions", "well", "everything can be read and written")
+        yield Finding("permissions", "well", "this user can read and write all files")
 
 
 def _disk(places: Directory) -> Iterator[Finding]:
     kind = network_file_system(places.path)
     if kind is not None:
-        yield Finding("file system", "wrong", f"{kind}: locks and syncs cannot be trusted", "move it to a local disk")
+        yield Finding(
+            "file system", "wrong", f"{kind}: locks and syncs are not reliable there", "move it to a local disk"
+        )
     free = OS.free_bytes(places.path)
     full = free < _FREE_BYTES
-    do = f"sej clean --max-bytes SIZE {places.path} removes segments that no reader needs" if full else ""
-    yield Finding("disk", "wrong" if full else "well", f"{free} bytes are free", do)
+    do = f"run sej clean --max-bytes SIZE {places.path} to remove segments that no reader needs" if full else ""
+    yield Finding("disk", "wrong" if full else "well", f"{human_size(free)} free", do, {"free_bytes": free})
     status = os.statvfs(places.path)
     if status.f_files and status.f_favail < _FREE_FILES:
-        found = f"{status.f_favail} more files can be made there"
-        yield Finding("disk", "wrong", found, "remove small files on this disk: it has no inodes left for new segments")
+        found = f"room for {status.f_favail} more files"
+        yield Finding(
+            "disk", "wrong", found, "remove small files on this disk: it has almost no inodes left for new segments"
+        )
     kept = [os.path.join(folder, name) for folder, _, names in os.walk(places.at("kept")) for name in names]
     overlaps = [path for path in kept if KEPT in os.path.basename(path)]
     if overlaps:
-        found = f"an original and another writer appended at the same time, {len(overlaps)} times, as {overlaps[0]}"
-        do = "the messages were appended again at the end: stop one of the two, then remove these files"
+        found = (
+            f"another writer appended at the same time without the lock, {counted(len(overlaps), 'time')}; the first"
+            f" is {overlaps[0]}"
+        )
+        do = "stop one of the two writers, then remove these files: their messages were appended again at the end"
         yield Finding("two writers", "wrong", found, do)
     if kept:
         size = sum(os.path.getsize(path) for path in kept)
-        do = "look through them, then remove them: nobody else does"
-        yield Finding("kept bytes", "note", f"{len(kept)} files, {size} bytes in {places.at('kept')}", do)
+        do = "inspect them, then remove them: no command does"
+        found = f"{counted(len(kept), 'file')}, {human_size(size)} in {places.at('kept')}"
+        yield Finding("kept bytes", "note", found, do, {"files": len(kept), "bytes": size})
 
 
 def _left_behind(places: Directory) -> Iterator[Finding]:
-    """What a crash left unfinished; while somebody writes it may be work in hand."""
+    """Report what a crash left unfinished. While a writer runs it may still be in use, so nothing is reported."""
     if holder_of(places.at("jnl.lck")):
         return
     pending = [name for name in _names(places.at("txn")) if not name.endswith(".done")]
     if pending:
-        found = f"{len(pending)} begun and not finished, as {places.at('txn', pending[0])}"
+        found = f"{len(pending)} started and not finished, the first is {places.at('txn', pending[0])}"
         yield Finding("pending work", "note", found, "nothing: the next writer finishes it before its first append")
     staged = _names(places.at("tmp"))
     if staged:
-        found = f"{len(staged)} files in {places.at('tmp')}"
-        yield Finding("leftovers", "note", found, "nothing: the next writer sweeps what no pending work needs")
+        found = f"{counted(len(staged), 'file')} in {places.at('tmp')}"
+        yield Finding("leftovers", "note", found, "nothing: the next writer removes what no pending work needs")
 
 
 def _names(folder: str) -> list[str]:
@@ -164,25 +179,25 @@ def _messages(
     writing = holder_of(places.at("jnl.lck")) is not None
     segments = journal.segments
     size = sum(segment.size for segment in segments)
-    span = f"{journal.first_offset} to {good_end_of(journal)}, {counted(len(segments), 'segment')}, {size} bytes"
-    yield Finding("messages", "well", span)
+    span = f"{journal.first_offset} to {good_end_of(journal)}, {counted(len(segments), 'segment')}, {human_size(size)}"
+    yield Finding("messages", "well", span, "", {"segments": len(segments), "bytes": size})
     problems = [] if quick else journal.verify(progress=progress)
     for problem in problems:
         if problem.kind == "torn tail":
             do = "" if writing else "nothing: the next writer cuts it and keeps the bytes"
             yield Finding("torn tail", "well" if writing else "note", str(problem), do)
         elif problem.kind == "foreign file":
-            yield Finding("foreign file", "wrong", str(problem), f"move {problem.path} away")
+            yield Finding("foreign file", "wrong", str(problem), f"move {problem.path} out of jnl/")
         else:
             yield Finding("damage", "wrong", str(problem), f"sej repair {journal.path}")
     if not problems:
-        yield Finding("damage", "well", "not looked for (--quick)" if quick else "none: every message was read")
+        yield Finding("damage", "well", "not checked (--quick)" if quick else "none: every message was read")
     for gap in read_gaps(places):
         yield Finding("recorded gap", "note", str(gap), f"the damaged bytes are in {gap.kept}" if gap.kept else "")
 
 
 def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:
-    """Times against this machine's clock and against each other; by blocks of messages, from the index and the rest."""
+    """Compare timestamps with this machine's clock and with each other, block by block."""
     now = time.time_ns()
     newest, newest_at, disordered, worst, unindexed = NO_TIMESTAMP, 0, 0, 0, 0
     last = None
@@ -209,42 +224,51 @@ def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Find
     changed = max((segment.mtime_ns for segment in journal.segments), default=now)
     if (changed - now) / 1e9 > _CLOCK_S:
         found = (
-            f"segments were changed at {iso_time(changed)}, {(changed - now) / 1e9:.0f} s ahead of this machine's clock"
+            f"segments were changed at {iso_time(changed)}, {human_duration((changed - now) / 1e9)} ahead of this"
+            " machine's clock"
         )
         yield Finding(
-            "clock", "wrong", found, "set this machine's clock: retention by age and `sej stat --health` go by it"
+            "clock", "wrong", found, "set this machine's clock: retention by age and `sej stat --health` depend on it"
         )
     if last is not None and (last[1] - now) / 1e9 > _CLOCK_S:
-        found = f"this machine's clock is {(last[1] - now) / 1e9:.0f} s behind the last message, {last[0]}"
-        yield Finding("clock", "note", found, "compare the clocks of producer and machine")
+        found = f"this machine's clock is {human_duration((last[1] - now) / 1e9)} behind the last message, {last[0]}"
+        yield Finding("clock", "note", found, "compare the clocks of the producer and this machine")
     elif newest != NO_TIMESTAMP and (newest - now) / 1e9 > _CLOCK_S:
-        found = f"a message from {newest_at} on is of {iso_time(newest)}, {(newest - now) / 1e9:.0f} s in the future"
-        yield Finding("clock", "note", found, "a producer's clock was ahead: seeking by time stops at such a message")
+        found = (
+            f"message {newest_at} or one soon after it is dated {iso_time(newest)},"
+            f" {human_duration((newest - now) / 1e9)} in the future"
+        )
+        yield Finding("clock", "note", found, "fix the producer's clock: seeking by time stops at such a message")
     elif last is not None and last[1] != NO_TIMESTAMP:
-        yield Finding("clock", "well", f"the last message is {(now - last[1]) / 1e9:.0f} s old")
+        age_s = (now - last[1]) / 1e9
+        yield Finding("clock", "well", f"the last message is {human_duration(age_s)} old", "", {"age_s": age_s})
     if disordered:
-        found = f"times go back, by up to {worst / 1e9:.3f} s, somewhere in {disordered} messages"
-        do = "nothing, where producers give times of their own; seeking by time finds the first message that is as new"
+        found = f"timestamps decrease by up to {worst / 1e9:.3f} s, within {disordered} messages"
+        do = (
+            "nothing, if producers set their own timestamps; seeking by time finds the first message at or after a time"
+        )
         yield Finding("time order", "note", found, do)
     if unindexed:
-        found = f"{unindexed} bytes are not indexed: opening and seeking read them"
-        yield Finding("index", "note", found, f"sej verify {journal.path} && sej index {journal.path}")
+        do = f"run sej verify {journal.path} && sej index {journal.path}"
+        found = f"{human_size(unindexed)} are not indexed: opening and seeking read them"
+        yield Finding("index", "note", found, do, {"bytes": unindexed})
 
 
 def _readers(journal: Journal) -> Iterator[Finding]:
     for reader in readers_of(journal):
         what = f"reader {reader.name}"
-        last_commit = f"last commit {reader.idle_s:.0f} s ago"
+        values = {"behind": reader.behind, "idle_s": reader.idle_s}
+        last_commit = f"last commit {human_duration(reader.idle_s)} ago"
         halted = stuck(journal.path, reader, _STUCK_S, journal.first_offset) if reader.error is None else None
         if reader.error is not None:
-            yield Finding(
-                what, "wrong", reader.error, f"sej reset {journal.path} {reader.name} first, or another place"
-            )
+            do = f"run sej reset {journal.path} {reader.name} first, or with another offset"
+            yield Finding(what, "wrong", reader.error, do, values)
         elif halted is not None:
-            yield Finding(what, "wrong", halted, "look at what it does with this message, or restart it")
+            yield Finding(what, "wrong", halted, "check what it does with this message, or restart it", values)
         elif reader.holder is None and reader.behind:
             found = f"{reader.behind} messages behind, not running, {last_commit}"
-            do = f"start it; or, where it is gone for good, sej reset --remove {journal.path} {reader.name}"
-            yield Finding(what, "note", found, do)
+            do = f"start it, or if it is gone for good, run sej reset --remove {journal.path} {reader.name}"
+            yield Finding(what, "note", found, do, values)
         else:
-            yield Finding(what, "well", f"{reader.behind} messages behind, {reader.holder or 'not running'}")
+            found = f"{reader.behind} messages behind, {reader.holder or 'not running'}"
+            yield Finding(what, "well", found, "", values)

@@ -1,4 +1,4 @@
-"""What opens journals, for commands of packages that do not know the core: the context's object."""
+"""Opens journals for commands of packages that may not import the core's upper layers: the context's object."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["Journals"]
 
 
 class Journals:
-    """Opens journals; loads the core's classes when they are wanted."""
+    """Opens journals; imports the core's classes at their first use."""
 
     def until_reader_leaves(self) -> AbstractContextManager[None]:
-        """A wait inside ends when nobody reads standard output any more; see :mod:`sej.cli.pipes`."""
+        """End a wait when the reader of standard output has closed the pipe; see :mod:`sej.cli.pipes`."""
         from sej.cli.pipes import until_reader_leaves
 
         return until_reader_leaves()
 
     def writer(self, path: str | os.PathLike[str]) -> Writer:
-        """The writer of a journal, which is made if missing."""
+        """Open the writer of a journal; the journal is created if it is missing."""
         from sej.writing.writer import Writer
 
         return Writer(path)
 
     def scanner(self, path: str | os.PathLike[str], offset: int | None = None) -> Scanner:
-        """The messages that are there, from an offset on; without it from the first."""
+        """Scan the existing messages from an offset on, by default from the first."""
         from sej.reading.scanner import Scanner
 
         return Scanner(path) if offset is None else Scanner(path, offset)

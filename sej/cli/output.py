@@ -1,6 +1,6 @@
-"""Messages as lines: for people with escapes or in hexadecimal, for programs as JSON, whose values may be taken apart.
+"""Messages as lines: text or hexadecimal for people, JSON for programs, optionally with decoded values.
 
-No I/O but writing lines.
+No I/O except writing lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} |
 
 
 def counted(count: int, what: str) -> str:
-    """So many things, in words.
+    """Return a count with its noun.
 
     Example:
         >>> counted(1, "segment"), counted(2, "segment")
@@ -46,7 +46,7 @@ def counted(count: int, what: str) -> str:
 
 
 def as_text(message: Message) -> str:
-    r"""One line: offset, time, type, key and value between tabs; what would break the line is escaped.
+    r"""Return one line: offset, time, type, key and value separated by tabs, with control characters escaped.
 
     Example:
         >>> as_text(Message(7, 1_500_000_000_000_000_000, 0, b"k", b"a\nb\xff"))
@@ -57,7 +57,7 @@ def as_text(message: Message) -> str:
 
 
 def as_json(message: Message) -> str:
-    """One JSON object; key and value are text where they are UTF-8, else ``key_b64`` and ``value_b64``.
+    """Return one JSON object; key and value are text if they are UTF-8, else ``key_b64`` and ``value_b64``.
 
     Example:
         >>> as_json(Message(7, NO_TIMESTAMP, 0, b"k", bytes([255])))
@@ -67,7 +67,7 @@ def as_json(message: Message) -> str:
 
 
 def as_hex(message: Message) -> str:
-    r"""One line as :func:`as_text`, with key and value in hexadecimal.
+    r"""Return one line like :func:`as_text`, with key and value in hexadecimal.
 
     Example:
         >>> as_hex(Message(7, 1_500_000_000_000_000_000, 0, b"k", b"a\nb\xff"))
@@ -79,14 +79,14 @@ def as_hex(message: Message) -> str:
 
 _LINES: Final[dict[str, Callable[[Message], str]]] = {"text": as_text, "json": as_json, "hex": as_hex}
 FORMS: Final = (*_LINES, "msgpack", "bson")
-"""What ``--format`` takes."""
+"""The values of ``--format``."""
 
 
 def form_named(form: str) -> Callable[[Message], str]:
-    """What makes a line of a message, for one of FORMS.
+    """Return the function that formats a message as one line, for one of FORMS.
 
     Raises:
-        ImportError: what takes such values apart is not installed.
+        ImportError: the library that decodes such values is not installed.
     """
     if form in _LINES:
         return _LINES[form]
@@ -95,7 +95,7 @@ def form_named(form: str) -> Callable[[Message], str]:
     decode, encode = decoder(form), _encoder()
 
     def line(message: Message) -> str:
-        """As JSON, with the value taken apart; a value that is none of the format stays what it is, and says so."""
+        """Format as JSON with the decoded value; a value that cannot be decoded stays, next to the error."""
         row = _row(message)
         try:
             value = decode(message.value)
@@ -107,7 +107,7 @@ def form_named(form: str) -> Callable[[Message], str]:
 
 
 def print_messages(messages: Iterable[Message], form: str) -> None:
-    """Write one line a message to standard output, in UTF-8 whatever the locale says; form: one of FORMS."""
+    """Write one line for each message to standard output, in UTF-8 in every locale; form: one of FORMS."""
     line = form_named(form)
     out = sys.stdout.buffer
     for message in messages:
@@ -116,14 +116,14 @@ def print_messages(messages: Iterable[Message], form: str) -> None:
 
 @lru_cache(maxsize=1)
 def _encoder() -> Callable[[Any], str]:
-    """One for all lines: making one costs as much as using it."""
+    """Return the JSON encoder for all lines: making one costs as much as using it."""
     import json
 
     return json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _row(message: Message) -> dict[str, Any]:
-    """What JSON says of a message, but its value."""
+    """Return the JSON fields of a message, except its value."""
     return {
         "offset": message.offset,
         "timestamp_ns": None if message.timestamp == NO_TIMESTAMP else message.timestamp,
@@ -134,7 +134,7 @@ def _row(message: Message) -> dict[str, Any]:
 
 
 def text_or_b64(name: str, data: bytes) -> dict[str, str]:
-    """What JSON says of bytes: ``name`` where they are UTF-8, else ``name_b64``."""
+    """Return the JSON field of bytes: ``name`` if they are UTF-8, else ``name_b64``."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -146,7 +146,7 @@ def text_or_b64(name: str, data: bytes) -> dict[str, str]:
 def _line(data: bytes) -> str:
     try:
         return data.decode().translate(_ESCAPES)
-    except UnicodeDecodeError:  # escape the text first: what is no text is escaped by the decoder
+    except UnicodeDecodeError:  # escape the text first: the decoder escapes what is not UTF-8
         return data.replace(b"\\", b"\\\\").decode(errors="backslashreplace").translate(_CONTROLS)
 
 
@@ -154,7 +154,7 @@ _CONTROLS: Final = {number: text for number, text in _ESCAPES.items() if number 
 
 
 def coloured(text: str, colour: str) -> str:
-    """Text in a colour where standard output is a terminal and NO_COLOR is not set."""
+    """Colour a text if standard output is a terminal and NO_COLOR is not set."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     import click

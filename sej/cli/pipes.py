@@ -1,4 +1,4 @@
-"""Standard output as a pipe: noticing that its reader has gone while there is nothing to write."""
+"""Standard output as a pipe: notice that its reader has closed it, without writing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _left: Final = threading.Event()
 
 @contextmanager
 def until_reader_leaves(ask: Callable[[], object] | None = None) -> Iterator[None]:
-    """A wait inside ends when nobody reads standard output any more, as the next write would.
+    """End a wait when the reader of standard output has closed the pipe, as the next write would.
 
-    Without it ``sej tail -f DIR | head -1`` would wait for one more message after ``head`` is gone. It ends as by an
-    interrupt, of which :func:`reader_left` says whose it was. Where standard output is no pipe, nothing is done; it is
-    for the main thread alone.
+    Without it ``sej tail -f DIR | head -1`` would wait for one more message after ``head`` has ended. The wait ends by
+    an interrupt; :func:`reader_left` says whether the pipe caused it. If standard output is not a pipe, nothing is
+    done. Only the main thread may use it.
 
     Args:
-        ask: called instead of the interrupt, in another thread: for a wait that looks for a reason to stop.
+        ask: called in another thread instead of the interrupt, for a wait that checks for a reason to stop.
     """
     try:
         fd = sys.stdout.fileno()
@@ -42,7 +42,7 @@ def until_reader_leaves(ask: Callable[[], object] | None = None) -> Iterator[Non
     def watch() -> None:
         poll = select.poll()
         poll.register(fd, 0)
-        poll.poll()  # nothing was asked for, so only an error or a hang-up ends it
+        poll.poll()  # no event is requested, so only an error or a hang-up ends it
         if not over.is_set():
             _left.set()
             if ask is None:
@@ -50,7 +50,7 @@ def until_reader_leaves(ask: Callable[[], object] | None = None) -> Iterator[Non
             else:
                 ask()
 
-    ignored = ask is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a shell's background job
+    ignored = ask is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # started in the background by a shell
     if ignored:
         signal.signal(signal.SIGINT, _interrupt)
     threading.Thread(target=watch, daemon=True).start()
@@ -63,11 +63,11 @@ def until_reader_leaves(ask: Callable[[], object] | None = None) -> Iterator[Non
 
 
 def _interrupt(*_: object) -> None:
-    """Handle SIGINT where it is ignored but for a reader that left."""
+    """Handle SIGINT in a process that ignores it, except for the closed pipe."""
     if _left.is_set():
         raise KeyboardInterrupt
 
 
 def reader_left() -> bool:
-    """Whether an interrupt came because nobody reads standard output any more."""
+    """Return whether an interrupt came because the reader of standard output has closed the pipe."""
     return _left.is_set()

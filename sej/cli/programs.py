@@ -11,10 +11,10 @@ __all__ = ["require_program"]
 
 
 def require_program(command: Sequence[str]) -> None:
-    """Make sure that there is such a program, before anything is taken for it; no command at all is well.
+    """Check that the program exists before any message is taken for it; an empty command passes.
 
     Raises:
-        click.UsageError: there is none.
+        click.UsageError: the program does not exist.
     """
     if command and shutil.which(command[0]) is None:
-        raise click.UsageError(f"there is no program {command[0]!r} that can be run")
+        raise click.UsageError(f"program {command[0]!r} not found, or not executable")

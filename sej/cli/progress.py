@@ -1,4 +1,4 @@
-"""A progress bar on standard error where somebody looks; elsewhere nothing."""
+"""A progress bar on standard error if that is a terminal, else nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["progress_bar"]
 
 @contextmanager
 def progress_bar(what: str, *, size: bool = False) -> Iterator[Callable[[int, int | None], None]]:
-    """Gives a function of (done, total), where a total of None is one that is not known.
+    """Give a function of (done, total); a total of None is unknown.
 
     Args:
-        what: the words before the bar.
-        size: it counts bytes.
+        what: the label of the bar.
+        size: True if it counts bytes.
     """
     if not sys.stderr.isatty():
         yield lambda done, total: None

@@ -1,4 +1,4 @@
-"""``sej queue put | get | stats | dead | redrive | purge``: work queues from the command line, of any backend."""
+"""``sej queue put | get | stats | dead | redrive | purge``: work queues of any backend from the command line."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from sej.cli.choosing import DURATION, JSON, form_options
 from sej.cli.exits import Exit
+from sej.cli.options import DURATION, JSON, form_options
 from sej.cli.output import as_json, print_messages, text_or_b64
 from sej.cli.programs import require_program
 from sej.errors import LeaseLostError, SejError
@@ -34,56 +34,56 @@ from sej.system.disk import OS
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
 
 _SLICE_S: Final = 0.5
-_KESTREL: Final = "its dead are a queue of their own beside it, QUEUE_dead: `sej queue get` takes from that"
+_KESTREL: Final = "its dead letters are a queue of their own next to it, QUEUE_dead: `sej queue get` takes from that"
 _ELSEWHERE: Final = {
-    "textqueue": "a .tq file keeps its dead itself: `sej tq list --status critical` prints them",
+    "textqueue": "a .tq file holds its own dead letters: `sej tq list --status critical` prints them",
     "kestrel": _KESTREL,
     "libkestrel": _KESTREL,
 }
 
 
 class _Place(NamedTuple):
-    """Which queue is meant."""
+    """The path, name and backend of a queue."""
 
     path: Path
     name: str
     backend: str
 
     def open(self, **options: Any) -> WorkQueue:
-        """Open it; made if missing."""
+        """Open the queue; it is created if it is missing."""
         return open_queue(self.path, self.name, backend=self.backend, **options)
 
     def open_existing(self, **options: Any) -> WorkQueue:
-        """Open a queue over a journal or file that is there: taking makes neither."""
-        if not self._stands():
+        """Open a queue over a journal or file that exists; neither is created."""
+        if not self._exists():
             raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
         if self.backend == "journal":
             Directory(self.path, OS).require()
         return self.open(**options)
 
     def require(self) -> None:
-        """Make sure that there is this queue."""
+        """Raise an error if the queue does not exist."""
         if self.backend == "journal":
             directory = Directory(self.path, OS)
             directory.require()
             require_known(self.name, queue_names(directory), False, directory.path)
-        elif not self._stands():
+        elif not self._exists():
             raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
 
-    def _stands(self) -> bool:
-        """Whether there is something; a queue of Kestrel is files that begin with its name."""
+    def _exists(self) -> bool:
+        """Return whether the queue exists; a Kestrel queue is files whose names begin with its name."""
         return self.path.exists() or bool(glob.glob(f"{glob.escape(str(self.path))}.*"))
 
 
 def _place(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the queue that its argument and options name."""
+    """Pass a command the queue that its argument and options name."""
 
     @click.argument("path", metavar="QUEUE", type=click.Path(path_type=Path))
-    @click.option("--name", default="queue", show_default=True, help="The queue's, where a journal has several.")
+    @click.option("--name", default="queue", show_default=True, help="The queue's name, if a journal has several.")
     @click.option(
         "--backend",
         metavar="NAME",
-        help=f"What keeps it: {', '.join(BACKENDS)}, or another that is installed; without it QUEUE tells.",
+        help=f"The backend: {', '.join(BACKENDS)}, or one that an installed package adds; by default chosen by QUEUE.",
     )
     @wraps(command)
     def placed(path: Path, name: str, backend: str | None, **options: Any) -> None:
@@ -95,14 +95,16 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group
 def queue() -> None:
-    """Work queues: items that are put, taken under a lease, and done.
+    """Work queues: put items, take them under a lease, and mark them done.
 
-    QUEUE is a SEJ directory or a .tq file; with --backend kestrel or libkestrel DIRECTORY/NAME, as in spool/cars.
+    QUEUE is a SEJ directory or a .tq file; with --backend kestrel or libkestrel it is DIRECTORY/NAME, as in spool/cars.
     """
 
 
 _CREATE: Final = click.option(
-    "--create", is_flag=True, help="Make this queue beside others; it is handed every message of the journal again."
+    "--create",
+    is_flag=True,
+    help="Create this queue next to existing ones; every message of the journal is delivered to it too.",
 )
 
 
@@ -111,12 +113,18 @@ _CREATE: Final = click.option(
 @_CREATE
 @click.argument("values", metavar="[VALUE]...", nargs=-1)
 @click.option("--key", default="", help="The key of every item.")
-@click.option("--delay", type=DURATION, default=0.0, help="How long nobody may take it, as in 10m.")
+@click.option("--delay", type=DURATION, default=0.0, help="Deliver the items only after this time, as in 10m.")
 @click.option(
-    "--priority", type=click.IntRange(-3, 3), default=0, show_default=True, help="The highest is served first."
+    "--priority",
+    type=click.IntRange(-3, 3),
+    default=0,
+    show_default=True,
+    help="Higher priorities are delivered first.",
 )
-@click.option("--expire", type=DURATION, help="After how long nobody wants it any more, as in 1d.")
-@click.option("--dedupe-key", help="Put nothing where the same was put within the hour; for one item.")
+@click.option("--expire", type=DURATION, help="Drop an item that was not delivered within this time, as in 1d.")
+@click.option(
+    "--dedupe-key", help="Skip the item if one with this key was put within the last hour; only for a single item."
+)
 def put(
     place: _Place,
     create: bool,
@@ -127,13 +135,13 @@ def put(
     expire: float | None,
     dedupe_key: str | None,
 ) -> None:
-    r"""Put items: the values, or each line of standard input.
+    r"""Put items: the given values, or each line of standard input.
 
     Example: sej queue put mails 'to alice' 'to bob'
     """
     items = [os.fsencode(value) for value in values] or _lines(sys.stdin.buffer.read())
     if dedupe_key is not None and len(items) != 1:
-        raise click.UsageError(f"--dedupe-key is of one item, and there are {len(items)}")
+        raise click.UsageError(f"--dedupe-key needs exactly one item, got {len(items)}")
     with place.open(create=create or None) as opened:
         if items:
             opened.put_many(
@@ -152,20 +160,24 @@ def put(
 @_place
 @_CREATE
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--count", type=click.IntRange(min=1), help="Items to take; without it one, or with a COMMAND all.")
+@click.option("--count", type=click.IntRange(min=1), help="Items to take; default: one, or all with a COMMAND.")
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
-@click.option("-f", "--follow", is_flag=True, help="Wait for ever.")
+@click.option("-f", "--follow", is_flag=True, help="Wait without a limit.")
 @click.option(
     "--lease",
     type=DURATION,
     default="60s",
     show_default=True,
-    help="How long an item is held; that is renewed while COMMAND runs.",
+    help="How long an item stays leased; renewed while COMMAND runs.",
 )
 @click.option(
-    "--max-attempts", type=click.IntRange(min=1), default=5, show_default=True, help="After so many it is dead."
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Attempts before an item becomes a dead letter.",
 )
-@click.option("--json", is_flag=True, help="Without a COMMAND: one JSON object an item.")
+@click.option("--json", is_flag=True, help="Without a COMMAND: one JSON object for each item.")
 def get(
     place: _Place,
     create: bool,
@@ -177,11 +189,11 @@ def get(
     max_attempts: int,
     json: bool,
 ) -> None:
-    """Take items. Alone: print the value and be done with it; with a command: run it with the value as its input.
+    """Take items. Without a command: print the value and mark the item done. With one: run it with the value as input.
 
-    The command's environment has SEJ_ATTEMPT and SEJ_KEY. An item is done when it ends with 0, and goes back when it
-    does not; after --max-attempts it is dead. Exit code 4: nothing was there; 1: the command failed for an item.
-    SIGTERM ends after the item in hand.
+    The command's environment has SEJ_ATTEMPT and SEJ_KEY. An item is done if the command exits with 0, else it is
+    delivered again; after --max-attempts it becomes a dead letter. Exit code 4: there was no item; 1: the command
+    failed for an item. SIGTERM ends the command after the current item.
 
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
@@ -207,15 +219,15 @@ def get(
 
 
 class _Stop:
-    """Whether to stop before the next item."""
+    """A request to stop before the next item."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
 
     def get(self, opened: WorkQueue, timeout: float | None) -> Item | None:
-        """The next item; None where there is none, or none is wanted any more.
+        """Return the next item; None if there is none, or if a stop was requested.
 
-        A wait is cut into slices instead of being broken off anywhere: no item is taken and then lost on the way here.
+        It waits in slices, because interrupting a wait anywhere could lose an item that was just taken.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.asked.is_set():
@@ -228,13 +240,13 @@ class _Stop:
         return None
 
     def ask(self, *_: object) -> None:
-        """As the handler of a signal."""
+        """Request a stop; also used as a signal handler."""
         self.asked.set()
 
 
 @contextmanager
 def _until_sigterm() -> Iterator[_Stop]:
-    """SIGTERM lets the command end that works on an item: nobody else may get the item meanwhile."""
+    """Let SIGTERM end the command after the current item, so that no other worker gets the item too."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -248,7 +260,7 @@ def _until_sigterm() -> Iterator[_Stop]:
 
 @contextmanager
 def _until_reader_leaves() -> Iterator[_Stop]:
-    """The command ends between two items when nothing reads its output any more."""
+    """End the command between two items when the reader of its output has closed the pipe."""
     from sej.cli.pipes import until_reader_leaves
 
     stop = _Stop()
@@ -273,10 +285,10 @@ def stats(place: _Place, json: bool) -> None:
 @_place
 @form_options
 @click.option(
-    "--dead-letter", type=click.Path(path_type=Path), help="The journal of the dead; without it the queue's own."
+    "--dead-letter", type=click.Path(path_type=Path), help="The journal of dead letters; default: the queue's own."
 )
 def dead(place: _Place, form: str, dead_letter: Path | None) -> None:
-    """Print the dead letters: the items as they were; the reason on standard error.
+    """Print the dead letters: the items as they were put; the reasons on standard error.
 
     Example: sej queue dead mails
     """
@@ -296,9 +308,9 @@ def dead(place: _Place, form: str, dead_letter: Path | None) -> None:
 
 @queue.command
 @_place
-@click.option("--limit", type=click.IntRange(min=1), help="So many at most, the oldest first.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many, the oldest first.")
 def redrive(place: _Place, limit: int | None) -> None:
-    """Put the dead letters back; prints how many.
+    """Put dead letters back into the queue; prints how many.
 
     Example: sej queue redrive mails
     """
@@ -310,24 +322,24 @@ def redrive(place: _Place, limit: int | None) -> None:
 @_place
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(place: _Place, yes: bool) -> None:
-    """Throw away every item that nobody holds; shows how many and asks.
+    """Remove every item that is not leased; shows how many and asks.
 
     Example: sej queue purge --yes mails
     """
     with place.open_existing(create=False) as opened:
         if not yes:
-            click.confirm(f"Throw away {len(opened)} items?", abort=True)
+            click.confirm(f"Remove {len(opened)} items?", abort=True)
         click.echo(opened.purge())
 
 
 def _lines(data: bytes) -> list[bytes]:
-    r"""What stands between line ends, ``\n`` or ``\r\n``; a carriage return anywhere else is part of its item."""
+    r"""Split at line ends, ``\n`` or ``\r\n``; a carriage return anywhere else is part of its item."""
     *lines, last = re.split(rb"\r?\n", data)
     return [*lines, last] if last else lines
 
 
 def _row(item: Item) -> bytes:
-    """The item as JSON; on a journal with what is said of a message everywhere."""
+    """Return the item as JSON; on a journal with the same fields as in other commands."""
     message = item.message
     if isinstance(message, Message):
         line = as_json(message)
@@ -338,7 +350,7 @@ def _row(item: Item) -> bytes:
 
 
 def _work(path: Path, item: Item, command: tuple[str, ...], lease_s: float | None) -> bool:
-    """Run the command for an item, and hold that as long; whether it ended well."""
+    """Run the command for an item and hold its lease meanwhile; return whether the command succeeded."""
     key = item.key.decode(errors="surrogateescape")
     environment = {**os.environ, "SEJ_ATTEMPT": str(item.attempts), **({} if "\0" in key else {"SEJ_KEY": key})}
     with nullcontext() if lease_s is None else _renewed(item, lease_s):
@@ -357,7 +369,7 @@ def _work(path: Path, item: Item, command: tuple[str, ...], lease_s: float | Non
 
 @contextmanager
 def _renewed(item: Item, lease_s: float) -> Iterator[None]:
-    """Hold an item for longer than its lease; where it is lost all the same, who ends it says so."""
+    """Renew an item's lease until the block ends; if it is lost, the call that ends the item raises."""
     over = threading.Event()
 
     def renew() -> None:

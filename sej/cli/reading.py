@@ -1,4 +1,4 @@
-"""``sej count``, ``scan``, ``tail`` and ``dump``: looking without touching."""
+"""``sej count``, ``scan``, ``tail`` and ``dump``: commands that only read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from sej.cli.choosing import (
+from sej.cli.options import (
     BATCH,
     DIRECTORY,
     JSON,
@@ -17,8 +17,8 @@ from sej.cli.choosing import (
     form_options,
     of_types,
     range_options,
-    tell_gap,
-    tell_gaps,
+    report_gap,
+    report_gaps,
     type_option,
 )
 from sej.cli.output import print_messages
@@ -44,7 +44,7 @@ __all__ = ["count", "dump", "scan", "tail"]
 def count(
     directory: Path, json: bool, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> None:
-    """Print how many messages there are, alone on the last line.
+    """Print the number of messages, alone on the last line.
 
     Example: sej count --start yesterday orders
     """
@@ -63,10 +63,10 @@ def count(
 def scan(
     directory: Path, form: str, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> None:
-    """Print all messages, one a line: offset, time, type, key, value.
+    """Print all messages, one per line: offset, time, type, key, value.
 
-    --start and --end take offsets, or times: 2026-01-31, '2026-01-31 12:00', 12:00, '10m ago', yesterday; in UTC where
-    they name no zone.
+    --start and --end take offsets or times: 2026-01-31, '2026-01-31 12:00', 12:00, '10m ago', yesterday. A time without
+    a zone is UTC.
 
     Example: sej scan --json --start '1h ago' orders | head
     """
@@ -78,8 +78,10 @@ def scan(
 @DIRECTORY
 @form_options
 @type_option
-@click.option("-n", "--count", type=click.IntRange(min=0), default=10, show_default=True, help="So many at most.")
-@click.option("-f", "--follow", is_flag=True, help="Then wait for more, until interrupted.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=0), default=10, show_default=True, help="How many messages to print."
+)
+@click.option("-f", "--follow", is_flag=True, help="Then print new messages, until interrupted.")
 def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow: bool) -> None:
     """Print the last messages, oldest first.
 
@@ -97,18 +99,18 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
     if messages:
         for gap in read_gaps(Directory(directory, OS)):
             if messages[-1].offset < gap.start < messages[0].offset:
-                tell_gap(directory, gap)
+                report_gap(directory, gap)
     if follow:
         from sej.cli.pipes import until_reader_leaves
         from sej.reading.scanner import Scanner
 
         start = journal.end_offset if end is None else end
-        told = 0
+        reported = 0
         with Scanner(directory, start, timeout=None) as scanner, until_reader_leaves():
             while True:
                 sys.stdout.flush()
                 batch = scanner.read(BATCH)
-                told = tell_gaps(scanner, told)
+                reported = report_gaps(scanner, reported)
                 print_messages(of_types(batch, types), form)
 
 
@@ -120,7 +122,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
 def dump(
     segment: Path, form: str, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> None:
-    """Print the messages of one segment, wherever it lies; no directory around it is needed.
+    """Print the messages of one segment file, which need not be in a SEJ directory.
 
     Example: sej dump --format msgpack orders/jnl/0000000000000000.jnl
     """
@@ -129,7 +131,7 @@ def dump(
 
 
 def _count(path: Path) -> int:
-    """Count by walking frames; what is wrong with the journal is left to a scanner to say."""
+    """Count by walking frames; errors in the journal are left for a scanner to report."""
     directory = Directory(path, OS)
     directory.require()
     total = 0
@@ -162,7 +164,7 @@ def _count_slowly(path: Path) -> int:
 
 
 def _between(messages: Iterator[Message], start: int | Moment | None, end: int | Moment | None) -> Iterator[Message]:
-    """From start on, before end; a time is reached by the first message that is as new, as in a whole journal."""
+    """Yield messages from start on, before end; a time is reached at the first message of that time or later."""
     begun = start is None
     for message in messages:
         begun = begun or _reaches(message, start)
@@ -190,11 +192,13 @@ def _segment(path: Path) -> Iterator[Message]:
         file.close()
     if len(head) < OFFSET_SIZE:
         if head:
-            raise CorruptionError(f"{len(head)} bytes: too few for a message", path=path, position=0)
+            raise CorruptionError(f"{len(head)} bytes are too few for a message", path=path, position=0)
         return
     due = OFFSET.unpack(head)[0]
     if not 0 <= due <= MAX_OFFSET:
-        raise CorruptionError(f"no message begins here: no journal reaches offset {due}", path=path, position=0)
+        raise CorruptionError(
+            f"this is not a segment: offset {due} in its first bytes exceeds the largest offset", path=path, position=0
+        )
     reader = SegmentReader(OS, path, 0, due)
     try:
         while batch := reader.read(BATCH):

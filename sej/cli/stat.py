@@ -1,4 +1,4 @@
-"""``sej stat``: how journals stand, for people, programs, Prometheus and health checks."""
+"""``sej stat``: the state of journals, for people, programs, Prometheus and health checks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.choosing import DURATION, JSON, good_end_of
 from sej.cli.exits import Exit
-from sej.cli.standing import Reader, holder_of, journals_below, lag_s, readers_of, stuck
-from sej.cli.units import iso_time
+from sej.cli.options import DURATION, JSON, good_end_of
+from sej.cli.reader_state import Reader, holder_of, journals_below, lag_s, readers_of, stuck
+from sej.cli.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory
@@ -23,8 +23,8 @@ from sej.system.disk import OS
 __all__ = ["stat"]
 
 _METRICS: Final = (
-    ("sej_first_offset", "gauge", "Offset of the first message that is there.", "first_offset"),
-    ("sej_end_offset", "counter", "Offset that the next message gets.", "end_offset"),
+    ("sej_first_offset", "gauge", "Offset of the first message that still exists.", "first_offset"),
+    ("sej_end_offset", "counter", "Offset of the next message to be appended.", "end_offset"),
     ("sej_segments", "gauge", "Segments of the journal.", "segments"),
     ("sej_bytes", "gauge", "Bytes of all segments.", "bytes"),
     ("sej_writer_running", "gauge", "1 while a writer holds the journal.", "writer_running"),
@@ -33,7 +33,7 @@ _READER_METRICS: Final = (
     ("sej_reader_offset", "gauge", "Next message that a reader wants.", "offset"),
     ("sej_reader_behind", "gauge", "Messages that a reader has not read yet.", "behind"),
     ("sej_reader_lag_seconds", "gauge", "Age of the message that a reader wants next.", "lag_s"),
-    ("sej_reader_running", "gauge", "1 while somebody is this reader.", "running"),
+    ("sej_reader_running", "gauge", "1 while a process runs this reader.", "running"),
     ("sej_reader_idle_seconds", "gauge", "Seconds since a reader's last commit.", "idle_s"),
 )
 
@@ -41,16 +41,18 @@ _READER_METRICS: Final = (
 @click.command
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @JSON
-@click.option("--prometheus", is_flag=True, help="As Prometheus reads it, for the node exporter's text files.")
-@click.option("--health", is_flag=True, help="Only what is wrong: exit code 1 where a reader runs but is stuck.")
+@click.option(
+    "--prometheus", is_flag=True, help="In the Prometheus text format, for the node exporter's textfile collector."
+)
+@click.option("--health", is_flag=True, help="Print only problems; exit code 1 if a running reader is stuck.")
 @click.option("--stuck-after", type=DURATION, default="60s", show_default=True, help="How long a commit may take.")
 def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bool, stuck_after: float) -> None:
-    """Say how journals stand: offsets, bytes, times, who writes, how far behind each reader is.
+    """Print the state of journals: offsets, bytes, times, the writer, the lag of each reader.
 
-    DIR is a SEJ directory, or one that holds such: a tree of shards, a hub's root.
+    DIR is a SEJ directory, or a directory of them (a sharded journal, a hub).
 
-    Stuck is a reader that runs and has messages, but committed nothing for --stuck-after, while its next message is
-    older than that; and a reader whose kept offset cannot be right.
+    A reader is stuck if it runs and has messages to read, but committed nothing for --stuck-after, while its next
+    message is older than that. A reader whose kept offset cannot be right is stuck too.
 
     Example: sej stat --health orders || systemctl restart billing
     """
@@ -77,7 +79,7 @@ def _row(journal: Journal) -> dict[str, Any]:
     lost = sum(max(min(gap.stop, end) - max(gap.start, first), 0) for gap in gaps)
     try:
         last = next(iter(journal.tail(1)), None)
-    except CorruptionError:  # `sej verify` says so; here it is about sizes and readers
+    except CorruptionError:  # `sej verify` reports it; this command is about sizes and readers
         last = None
     return {
         "path": journal.path,
@@ -100,7 +102,7 @@ def _row(journal: Journal) -> dict[str, Any]:
 def _reader_row(journal: Journal, reader: Reader) -> dict[str, Any]:
     try:
         lag = lag_s(journal.path, reader, journal.first_offset)
-    except SejError:  # the journal is damaged there: `sej verify` says where
+    except SejError:  # the journal is damaged there; `sej verify` reports where
         lag = None
     return reader._asdict() | {"running": reader.holder is not None, "lag_s": lag}
 
@@ -110,15 +112,15 @@ def _page(row: dict[str, Any]) -> str:
     lines = [
         row["path"],
         f"  messages  {row['first_offset']} to {row['end_offset']}, {row['messages']} in all{lost}",
-        f"  segments  {row['segments']}, {row['bytes']} bytes",
+        f" segments  {row['segments']}, {human_size(row['bytes'])}",
         f"  last      {row['last_time'] or '-'}",
         f"  writer    {row['writer'] or '-'}",
     ]
     for reader in row["readers"]:
-        stands = "never committed" if reader["offset"] is None else f"at {reader['offset']}"
+        place = "never committed" if reader["offset"] is None else f"at {reader['offset']}"
         runs = reader["holder"] or "not running"
-        since = "" if reader["lag_s"] is None else f" since {reader['lag_s']:.0f} s"
-        lines.append(f"  reader    {reader['name']} {stands}, {reader['behind']} behind{since}, {runs}")
+        lag = "" if reader["lag_s"] is None else f" for {human_duration(reader['lag_s'])}"
+        lines.append(f"  reader    {reader['name']} {place}, {reader['behind']} behind{lag}, {runs}")
         if reader["error"]:
             lines.append(f"            {reader['error']}")
     return "\n".join(lines)
@@ -130,7 +132,7 @@ def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
         for row in rows:
             yield f'{name}{{journal="{_label(row["path"])}"}} {int(row[field])}'
     name = "sej_last_message_timestamp_seconds"
-    yield from (f"# HELP {name} Time of the last message, where it has one.", f"# TYPE {name} gauge")
+    yield from (f"# HELP {name} Time of the last message, if it has one.", f"# TYPE {name} gauge")
     for row in rows:
         if row["last_timestamp_ns"] is not None:
             yield f'{name}{{journal="{_label(row["path"])}"}} {row["last_timestamp_ns"] / 1e9:.9f}'

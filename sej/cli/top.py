@@ -1,4 +1,4 @@
-"""``sej top``: journals as they live: how fast they grow, who writes, how far behind their readers are."""
+"""``sej top``: journals live: their growth, their writers, and how far behind their readers are."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from sej.cli.choosing import DURATION, JSON
 from sej.cli.exits import Exit
-from sej.cli.standing import Reader, holder_of, journals_below, readers_of
-from sej.cli.units import iso_time
+from sej.cli.options import DURATION, JSON
+from sej.cli.reader_state import Reader, holder_of, journals_below, readers_of
+from sej.cli.units import human_duration, human_size, iso_time
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -38,21 +38,24 @@ _SORTS: Final[dict[str, Callable[[_Row], Any]]] = {
 _INTERVAL_MIN_S: Final = 0.05
 _KEYS: Final = 64
 _CHROME_LINES: Final = 6
-"""What the table takes besides its rows."""
+"""Lines that the table takes in addition to its rows."""
 
 
 @click.command
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @JSON
-@click.option("--once", is_flag=True, help="Look once, and say no rates.")
-@click.option("--interval", type=DURATION, default="1s", show_default=True, help="Between two looks, as in 5s.")
-@click.option("--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="What stands first.")
+@click.option("--once", is_flag=True, help="Print one sample without rates.")
+@click.option("--interval", type=DURATION, default="1s", show_default=True, help="Time between two samples, as in 5s.")
+@click.option(
+    "--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="The column to sort by."
+)
 def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: str) -> None:
-    """Watch journals: messages and bytes a second, who writes, how far behind the readers are.
+    """Watch journals: messages and bytes a second, writers, and how far behind the readers are.
 
-    A PATH is a SEJ directory, or one that holds such: a tree of shards, a hub's root; without it, where you are. What
-    is made later is found. In a terminal a table, until q or an interrupt; else one line a journal and look: time,
-    path, next offset, messages a second, bytes, bytes a second, writer, readers.
+    A PATH is a SEJ directory, or a directory of them (a sharded journal, a hub); default: the current directory.
+    Journals that are created later are found too. A terminal shows a table, until q or an interrupt. Otherwise each
+    sample prints one line for each journal: time, path, next offset, messages a second, bytes, bytes a second, writer,
+    readers.
 
     Example: sej top --sort lag data
     """
@@ -62,7 +65,7 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
         while True:
             rows = sorted(watched.look(), key=_SORTS[sort])
             if once and not rows:
-                click.echo(f"sej: no journal is in {', '.join(map(str, watched.paths))}", err=True)
+                click.echo(f"sej: there is no journal in {', '.join(map(str, watched.paths))}", err=True)
                 raise SystemExit(Exit.MISSING)
             show(rows)
             if once or not _wait(max(interval, _INTERVAL_MIN_S)):
@@ -70,7 +73,7 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
 
 
 class _Row(NamedTuple):
-    """One journal at one moment; a rate is per second since the look before, None at the first."""
+    """One journal at one moment; a rate is per second since the previous sample, None in the first."""
 
     path: str
     time_ns: int
@@ -85,12 +88,12 @@ class _Row(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """What its slowest reader has not read."""
+        """Messages that its slowest reader has not read."""
         return max((reader.behind for reader, _ in self.readers), default=0)
 
 
 class _Watched:
-    """The journals below some paths, and how they were at the last look."""
+    """The journals below some paths, and their previous sample."""
 
     def __init__(self, paths: tuple[Path, ...]) -> None:
         self.paths = paths
@@ -98,7 +101,7 @@ class _Watched:
         self._before: dict[str, _Row] = {}
 
     def look(self) -> list[_Row]:
-        """How they are now; one that cannot be read says why, and the others go on."""
+        """Return their current state; a journal that cannot be read has an error, and does not affect the others."""
         found = dict.fromkeys(journal for path in self.paths for journal in journals_below(path))
         self._before = {path: self._row(path) for path in found}
         return list(self._before.values())
@@ -116,12 +119,12 @@ class _Watched:
             writer = holder_of(places.at("jnl.lck"))
         except (SejError, OSError) as error:
             return _Row(path, now, error=str(error))
-        before = self._before.get(path, _Row(path, now, error="not looked at yet"))
+        before = self._before.get(path, _Row(path, now, error="not sampled yet"))
         passed = 0.0 if before.error is not None else (now - before.time_ns) / 1e9
-        stood = {reader.name: reader.offset for reader, _ in before.readers}
+        old_offsets = {reader.name: reader.offset for reader, _ in before.readers}
 
         def rate(new: int | None, old: int | None) -> float | None:
-            """Per second; a journal made anew, and a reader moved back, begin at nothing."""
+            """Return the change per second; 0 for a re-created journal or a reader that moved back."""
             return None if new is None or old is None or passed <= 0 else max(new - old, 0) / passed
 
         return _Row(
@@ -133,13 +136,13 @@ class _Watched:
             rate(size, before.bytes),
             writer,
             None if changed is None else max(now - changed, 0) / 1e9,
-            tuple((reader, rate(reader.offset, stood.get(reader.name))) for reader in readers),
+            tuple((reader, rate(reader.offset, old_offsets.get(reader.name))) for reader in readers),
         )
 
 
 @contextmanager
 def _lines(*, json: bool) -> Iterator[Callable[[list[_Row]], None]]:
-    """Shows rows as lines, written out at each look."""
+    """Give a function that prints rows as lines and flushes them."""
 
     def show(rows: list[_Row]) -> None:
         for row in rows:
@@ -168,7 +171,7 @@ def _line(row: _Row) -> str:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[list[_Row]], None]]:
-    """Shows rows as a table that fills the terminal; rich honours NO_COLOR."""
+    """Give a function that shows rows as a table that fills the terminal; rich honours NO_COLOR."""
     from rich.console import Console
     from rich.live import Live
 
@@ -194,14 +197,14 @@ def _table(rows: list[_Row], lines: int) -> Table:
         if row.error is not None:
             table.add_row(name, *[""] * 6, f"[red]{escape(row.error)}")
             continue
-        last = "" if row.idle_s is None else f"{_duration(row.idle_s)} ago"
+        last = "" if row.idle_s is None else f"{human_duration(row.idle_s)} ago"
         cells = (f"{row.end_offset:,}", _rate(row.rate), _bytes(row.bytes), _bytes(row.byte_rate), last)
         table.add_row(name, *cells, _pid(row.writer), _readers(row))
     return table
 
 
 def _readers(row: _Row) -> str:
-    """The slowest first: green runs and is at the end, yellow runs, red is wrong, plain does not run."""
+    """Format the readers, the slowest first: green runs at the end, yellow runs behind, red has an error."""
     shown = []
     for reader, rate in sorted(row.readers, key=lambda one: -one[0].behind):
         colour = "red" if reader.error else "default" if not reader.holder else "yellow" if reader.behind else "green"
@@ -214,20 +217,7 @@ def _rate(rate: float | None) -> str:
 
 
 def _bytes(size: float | None) -> str:
-    if size is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
+    return "-" if size is None else human_size(size)
 
 
 def _pid(holder: str | None) -> str:
@@ -236,7 +226,7 @@ def _pid(holder: str | None) -> str:
 
 @contextmanager
 def _quiet_keys() -> Iterator[None]:
-    """A key is read as it is pressed and not shown, while this lasts."""
+    """Read keys as they are pressed, without echo, until the block ends."""
     if not sys.stdin.isatty():
         yield
         return
@@ -252,7 +242,7 @@ def _quiet_keys() -> Iterator[None]:
 
 
 def _wait(seconds: float) -> bool:
-    """Wait for the next look; False: q was pressed, in a terminal that asks for nothing else."""
+    """Wait for the next sample; return False if q was pressed in a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         time.sleep(seconds)
         return True

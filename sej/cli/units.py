@@ -1,6 +1,8 @@
-"""What people type: durations, sizes, offsets and times, into numbers; and times as people read them. No I/O.
+"""Parse durations, sizes, offsets and times from the command line; format times, sizes and durations for people.
 
-A time without a zone is UTC, as the command prints them.
+No I/O.
+
+A time without a zone is UTC, both when it is parsed and when it is printed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,16 @@ from typing import Final, NamedTuple
 
 from sej.codec.format import NO_TIMESTAMP
 
-__all__ = ["Moment", "iso_time", "parse_duration", "parse_moment", "parse_place", "parse_size"]
+__all__ = [
+    "Moment",
+    "human_duration",
+    "human_size",
+    "iso_time",
+    "parse_duration",
+    "parse_moment",
+    "parse_place",
+    "parse_size",
+]
 
 _NS: Final = 1_000_000_000
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(seconds?|sec|s|minutes?|min|m|hours?|h|days?|d|weeks?|w)")
@@ -28,16 +39,16 @@ _ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Moment(NamedTuple):
-    """A point in time: ns since the epoch."""
+    """A point in time, in nanoseconds since the epoch."""
 
     timestamp: int
 
 
 def parse_duration(text: str) -> float:
-    """Seconds: ``90``, ``90s``, ``36h``, ``1h30m``, ``7d``.
+    """Return seconds: ``90``, ``90s``, ``36h``, ``1h30m``, ``7d``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a duration.
 
     Example:
         >>> parse_duration("1h30m"), parse_duration("2 days")
@@ -49,18 +60,18 @@ def parse_duration(text: str) -> float:
     except ValueError:
         parts = _DURATION.findall(text)
         if not parts or _DURATION.sub("", text).strip():
-            raise ValueError(f"{text!r} is no duration: 90s, 30m, 1h30m, 7d or 2w is meant") from None
+            raise ValueError(f"{text!r} is not a duration; expected 90s, 30m, 1h30m, 7d or 2w") from None
         return float(sum(float(number) * _SECONDS[unit[0]] for number, unit in parts))
     if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{text!r} is no duration: it must be 0 or more")
+        raise ValueError(f"{text!r} is not a duration: it must be at least 0")
     return seconds
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``1000``, ``64K``, ``1.5G``; the letters are powers of 1024.
+    """Return bytes: ``1000``, ``64K``, ``1.5G``; the letters are powers of 1024.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a size.
 
     Example:
         >>> parse_size("64K"), parse_size("1.5 GiB")
@@ -68,18 +79,18 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no size: 1000, 64K, 100M or 1.5G is meant")
+        raise ValueError(f"{text!r} is not a size; expected 1000, 64K, 100M or 1.5G")
     return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
 
 
 def parse_moment(text: str, now_ns: int) -> Moment:
-    """A time as people write it.
+    """Parse a time.
 
     ``2026-01-31``, ``2026-01-31 12:00``, ``2026-01-31T12:00:00.000000001Z``, ``12:00`` (today), ``now``, ``today``,
     ``yesterday``, ``10m ago``, ``-10m``, ``@1500000000`` (seconds since the epoch).
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a time.
 
     Example:
         >>> parse_moment("1970-01-02", 0).timestamp // 10**9, parse_moment("10m ago", 700 * 10**9).timestamp // 10**9
@@ -103,7 +114,7 @@ def parse_moment(text: str, now_ns: int) -> Moment:
         when = datetime.fromisoformat(fraction[1] + fraction[3] if fraction else words)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time: '2026-01-31 12:00', '2026-01-31T12:00:00Z', '10m ago' or 'yesterday' is meant"
+            f"{text!r} is not a time; expected '2026-01-31 12:00', '2026-01-31T12:00:00Z', '10m ago' or 'yesterday'"
         ) from None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
@@ -113,10 +124,10 @@ def parse_moment(text: str, now_ns: int) -> Moment:
 
 
 def parse_place(text: str, now_ns: int) -> int | Moment:
-    """An offset, where it is digits alone; else a time.
+    """Parse an offset (digits only) or a time.
 
     Raises:
-        ValueError: it is neither; a bare negative number could be meant as either, and is refused.
+        ValueError: the text is neither; a bare negative number is refused, because it could be either.
 
     Example:
         >>> parse_place("17", 0), parse_place("@17", 0)
@@ -124,14 +135,14 @@ def parse_place(text: str, now_ns: int) -> int | Moment:
     """
     if _NEGATIVE.fullmatch(text.strip()):
         raise ValueError(
-            f"{text!r} is not an offset: the first one is 0. A time before now has a unit: '{text.strip()}s' or"
-            f" '{text.strip()[1:]}s ago'; the last messages are printed by `sej tail --count`"
+            f"{text!r} is not an offset: offsets begin at 0. For a time in the past write '{text.strip()}s' or"
+            f" '{text.strip()[1:]}s ago'; `sej tail --count` prints the last messages"
         )
     return int(text) if text.isascii() and text.isdigit() else parse_moment(text, now_ns)
 
 
 def iso_time(timestamp: int) -> str | None:
-    """A timestamp (ns since the epoch) as people write it, to the nanosecond; None for NO_TIMESTAMP.
+    """Format a timestamp (ns since the epoch) to the nanosecond; None for NO_TIMESTAMP.
 
     Example:
         >>> iso_time(1_500_000_000_000_000_001)
@@ -144,5 +155,34 @@ def iso_time(timestamp: int) -> str | None:
 
 
 @lru_cache(maxsize=64)
+def human_size(size: float) -> str:
+    """Format a size for people.
+
+    Example:
+        >>> human_size(96), human_size(1536), human_size(64 << 30)
+        ('96 B', '1.5 KiB', '64 GiB')
+    """
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size / 1024:.1f}".removesuffix(".0") + " TiB"
+
+
+def human_duration(seconds: float) -> str:
+    """Format a duration for people.
+
+    Example:
+        >>> human_duration(45), human_duration(1560), human_duration(3 * 86_400)
+        ('45 s', '26 min', '3 days')
+    """
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

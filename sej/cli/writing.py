@@ -1,4 +1,4 @@
-"""``sej append``: lines of standard input become messages, or values that say their length."""
+"""``sej append``: each line of standard input becomes a message, or each length-prefixed value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["append"]
 _READ_BYTES: Final = 1 << 18
 _LENGTH_BYTES: Final = 4
 _SURVIVES: Final = (
-    "What a message survives: buffer nothing, os the death of this process, interval and disk a power loss."
+    "What messages survive: buffer nothing, os the death of this process, interval and disk a power loss."
 )
 
 
@@ -25,10 +25,14 @@ _SURVIVES: Final = (
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--key", default="", help="The key of every message.")
 @click.option("--type", "kind", type=click.IntRange(0, 255), default=0, help="The type of every message.")
-@click.option("--length-prefixed", is_flag=True, help="Before each value its length: 4 bytes, big endian; for binary.")
+@click.option(
+    "--length-prefixed",
+    is_flag=True,
+    help="Read values that each follow their length: 4 bytes, big endian; for binary data.",
+)
 @click.option("--durability", type=click.Choice(get_args(Durability)), default="os", show_default=True, help=_SURVIVES)
 def append(directory: Path, key: str, kind: int, length_prefixed: bool, durability: Durability) -> None:
-    r"""Append each line of standard input as a message, as it comes in; the line's end is not part of it.
+    r"""Append each line of standard input as a message when it arrives, without its line end.
 
     Example: printf 'one\ntwo\n' | sej append orders
     """
@@ -43,8 +47,8 @@ def append(directory: Path, key: str, kind: int, length_prefixed: bool, durabili
 
 
 def _lines(fd: int) -> Iterator[list[bytes]]:
-    """The lines that every read brings; a last one without an end is a line too."""
-    parts: list[bytes] = []  # of a line that is not over
+    """Yield the lines of each read; a last line without an end counts too."""
+    parts: list[bytes] = []  # of a line that is not complete yet
     while data := os.read(fd, _READ_BYTES):
         *lines, rest = data.split(b"\n")
         if lines:
@@ -57,10 +61,10 @@ def _lines(fd: int) -> Iterator[list[bytes]]:
 
 
 def _prefixed(fd: int) -> Iterator[list[bytes]]:
-    """The values that every read completes.
+    """Yield the values that each read completes.
 
     Raises:
-        ValueError: the input ends inside one; those before it were handed on.
+        ValueError: the input ends inside a value; those before it were yielded.
     """
     rest = bytearray()
     while data := os.read(fd, _READ_BYTES):

@@ -84,7 +84,7 @@ def test_damage_is_named_by_file_and_position(journal: Path, damage: Callable[[P
     assert before == {entry: entry.read_bytes() for entry in (journal / "jnl").iterdir()}
 
 
-def test_a_tail_in_flight_is_no_damage(journal: Path) -> None:
+def test_a_tail_in_flight_is_not_damage(journal: Path) -> None:
     with library.Writer(journal):
         with last(journal).open("ab") as file:
             file.write(b"\0" * 5)

@@ -273,7 +273,7 @@ def test_a_hub_with_a_damaged_client(damage: str, tmp_path: Path, monkeypatch: p
     ],
     ids=" ".join,
 )
-def test_what_is_no_journal(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_not_a_journal(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"text")
     done = inside(monkeypatch, *words, tmp_path / "missing")
     assert (done.code, done.out) == (4, b"")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def test_one_page(journal: Path) -> None:
     assert {row["journal"] for row in rows.values()} == {str(journal)}
 
 
-def test_who_holds_the_locks(journal: Path) -> None:
+def test_holders_of_the_locks(journal: Path) -> None:
     with (
         library.Writer(journal),
         library.Offset(journal, "billing"),
@@ -66,8 +67,8 @@ def test_torn_tail_foreign_file_and_leftovers(journal: Path) -> None:
     assert str(last) in rows["torn tail"]["found"]
     (journal / "jnl" / "notes.txt").touch()
     rows = found(journal, code=1)
-    assert rows["foreign file"]["do"] == f"move {journal / 'jnl' / 'notes.txt'} away"
-    assert found(journal, "--quick")["damage"]["found"] == "not looked for (--quick)"
+    assert rows["foreign file"]["do"] == f"move {journal / 'jnl' / 'notes.txt'} out of jnl/"
+    assert found(journal, "--quick")["damage"]["found"] == "not checked (--quick)"
     (journal / "tmp").mkdir(exist_ok=True)
     (journal / "tmp" / "rows.7").touch()
     (journal / "txn").mkdir(exist_ok=True)
@@ -106,7 +107,7 @@ def test_times_that_go_back_between_segments(tmp_path: Path) -> None:
         for number in range(300):
             writer.append(b"x" * 20, timestamp=1_500_000_000 * NS + (number if number < 200 else number - 150) * NS)
     rows = found(tmp_path / "j")
-    assert rows["time order"]["found"].startswith("times go back, by up to 1")
+    assert rows["time order"]["found"].startswith("timestamps decrease by up to 1")
     assert rows["clock"]["level"] == "well"
 
 
@@ -183,15 +184,15 @@ def test_a_reader_that_is_stuck(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_files_of_somebody_else(journal: Path) -> None:
+def test_files_of_another_user(journal: Path) -> None:
     os.chown(journal / "jnl.lck", 12345, 12345)
     row = found(journal)["permissions"]
     assert (row["level"], str(journal / "jnl.lck") in row["found"]) == ("note", True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
-def test_files_that_one_may_not_read() -> None:
-    """Seen by a user who may not: the command is loaded first, as that user may not read Python either."""
+def test_files_without_read_permission() -> None:
+    """The command is imported before it changes its user, because that user cannot read Python either."""
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         for name in ("sound", "closed"):
@@ -206,7 +207,7 @@ def test_files_that_one_may_not_read() -> None:
         done = subprocess.run(words, env=ENV, capture_output=True, check=False)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     assert done.returncode == 1
-    assert b"cannot be read and written by this user" in done.stdout
+    assert b"this user cannot read and write " in done.stdout
     assert b"Permission denied" in done.stdout
 
 
@@ -258,3 +259,12 @@ def test_colours_are_for_terminals(journal: Path, colour: bool) -> None:
         code, text = ended(shown)
     assert code == 0
     assert (b"\x1b[32mwell" in text) == colour
+
+
+def test_the_page_rounds_and_json_is_exact(journal: Path) -> None:
+    size = sum(path.stat().st_size for path in (journal / "jnl").iterdir())
+    rows = found(journal)
+    assert rows["messages"]["values"]["bytes"] == size
+    assert f"{size}" not in rows["messages"]["found"]
+    assert isinstance(rows["disk"]["values"]["free_bytes"], int)
+    assert re.search(r"^well   disk: [\d.]+ [GT]iB free$", sej("doctor", journal).stdout.decode(), re.MULTILINE)

@@ -51,8 +51,8 @@ def test_msgpack(journal: Path, command: str) -> None:
     assert (found[0]["offset"], found[0]["key_b64"], "error" in found[0]) == (0, "/g==", False)
     assert found[1]["value"] == {"nan": "nan", "ext": {"ext": 5, "b64": "eA=="}}
     for row, value in zip(found[3:], ("hello", ""), strict=False):
-        assert (row["value"], row["error"][:12]) == (value, "no msgpack: ")
-    assert (found[5]["value_b64"], found[5]["error"][:12]) == ("wf8=", "no msgpack: ")
+        assert (row["value"], row["error"][:16]) == (value, "not MessagePack:")
+    assert (found[5]["value_b64"], found[5]["error"][:16]) == ("wf8=", "not MessagePack:")
 
 
 def test_bson(journal: Path) -> None:

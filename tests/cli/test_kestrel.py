@@ -26,7 +26,7 @@ def test_dump_and_state(tmp_path: Path) -> None:
     assert sej("kestrel", "dump", tmp_path / "missing").returncode == 4
 
 
-def test_damage_is_named_behind_what_is_good() -> None:
+def test_damage_is_named_after_good_items() -> None:
     directory = GOLDEN / "bad_opcode_127" / "journal"
     commands: list[list[str | Path]] = [["dump", directory / "cars"], ["state", directory, "cars"]]
     for words in commands:
@@ -118,7 +118,7 @@ def test_a_hub_that_is_none(tmp_path: Path) -> None:
         ["push", "--client", "a", tmp_path, "nonsense"],
     ):
         done = sej("hub", *map(str, words))
-        assert (done.returncode, b"host:port is due" in done.stderr) == (2, True)
+        assert (done.returncode, b"expected host:port" in done.stderr) == (2, True)
     done = sej("hub", "serve", "--address", "0.0.0.0:0", tmp_path / "root")
     assert (done.returncode, b"--plaintext" in done.stderr) == (2, True)
     assert sej("hub", "clean", tmp_path / "root").returncode == 2

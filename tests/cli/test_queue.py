@@ -43,7 +43,7 @@ def test_put_and_get(queue: Path) -> None:
     assert stats(queue)["done"] == 4
 
 
-def test_what_fails_too_often_is_dead_and_comes_back(tmp_path: Path) -> None:
+def test_an_item_that_fails_too_often_is_dead_and_can_be_redriven(tmp_path: Path) -> None:
     queue = tmp_path / "mails"
     sej("queue", "put", "--key", "k", queue, stdin=b"\xff\x00\n")
     for command in ("dead", "redrive", "stats", "purge"):
@@ -129,7 +129,7 @@ def test_an_item_may_expire_and_be_put_once(tmp_path: Path) -> None:
         assert sej("queue", "put", "--dedupe-key", "17", queue, "one").returncode == 0
     assert sej("queue", "put", "--expire", "0s", queue, "late").returncode == 0
     done = sej("queue", "put", "--dedupe-key", "17", queue, "one", "two")
-    assert done.returncode == 2 and b"--dedupe-key is of one item, and there are 2" in done.stderr
+    assert done.returncode == 2 and b"--dedupe-key needs exactly one item, got 2" in done.stderr
     assert sej("queue", "get", "--count", "9", queue).stdout == b"one\n"
     assert sej("queue", "put", "--expire", "1h", tmp_path / "mails.tq", "one").returncode == 1
 

@@ -91,7 +91,7 @@ def test_tail_follows_until_interrupted(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["scan"], ["scan", "--json"], ["tail", "-n100000"], ["tail", "-f", "-n100000"]])
-def test_a_reader_who_has_seen_enough(tmp_path: Path, words: list[str]) -> None:
+def test_a_closed_output_pipe_ends_the_command(tmp_path: Path, words: list[str]) -> None:
     with library.Writer(tmp_path / "j") as writer:
         writer.append_many([b"x" * 100] * 30_000)
     with start(*words, tmp_path / "j") as running:

@@ -74,7 +74,7 @@ def test_completion_in_a_shell(tmp_path: Path) -> None:
     assert {b"--dry-run"} <= offered("sej repair --d", 2)
 
 
-def test_a_contribution_that_cannot_be_loaded_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_contribution_that_cannot_be_loaded_does_not_affect_others(tmp_path: Path) -> None:
     info = tmp_path / "broken-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")

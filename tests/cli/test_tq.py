@@ -54,7 +54,7 @@ def test_add_next_done_fail(jobs: Path) -> None:
     assert listed(jobs) == [("queued", "three"), ("queued", "four")]
 
 
-def test_what_a_person_typed_reaches_no_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\x1b[31m\tb\\c\r.\n d\x7f\n")
     assert sej("tq", "list", path).stdout.partition(b"\t")[2] == rb"queued	a\x1b[31m\tb\\c\r.\nd\x7f" + b"\n"

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sej.cli.units import Moment, parse_duration, parse_moment, parse_place, parse_size
+from sej.cli.units import Moment, human_duration, human_size, parse_duration, parse_moment, parse_place, parse_size
 
 NOW = 1_500_000_000_000_000_000  # 2017-07-14T02:40:00Z
 
@@ -58,18 +58,23 @@ def test_no_place(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-1", " -1 ", "-0", "-2.5", "- 1"])
 def test_a_bare_negative_number_is_neither_an_offset_nor_a_time(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not an offset: the first one is 0.*s ago'"):
+    with pytest.raises(ValueError, match=r"is not an offset: offsets begin at 0.*s ago'"):
         parse_place(text, NOW)
     assert parse_place("-1s", NOW) == parse_place("1s ago", NOW) == Moment(NOW - 10**9)
 
 
 @pytest.mark.parametrize("text", ["", "h", "-1", "1h x", "nan", "inf"])
 def test_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "K", "-1", "1X"])
 def test_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
+
+
+def test_sizes_and_durations_for_people() -> None:
+    assert [human_size(n) for n in (0, 1023, 1024, 5 << 20, 3 << 40)] == ["0 B", "1023 B", "1 KiB", "5 MiB", "3 TiB"]
+    assert [human_duration(s) for s in (0, 119, 120, 7200, 86_400)] == ["0 s", "119 s", "2 min", "2 h", "24 h"]

@@ -74,7 +74,9 @@ def test_clean_respects_readers(journal: Path) -> None:
     for words in (("--dry-run",), ()):
         held = sej("clean", "--max-bytes", "5K", *words, journal)
         assert (held.returncode, held.stdout) == (0, b"")
-        assert b"more segments pass the limits, but reader 'slow' still needs them: it has read nothing" in held.stderr
+        assert (
+            b"more segments exceed the limits, but reader 'slow' still needs them: it has read nothing" in held.stderr
+        )
         assert b"300 messages behind" in held.stderr
         assert b"--ignore-reader slow" in held.stderr
     assert sej("clean", "--max-bytes", "5K", "--ignore-reader", "typo", journal).returncode == 2
@@ -102,7 +104,7 @@ def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
         assert (row["messages"], row["readers"][0]["behind"], row["readers"][0]["running"]) == (300, 200, True)
         assert row["writer"].startswith("pid=")
         page = sej("stat", journal).stdout
-        assert b"billing at 100, 200 behind since " in page
+        assert b"billing at 100, 200 behind for " in page
         assert b" s, pid=" in page
         text = sej("stat", "--prometheus", journal, journal).stdout.decode()
         families = {family.name: family for family in text_string_to_metric_families(text)}

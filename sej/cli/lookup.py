@@ -1,4 +1,4 @@
-"""``sej file``, ``timestamp`` and ``old``: where in a journal something is."""
+"""``sej file``, ``timestamp`` and ``old``: find a message or a segment in a journal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from sej.cli.choosing import DIRECTORY, JSON, PLACE, offset_at
 from sej.cli.exits import Exit
-from sej.cli.standing import readers_of
+from sej.cli.options import DIRECTORY, JSON, PLACE, offset_at
+from sej.cli.reader_state import readers_of
 from sej.cli.units import Moment, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.journal.directory import Directory, containing
@@ -51,7 +51,7 @@ def file(directory: Path, place: int | Moment | None, json: bool) -> None:
 @click.argument("place", metavar="OFFSET|TIME", type=PLACE)
 @JSON
 def timestamp(directory: Path, place: int | Moment, json: bool) -> None:
-    """Print the offset and time of a message: of this offset, or the first one from a time on.
+    """Print the offset and time of a message: the one with this offset, or the first from a time on.
 
     Exit code 4: there is no such message.
 
@@ -76,14 +76,14 @@ def timestamp(directory: Path, place: int | Moment, json: bool) -> None:
 @click.option("--before", type=PLACE, help="Only segments whose last append was before this time, as in '7d ago'.")
 @JSON
 def old(directory: Path, before: int | Moment | None, json: bool) -> None:
-    """Print the segments that no reader with a kept offset needs any more; the last one always stays.
+    """Print the segments that no reader with a kept offset needs; the last segment is never listed.
 
-    Nothing is removed: `sej clean` does that.
+    Removes nothing; `sej clean` does.
 
     Example: sej old --before '30d ago' orders | xargs -r tar cf archive.tar
     """
     if isinstance(before, int):
-        raise click.BadParameter("a time is due, as in '7d ago'", param_hint="--before")
+        raise click.BadParameter("expected a time, as in '7d ago'", param_hint="--before")
     journal = Journal(directory)
     needed = min((reader.offset or 0 for reader in readers_of(journal)), default=None)
     limit = time.time_ns() if before is None else before.timestamp
@@ -104,7 +104,8 @@ def _line(segment: SegmentInfo, *, json: bool) -> str:
 
 def _missing(journal: Journal, offset: int) -> None:
     click.echo(
-        f"sej: {journal.path}: there is no message {offset}: it has {journal.first_offset} to {journal.end_offset - 1}",
+        f"sej: {journal.path}: there is no message {offset}; the journal has {journal.first_offset} to"
+        f" {journal.end_offset - 1}",
         err=True,
     )
     raise SystemExit(Exit.MISSING)

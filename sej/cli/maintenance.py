@@ -1,4 +1,4 @@
-"""``sej repair``, ``clean``, ``merge`` and ``index``: what changes a journal, each after saying what it would do."""
+"""``sej repair``, ``clean``, ``merge`` and ``index``: the commands that change a journal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from sej.cli.choosing import DIRECTORY, DURATION, JSON, SIZE
 from sej.cli.exits import Exit
+from sej.cli.options import DIRECTORY, DURATION, JSON, SIZE
+from sej.cli.output import counted
 from sej.cli.progress import progress_bar
-from sej.cli.standing import readers_of
+from sej.cli.reader_state import readers_of
 from sej.journal.repair import Repair
 from sej.journal.view import Journal
 
@@ -20,13 +21,13 @@ __all__ = ["clean", "index", "merge", "repair"]
 @click.command
 @DIRECTORY
 @JSON
-@click.option("--dry-run", is_flag=True, help="Only say what would be done; exit code 1 where anything would.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done; exit code 1 if there is anything to do.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
-    """Make a damaged journal one that opens, without losing a byte: first says what it would do, then asks.
+    """Repair a damaged journal so that it opens, without losing a byte: shows what it would do, then asks.
 
-    Good messages stay or become segments of their own, damaged bytes go to kept/, and what is lost is recorded, so that
-    readers pass it and say so. The original SEJ cannot pass such a gap.
+    Good messages stay or become segments of their own, and damaged bytes are moved to kept/. Lost messages are recorded
+    as a gap, which readers pass and report. The original SEJ cannot pass such a gap.
 
     Example: sej repair orders
     """
@@ -49,11 +50,19 @@ def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
 
 @click.command
 @DIRECTORY
-@click.option("--max-age", type=DURATION, help="How old a segment's last append may be, as in 7d.")
-@click.option("--max-bytes", type=SIZE, help="What all segments together may take, as in 10G.")
-@click.option("--keep-segments", type=click.IntRange(min=1), default=1, show_default=True, help="Newest that stay.")
-@click.option("--ignore-reader", multiple=True, help="A reader that is not waited for; several times.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d.")
+@click.option("--max-bytes", type=SIZE, help="Remove segments until the rest fits, as in 10G.")
+@click.option(
+    "--keep-segments",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Keep at least this many of the newest segments.",
+)
+@click.option(
+    "--ignore-reader", multiple=True, help="Remove segments even if this reader still needs them; may be repeated."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def clean(
     directory: Path,
     max_age: float | None,
@@ -62,14 +71,14 @@ def clean(
     ignore_reader: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Remove the oldest segments beyond a limit that no reader with a kept offset needs; prints the paths that went.
+    """Remove the oldest segments beyond a limit that no reader with a kept offset needs; prints their paths.
 
-    A reader that keeps segments from being removed is named on standard error, with how far it is behind.
+    A reader that keeps segments from being removed is named on standard error, with its lag.
 
     Example: sej clean --max-age 7d --max-bytes 10G orders
     """
     if max_age is None and max_bytes is None:
-        raise click.UsageError("--max-age, --max-bytes or both are due: without a limit nothing is too old")
+        raise click.UsageError("give --max-age, --max-bytes or both: without a limit there is nothing to remove")
     journal = Journal(directory)
     removed = journal.clean(max_age, max_bytes, keep_segments, dry_run, ignore_readers=ignore_reader)
     for path in removed:
@@ -84,17 +93,20 @@ def clean(
     slowest = min(readers, key=lambda reader: reader.offset or 0)
     place = "has read nothing yet" if slowest.offset is None else f"is at offset {slowest.offset}"
     click.echo(
-        f"sej: {journal.path}: {len(kept)} more segments pass the limits, but reader {slowest.name!r} still needs them:"
-        f" it {place}, {slowest.behind} messages behind; let it read on, or pass --ignore-reader {slowest.name}",
+        f"sej: {journal.path}: {counted(len(kept), 'more segment')} exceed the limits, but reader {slowest.name!r}"
+        f" still needs them: it {place}, {slowest.behind} messages behind; let it catch up, or pass --ignore-reader"
+        f" {slowest.name}",
         err=True,
     )
 
 
 @click.command
 @DIRECTORY
-@click.option("--min-bytes", type=SIZE, default="64M", show_default=True, help="What each segment should have.")
+@click.option(
+    "--min-bytes", type=SIZE, default="64M", show_default=True, help="The least size of a segment after merging."
+)
 def merge(directory: Path, min_bytes: int) -> None:
-    """Join small sealed segments, under live readers and writers; prints how many went.
+    """Merge small sealed segments while readers and writers run; prints how many segments were merged away.
 
     Example: sej merge --min-bytes 256M orders
     """
@@ -104,9 +116,9 @@ def merge(directory: Path, min_bytes: int) -> None:
 @click.command
 @DIRECTORY
 def index(directory: Path) -> None:
-    """Build the index and its checksums anew from the journal; prints how many blocks there are.
+    """Rebuild the index and its checksums from the journal; prints how many blocks it has.
 
-    The checksums then vouch for the bytes as they are now: verify first.
+    The new checksums confirm the bytes as they are now, so run verify first.
 
     Example: sej verify orders && sej index orders
     """
@@ -128,4 +140,7 @@ def _show(found: Repair, *, json: bool, done: bool) -> None:
     for path in found.kept:
         click.echo(f"kept: {path}")
     lost = sum(gap.missing for gap in found.gaps)
-    click.echo(f"{'repaired' if done else 'to repair'}: {len(found.notes)} findings, {lost} messages lost")
+    click.echo(
+        f"{'repaired' if done else 'to repair'}: {counted(len(found.notes), 'finding')}, {counted(lost, 'message')}"
+        " lost"
+    )

@@ -10,7 +10,8 @@ from typing import Final
 
 import click
 
-from sej.cli.choosing import (
+from sej.cli.exits import Exit
+from sej.cli.options import (
     BATCH,
     DIRECTORY,
     DURATION,
@@ -20,12 +21,11 @@ from sej.cli.choosing import (
     good_end_of,
     of_types,
     offset_at,
-    tell_gaps,
+    report_gaps,
     type_option,
 )
-from sej.cli.exits import Exit
 from sej.cli.output import as_text, print_messages
-from sej.cli.standing import Reader, complete_reader, readers_of
+from sej.cli.reader_state import Reader, complete_reader, readers_of
 from sej.cli.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory, check_name
@@ -45,7 +45,7 @@ _VALUE_CHARS: Final = 200
 @click.argument("name", required=False, shell_complete=complete_reader)
 @JSON
 def offset(directory: Path, name: str | None, json: bool) -> None:
-    """Print the kept offset of a reader, alone; or of all, with how far behind each is and who runs it.
+    """Print the kept offset of a reader; or of all readers, with their lag and holders.
 
     Exit code 4: there is no such reader. 1: a file is damaged.
 
@@ -76,29 +76,31 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
 @DIRECTORY
 @click.argument("name", shell_complete=complete_reader)
 @click.argument("place", metavar="OFFSET|TIME|first|end", required=False)
-@click.option("--remove", is_flag=True, help="Forget the reader, so that retention does not wait for it any more.")
-@click.option("--create", is_flag=True, help="The reader may be a new one.")
+@click.option("--remove", is_flag=True, help="Remove the reader, so that retention does not wait for it.")
+@click.option("--create", is_flag=True, help="Allow a new reader.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(directory: Path, name: str, place: str | None, remove: bool, create: bool, yes: bool) -> None:
-    """Move a reader to another message; shows what that means, and asks.
+    """Move a reader to another message; shows the effect, then asks.
 
-    A reader that runs is not moved: exit code 3. A damaged file of an offset is kept in kept/ and written anew.
+    A reader that runs is not moved: exit code 3. A damaged offset file is moved to kept/ and written again.
 
     Example: sej reset orders billing '1h ago'
     """
     if remove == (place is not None):
-        raise click.UsageError("either a place or --remove is due")
+        raise click.UsageError("give either a place or --remove")
     check_name(name, "a reader's name")
     journal = Journal(directory)
     found = next((reader for reader in readers_of(journal) if reader.name == name), None)
     if found is None and (remove or not create):
         _no_reader(journal, name)
     if found is not None and found.holder is not None:
-        raise LockedError(f"reader {name!r} runs: {found.holder}; stop it first", path=directory, holder=found.holder)
+        raise LockedError(
+            f"reader {name!r} is running: {found.holder}; stop it first", path=directory, holder=found.holder
+        )
     if found is not None:
         click.echo(_line(found))
     if place is None:
-        click.echo(f"reader {name!r} will be forgotten; retention will not wait for it")
+        click.echo(f"reader {name!r} will be removed; retention will not wait for it")
         _ask(yes)
         _set_aside(directory, name, keep=False)
         return
@@ -118,9 +120,9 @@ def reset(directory: Path, name: str, place: str | None, remove: bool, create: b
 @DIRECTORY
 @form_options
 @type_option
-@click.option("--start", type=PLACE, help="The first offset, or a time; without it what comes from now on.")
-@click.option("--reader", help="Start where this reader stopped, and keep how far the output got.")
-@click.option("--timeout", type=DURATION, help="End after so long without a message, as in 30s.")
+@click.option("--start", type=PLACE, help="Start at this offset or time; default: only new messages.")
+@click.option("--reader", help="Start where this reader stopped, and commit the offset of what was printed.")
+@click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
 def follow(
     directory: Path,
     form: str,
@@ -129,9 +131,10 @@ def follow(
     reader: str | None,
     timeout: float | None,
 ) -> None:
-    """Print messages as they come, until interrupted.
+    """Print messages as they are appended, until interrupted.
 
-    With --reader the offset is kept after each batch was written to standard output: the next run goes on there.
+    With --reader the offset is committed after each batch is written to standard output, and the next run continues
+    there.
 
     Example: sej follow --reader shipper --json orders | ./ship
     """
@@ -139,17 +142,19 @@ def follow(
     from sej.reading.scanner import Scanner
 
     if reader is not None and start is not None:
-        raise click.UsageError("--reader knows where to start: `sej reset` moves it")
+        raise click.UsageError(
+            "--start and --reader exclude each other: a reader continues at its kept offset; `sej reset` moves it"
+        )
     with ExitStack() as stack:
         kept = None if reader is None else stack.enter_context(Offset(directory, reader))
         first = kept.value if kept else LAST if start is None else offset_at(Journal(directory), start)
         scanner = stack.enter_context(Scanner(directory, first, timeout=timeout))
         stack.enter_context(until_reader_leaves())
-        told = 0
+        reported = 0
         while batch := scanner.read(BATCH):
             print_messages(of_types(batch, types), form)
             sys.stdout.flush()
-            told = tell_gaps(scanner, told)
+            reported = report_gaps(scanner, reported)
             if kept is not None:
                 kept.commit(batch[-1].offset + 1)
 
@@ -161,21 +166,21 @@ def _target(journal: Journal, place: str) -> int:
     target = offset_at(journal, PLACE.convert(place, None, None))
     if not journal.first_offset <= target <= good_end_of(journal):
         raise click.UsageError(
-            f"message {target} is not there: {journal.first_offset} to {good_end_of(journal)} can be read next"
+            f"message {target} does not exist; expected {journal.first_offset} to {good_end_of(journal)}"
         )
     return target
 
 
 def _change(journal: Journal, now: int | None, target: int) -> str:
-    """What a reset would mean, in words, and the message that comes next."""
+    """Describe the effect of a reset, with the message that is read next."""
     since = journal.first_offset if now is None else now
     words = f"to {target}: "
     if target < since:
         words += f"{since - target} messages will be read again"
     elif target > since:
-        words += f"{target - since} messages will never be read by it"
+        words += f"{target - since} messages will be skipped"
     else:
-        words += "it stays where it is"
+        words += "the offset does not change"
     if target < good_end_of(journal):
         from sej.reading.scanner import Scanner
 
@@ -189,8 +194,8 @@ def _change(journal: Journal, now: int | None, target: int) -> str:
 
 
 def _line(reader: Reader) -> str:
-    stands = "never committed" if reader.offset is None else reader.offset
-    return f"{reader.name}\t{stands}\t{reader.behind} behind\t{reader.holder or 'not running'}"
+    place = "never committed" if reader.offset is None else reader.offset
+    return f"{reader.name}\t{place}\t{reader.behind} behind\t{reader.holder or 'not running'}"
 
 
 def _ask(yes: bool) -> None:
@@ -199,7 +204,7 @@ def _ask(yes: bool) -> None:
 
 
 def _set_aside(directory: Path, name: str, *, keep: bool) -> None:
-    """Take away a reader's file while nobody is that reader; keep: into ``kept/``."""
+    """Remove a reader's file under the reader's lock; keep: move it to ``kept/``."""
     from sej.journal.twin import drop_twin
     from sej.system.locks import Lock
 

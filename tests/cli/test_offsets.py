@@ -42,7 +42,7 @@ def test_reset_shows_and_asks(journal: Path) -> None:
     assert sej("reset", journal, "billing", "2", stdin=b"y\n").returncode == 0
     assert library.read_offset(journal, "billing") == 2
     done = sej("reset", "--yes", journal, "billing", "end")
-    assert b"8 messages will never be read" in done.stdout
+    assert b"8 messages will be skipped" in done.stdout
     assert library.read_offset(journal, "billing") == 10
     assert sej("reset", "--yes", journal, "billing", "1h ago").returncode == 0
     assert library.read_offset(journal, "billing") == 0
@@ -75,7 +75,7 @@ def test_reset_mends_a_file_that_cannot_be_right(journal: Path, data: bytes) -> 
     assert not kept.exists() if len(data) == 8 else kept.read_bytes() == data
 
 
-def test_follow_goes_on_where_its_reader_stopped(journal: Path) -> None:
+def test_follow_continues_where_its_reader_stopped(journal: Path) -> None:
     done = sej("follow", "--reader", "billing", "--timeout", "0", journal)
     assert [line.split(b"\t")[0] for line in done.stdout.splitlines()] == [b"7", b"8", b"9"]
     assert library.read_offset(journal, "billing") == 10

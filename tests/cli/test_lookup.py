@@ -32,7 +32,7 @@ def test_times_choose_messages(journal: Path) -> None:
     assert sej("count", "--start", "yesterday", journal).stdout == b"0\n"
     assert sej("count", "--end", "1h ago", journal).stdout == b"30\n"
     done = sej("scan", "--start", "soon", journal)
-    assert (done.returncode, b"is no time" in done.stderr) == (2, True)
+    assert (done.returncode, b"is not a time" in done.stderr) == (2, True)
 
 
 def test_type_zero_is_a_type(journal: Path) -> None:
@@ -71,7 +71,7 @@ def test_timestamp_is_of_the_message_itself(journal: Path) -> None:
     assert b"0 to 29" in done.stderr
 
 
-def test_old_is_what_nobody_needs(journal: Path) -> None:
+def test_old_lists_segments_that_no_reader_needs(journal: Path) -> None:
     segments = sorted((journal / "jnl").iterdir())
     assert sej("old", journal).stdout.decode().splitlines() == [str(segment) for segment in segments[:-1]]
     with library.Offset(journal, "slow") as kept:

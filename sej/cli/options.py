@@ -1,4 +1,4 @@
-"""The options that reading commands share: from where, to where, which type, and in what form."""
+"""The options that reading commands share: start, end, message type and output format."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ __all__ = [
     "of_types",
     "offset_at",
     "range_options",
-    "tell_gap",
-    "tell_gaps",
+    "report_gap",
+    "report_gaps",
     "type_option",
 ]
 
 BATCH: Final = 4096
 """Messages that are read at a time."""
 DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Parsed(click.ParamType[Any]):
-    """A parameter that a function of :mod:`sej.cli.units` reads."""
+    """A parameter that a function of :mod:`sej.cli.units` parses."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What was typed as a number; a default stays as it is."""
+        """Parse the argument; a default is already parsed."""
         if not isinstance(value, str):
             return value
         try:
@@ -72,26 +72,30 @@ SIZE: Final = _Parsed("size", parse_size)
 
 
 def range_options(command: _Command) -> _Command:
-    """Add ``--start`` and ``--end``: offsets, or times as people write them."""
-    end = click.option("--end", type=PLACE, help="The offset or time to stop before; without it the end.")
-    start = click.option("--start", type=PLACE, help="The first offset, or a time; without it the first message.")
+    """Add ``--start`` and ``--end``: offsets, or times."""
+    end = click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end.")
+    start = click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message.")
     return start(end(command))
 
 
 def type_option(command: _Command) -> _Command:
-    """Add ``--type``, which may be given several times."""
+    """Add ``--type``, which may be repeated."""
     return click.option(
-        "--type", "types", type=click.IntRange(0, 255), multiple=True, help="Only messages of this type; 0 too."
+        "--type",
+        "types",
+        type=click.IntRange(0, 255),
+        multiple=True,
+        help="Only messages of this type, 0 to 255; may be repeated.",
     )(command)
 
 
 def form_options(command: _Command) -> _Command:
-    """Add ``--format`` and ``--json``, its short form; the command gets ``form``."""
+    """Add ``--format`` and its short form ``--json``; the command gets ``form``."""
 
     def chosen_form(ctx: click.Context, _: click.Parameter, value: str) -> str:
         json = ctx.params.pop("json", False)
         form = "json" if json and value in ("text", "hex") else value
-        form_named(form)  # what it needs is there
+        form_named(form)  # imports the library that the format needs
         return form
 
     form = click.option(
@@ -101,45 +105,48 @@ def form_options(command: _Command) -> _Command:
         default="text",
         show_default=True,
         callback=chosen_form,
-        help="hex: as text, with key and value in hexadecimal; msgpack, bson: as json, with such values taken apart.",
+        help="hex: as text, with key and value in hexadecimal; msgpack, bson: as json, with decoded values.",
     )
-    json = click.option("--json", is_flag=True, is_eager=True, help="One JSON object a line.")
+    json = click.option("--json", is_flag=True, is_eager=True, help="One JSON object per line.")
     return json(form(command))
 
 
 def offset_at(journal: Journal, place: int | Moment) -> int:
-    """The offset that is meant: the first one from a time on, where a time is given."""
+    """Return the offset of a place: for a time, the first message from that time on."""
     return journal.find_time(place.timestamp) if isinstance(place, Moment) else place
 
 
 def of_types(messages: list[Message], types: tuple[int, ...]) -> list[Message]:
-    """Those of the types asked for; all of them where none is."""
+    """Return the messages of the requested types, or all if no type was requested."""
     return [message for message in messages if message.type in types] if types else messages
 
 
 def good_end_of(journal: Journal) -> int:
-    """Where the good messages of a journal end, be there damage behind them or not."""
+    """Return the end of the good messages of a journal, whether or not damage follows."""
     return Tail(Directory(journal.path, OS)).end_offset()
 
 
-def tell_gaps(scanner: Scanner, told: int = 0) -> int:
-    """Say on standard error which lost messages were passed, but for those told already; returns how many there are."""
+def report_gaps(scanner: Scanner, reported: int = 0) -> int:
+    """Report on standard error the gaps that the scanner has passed, except the first ``reported``.
+
+    Returns the number of gaps passed.
+    """
     gaps = scanner.gaps
-    for gap in gaps[told:]:
-        tell_gap(scanner.path, gap)
+    for gap in gaps[reported:]:
+        report_gap(scanner.path, gap)
     return len(gaps)
 
 
-def tell_gap(path: str | os.PathLike[str], gap: Gap) -> None:
-    """Say on standard error that messages were lost that a command passed."""
+def report_gap(path: str | os.PathLike[str], gap: Gap) -> None:
+    """Report on standard error that a command passed a gap of lost messages."""
     click.echo(f"sej: {os.fspath(path)}: {gap}", err=True)
 
 
 def chosen(
     directory: Path, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> Iterator[list[Message]]:
-    """The messages of a journal in batches, from start on, before end, of these types."""
-    from sej.reading.scanner import Scanner  # with what waits for changes: a tenth of a short command
+    """Yield the messages of a journal in batches: from start on, before end, of these types."""
+    from sej.reading.scanner import Scanner  # imports file watching, a tenth of a short command's time
 
     if isinstance(start, Moment) or isinstance(end, Moment):
         journal = Journal(directory)
@@ -148,7 +155,7 @@ def chosen(
     with Scanner(directory) if start is None else Scanner(directory, start) as scanner:
         stop = sys.maxsize if end is None else end
         while scanner.offset < stop and (batch := scanner.read(min(BATCH, stop - scanner.offset))):
-            if batch[-1].offset >= stop:  # a recorded gap lay before it
+            if batch[-1].offset >= stop:  # a recorded gap precedes it
                 batch = [message for message in batch if message.offset < stop]
             yield of_types(batch, types)
-        tell_gaps(scanner)
+        report_gaps(scanner)

@@ -1,6 +1,6 @@
-"""How a journal stands right now: who holds its locks, where its readers are. Looks, and creates nothing.
+"""The state of a journal right now: the holders of its locks and the offsets of its readers. Creates nothing.
 
-What is wrong with one reader's file is that reader's affair: it is reported beside the others.
+A problem with one reader's file is reported with that reader and does not affect the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import click
 
-from sej.cli.choosing import good_end_of
+from sej.cli.options import good_end_of
+from sej.cli.units import human_duration
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import SejError
 from sej.journal.directory import Directory
@@ -27,11 +28,11 @@ class Reader(NamedTuple):
     """One reader that keeps its offset.
 
     Attributes:
-        name: the reader's.
-        offset: the next message it wants; None: it never committed, or the file cannot be read.
-        behind: messages that it has not read yet; an unread file counts from the journal's start.
+        name: the reader's name.
+        offset: the next message that it reads; None: it never committed, or the file cannot be read.
+        behind: messages that it has not read yet; for an unreadable file, all messages of the journal.
         idle_s: seconds since its last commit.
-        holder: who is this reader now, as far as the lock file says; None: nobody.
+        holder: the process that runs the reader, as the lock file names it; None: no process does.
         error: what is wrong with its file, or None.
     """
 
@@ -44,7 +45,7 @@ class Reader(NamedTuple):
 
 
 def holder_of(path: str) -> str | None:
-    """Who holds the lock at a path: what its file says, or the pid alone; None where nobody does."""
+    """Return the holder of the lock at a path, as the file names it or as a pid; None if the lock is free."""
     try:
         file = OS.open(path, "read")
     except FileNotFoundError:
@@ -54,13 +55,13 @@ def holder_of(path: str) -> str | None:
         pid = _locked_by(file.fileno())
         if pid is not None:
             return signed if f"pid={pid} " in signed else f"pid={pid}"
-        return None if file.lock(exclusive=False, brief=True) else signed or "somebody"
+        return None if file.lock(exclusive=False, brief=True) else signed or "another process"
     finally:
         file.close()
 
 
 def _locked_by(fd: int) -> int | None:
-    """The pid that the kernel names, without touching the lock; None where it names none, or is not asked here."""
+    """Return the pid that the kernel reports, without touching the lock; None if it reports none."""
     status = os.fstat(fd)
     wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
@@ -72,11 +73,11 @@ def _locked_by(fd: int) -> int | None:
 
 
 def journals_below(path: Path) -> list[str]:
-    """A SEJ directory itself, or those that stand in a directory: a tree of shards, a hub's root.
+    """Return the path of a SEJ directory, or the paths of those in a directory (a sharded journal, a hub).
 
     Raises:
-        JournalNotFoundError: there is nothing at path.
-        NotAJournalError: it is a file.
+        JournalNotFoundError: the path does not exist.
+        NotAJournalError: the path is a file.
     """
     if (path / "jnl").is_dir():
         return [str(path)]
@@ -87,7 +88,7 @@ def journals_below(path: Path) -> list[str]:
 
 
 def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Reader]:
-    """The readers of a journal, by name; span: its first and its end offset, where they are known."""
+    """Return the readers of a journal, by name; span: its first and end offset, if the caller knows them."""
     directory = Directory(journal.path, OS)
     folder = directory.at("ofs")
     found = []
@@ -101,11 +102,11 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
             offset = read_offset(journal.path, name)
             idle_s = time.time() - os.stat(os.path.join(folder, entry)).st_mtime
         except FileNotFoundError:
-            continue  # it was removed meanwhile
+            continue  # it was removed since it was listed
         except (SejError, OSError) as wrong:
             error, idle_s = str(wrong), 0.0
         if offset is not None and offset > end:
-            error = f"it stands at {offset}, behind the journal's end {end}: the journal lost messages or was replaced"
+            error = f"its offset {offset} is past the journal's end {end}: the journal lost messages or was replaced"
         elif offset is not None and offset < first:
             error = f"messages {offset} to {first - 1} were deleted before it read them"
         behind = max(end - max(first, offset or 0), 0)
@@ -115,7 +116,7 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
 
 
 def complete_reader(context: click.Context, _: click.Parameter, typed: str) -> list[str]:
-    """The readers whose names begin so, for a shell's completion."""
+    """Return the readers whose names begin with the typed text, for shell completion."""
     directory = context.params.get("directory")
     if directory is None:
         return []
@@ -127,15 +128,15 @@ def complete_reader(context: click.Context, _: click.Parameter, typed: str) -> l
 
 
 def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str | None:
-    """How a reader that runs is stuck, in words; None where it is not.
+    """Describe how a running reader is stuck; None if it is not.
 
-    It is where it committed nothing for after_s seconds, and its next message has been there as long.
+    A reader is stuck if it committed nothing for ``after_s`` seconds while its next message existed at least that long.
 
     Args:
-        path: the journal's.
-        reader: as :func:`readers_of` found it.
+        path: the journal's path.
+        reader: a reader from :func:`readers_of`.
         after_s: how long a commit may take.
-        first_offset: the journal's.
+        first_offset: the journal's first offset.
     """
     if reader.holder is None or not reader.behind or reader.idle_s <= after_s:
         return None
@@ -144,12 +145,13 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
     if (reader.idle_s if waits_s is None else waits_s) <= after_s:
         return None
     return (
-        f"it is stuck at {due}: no commit for {reader.idle_s:.0f} s, {reader.behind} messages behind, {reader.holder}"
+        f"it is stuck at {due}: no commit for {human_duration(reader.idle_s)}, {reader.behind} messages behind,"
+        f" {reader.holder}"
     )
 
 
 def lag_s(path: str, reader: Reader, first_offset: int) -> float | None:
-    """How long a reader's next message has been there, in seconds; None where it has no time, or there is none."""
+    """Return how long a reader's next message has existed, in seconds; None if it has no time or does not exist."""
     from sej.reading.scanner import Scanner
 
     if not reader.behind:
