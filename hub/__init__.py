@@ -1,7 +1,7 @@
 """The hub: the journals of many clients in one place, one SEJ directory for each.
 
-No network is in here: :class:`Store` takes messages in, :class:`Merge` reads all directories back as one stream.
-``hub.wire`` puts gRPC before the store; importing ``hub`` loads none of it. Names are handed on at their first use.
+This package has no network code: :class:`Store` stores messages, :class:`Merge` reads all directories back as one
+stream. ``hub.wire`` adds gRPC; importing ``hub`` loads none of it. Public names are imported at their first use.
 """
 
 from __future__ import annotations

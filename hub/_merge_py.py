@@ -1,8 +1,8 @@
-"""The order of a merge in pure Python: the reference that the compiled twin must equal.
+"""The order of a merge in pure Python: the reference for the compiled twin.
 
-A merger holds one batch of each slot and gives the messages of all of them out by timestamp, then client, then offset,
-then journal. Within a slot the order of offsets stays, whatever the clocks say. It reads nothing: the caller feeds a
-slot that became empty.
+A merger holds one batch for each slot and returns the messages of all slots ordered by timestamp, then client, then
+offset, then journal. Within a slot the order of offsets is kept, whatever the clocks say. It reads nothing: the caller
+feeds a slot that has become empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Merger:
     __slots__ = ("_batches", "_heap", "_positions", "_ranks", "_sources", "emptied")
 
     def __init__(self) -> None:
-        """Start without slots."""
+        """Create a merger without slots."""
         self._heap: list[Head] = []
         self._sources: list[Source] = []
         self._ranks: list[tuple[int, int]] = []
@@ -36,7 +36,7 @@ class Merger:
         self.emptied = -1
 
     def add(self, source: Source) -> int:
-        """Make a slot, empty and without a rank; returns its number."""
+        """Create an empty slot without a rank; return its number."""
         self._sources.append(source)
         self._ranks.append((0, 0))
         self._batches.append([])
@@ -44,9 +44,9 @@ class Merger:
         return len(self._sources) - 1
 
     def rank(self, slot: int, client: int, journal: int) -> None:
-        """Say where a slot stands among those whose messages have the same timestamp.
+        """Set a slot's order among slots whose messages have the same timestamp.
 
-        Slots may be added between others later; the order of those that are there must stay.
+        Slots may be inserted between others later; the order of the existing ones must not change.
         """
         self._ranks[slot] = (client, journal)
         for at, head in enumerate(self._heap):
@@ -60,19 +60,19 @@ class Merger:
         heappush(self._heap, self._head(slot, batch[0]))
 
     def head(self, slot: int) -> Message | None:
-        """The slot's next message, or None where it is empty."""
+        """Return the slot's next message, or None if the slot is empty."""
         batch, position = self._batches[slot], self._positions[slot]
         return batch[position] if position < len(batch) else None
 
     def remove(self, slot: int) -> None:
-        """Forget what a slot holds."""
+        """Remove the messages of a slot."""
         self._batches[slot] = []
         self._positions[slot] = 0
         self._heap = [head for head in self._heap if head[4] != slot]
         heapify(self._heap)
 
     def take(self, limit: int) -> list[tuple[Source, Message]]:
-        """At most limit messages in order; ends where a slot becomes empty, as its next message may be due."""
+        """Return at most ``limit`` messages in order; stops when a slot is empty: its next message may come first."""
         out: list[tuple[Source, Message]] = []
         add = out.append
         heap, batches, positions, sources, ranks = (
@@ -103,7 +103,7 @@ class Merger:
         return out
 
     def __len__(self) -> int:
-        """How many slots hold messages."""
+        """The number of slots that hold messages."""
         return len(self._heap)
 
     def _head(self, slot: int, message: Message) -> Head:

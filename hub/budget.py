@@ -1,16 +1,16 @@
 """A budget of bytes that many threads share, first come, first served.
 
-The invariant: what is granted and not withdrawn is at most ``total``, and of each kind of request at most three
-quarters of it, so that one kind cannot shut out the others. A request names the least it can use and the most it likes.
-While less than half of the budget is used it gets the most, afterwards the least: many callers then get little each,
-instead of a few getting all and the others nothing::
+The invariant: the bytes granted and not withdrawn are at most ``total``, and those of each kind of request at most
+three quarters of it, so that one kind cannot exclude the others. A request names the least it can use and the most it
+wants. While less than half of the budget is used it gets the most, afterwards the least: then many callers get a little
+each, instead of a few getting everything::
 
     ask ──> granted ──────────────> withdrawn
      └────> waiting ──> granted ──> withdrawn     shrink() and withdraw() serve the queue from its front
                 └─────────────────> withdrawn
 
-A request waits behind those that came before it, but not behind one that waits for its own kind's share. A request for
-more than the whole budget, or its kind's share, waits until nothing else is in its way and then has it alone.
+A request waits for earlier ones, except those that wait for the share of their own kind. A request for more than the
+whole budget, or the share of its kind, waits until no other request is granted and then has it alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Ticket:
     """A request for bytes.
 
     Attributes:
-        granted: bytes that the caller has; 0 while it waits, and after it was withdrawn.
+        granted: bytes granted to the caller; 0 while it waits, and after it was withdrawn.
     """
 
     __slots__ = ("_settled", "granted", "kind", "least", "most")
 
     def __init__(self, least: int, most: int, kind: str) -> None:
-        """Nothing is granted yet."""
+        """Create a request to which nothing is granted yet."""
         self.least = least
         self.most = most
         self.kind = kind
@@ -40,16 +40,16 @@ class Ticket:
 
     @property
     def settled(self) -> bool:
-        """Whether the request was granted or withdrawn."""
+        """True if the request was granted or withdrawn."""
         return self._settled.is_set()
 
     def settle(self, granted: int) -> None:
-        """Let the caller go on."""
+        """Grant bytes and wake the caller."""
         self.granted = granted
         self._settled.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the request is granted or withdrawn, at most timeout seconds; whether it is."""
+        """Wait until the request is granted or withdrawn, at most ``timeout`` seconds; return whether it is."""
         return self._settled.wait(timeout)
 
 
@@ -57,9 +57,9 @@ class Budget:
     """Grants bytes up to a total; shared by any number of threads.
 
     Attributes:
-        total: bytes that may be granted at a time.
+        total: the most bytes that may be granted at one time.
         used: bytes that are granted now.
-        peak: the most that was granted at a time.
+        peak: the most bytes that were granted at one time.
 
     Example:
         >>> budget = Budget(100)
@@ -73,7 +73,7 @@ class Budget:
     """
 
     def __init__(self, total: int) -> None:
-        """Start with nothing granted.
+        """Create a budget with nothing granted.
 
         Args:
             total: bytes.
@@ -89,16 +89,16 @@ class Budget:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         return len(self._queue)
 
     def ask(self, least: int, most: int, kind: str = "") -> Ticket:
         """Request bytes.
 
         Args:
-            least: as few as the caller can use; more than the total counts as the total.
-            most: as many as it likes.
-            kind: whose share it comes from.
+            least: the fewest bytes that the caller can use; more than the total counts as the total.
+            most: the most bytes that it wants.
+            kind: the kind of request, whose share the bytes come from.
         """
         least = min(least, self.total)
         ticket = Ticket(least, max(least, most), kind)
@@ -108,13 +108,13 @@ class Budget:
         return ticket
 
     def shrink(self, ticket: Ticket, size: int) -> None:
-        """Take back what a granted request has above size bytes."""
+        """Return the bytes of a granted request above ``size``."""
         with self._lock:
             if ticket.granted > size:
                 self._take_back(ticket, ticket.granted - size)
 
     def withdraw(self, ticket: Ticket) -> None:
-        """End a request, whatever became of it: it waits no longer, and what it was granted is taken back."""
+        """End a request in any state: it no longer waits, and its bytes are returned."""
         with self._lock:
             if ticket.settled:
                 self._take_back(ticket, ticket.granted)
@@ -130,7 +130,7 @@ class Budget:
         self._serve()
 
     def _serve(self) -> None:
-        """Grant what can be granted, in the order of arrival."""
+        """Grant the waiting requests that fit, in order of arrival."""
         full: set[str] = set()
         for ticket in list(self._queue):
             used, kind = self._used_by[ticket.kind], ticket.kind

@@ -1,4 +1,4 @@
-"""Known offsets that came again: are they the same messages?"""
+"""Compare messages that a client sent again with the stored ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["compare"]
 
 
 def compare(directory: Directory, source: Source, messages: Sequence[Message]) -> tuple[int, int]:
-    """Compare messages that came again with those that are there.
+    """Compare messages that were sent again with the stored ones.
 
     Returns:
-        How many are the same, and how many the hub does not have any more and takes on trust.
+        How many are the same, and how many the hub has deleted and therefore accepts unchecked.
 
     Raises:
-        ConflictError: one differs.
+        ConflictError: a message differs.
     """
     index = same = 0
     cursor = Cursor(directory, messages[0].offset)
@@ -41,8 +41,8 @@ def compare(directory: Directory, source: Source, messages: Sequence[Message]) -
             if sent != stored[: len(sent)]:
                 at = next(k for k, (mine, theirs) in enumerate(zip(stored, sent, strict=False)) if mine != theirs)
                 raise ConflictError(
-                    f"{source}: the hub has a message with offset {sent[at].offset} and other bytes; two journals use"
-                    " this name, or the client's was made anew: copy it under another name",
+                    f"{source}: the hub has another message with offset {sent[at].offset}; two journals use this"
+                    " name, or the client's was re-created: copy it under another name",
                     path=directory.path,
                     offset=sent[at].offset,
                 )

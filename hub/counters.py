@@ -1,4 +1,4 @@
-"""What a store has done since it was opened: plain numbers, for whoever shows them."""
+"""What a store has done since it was opened: plain numbers for metrics."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ LATENCY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Counters:
-    """Counts batches, messages and refusals; safe to share between threads.
+    """Counts batches, messages and refusals; threads may share it.
 
     Attributes:
-        puts: batches that were taken.
-        messages: messages in them that were new.
-        bytes: their bytes as they stand in the journals.
-        resent: messages that were there already and were the same.
-        unseen: messages below the hub's own first offset: taken on trust.
+        puts: accepted batches.
+        messages: new messages in them.
+        bytes: the bytes of new messages, as stored in the journals.
+        resent: messages that were sent again and were the same.
+        unseen: messages below the hub's first offset, accepted unchecked.
         refusals: refused batches by the error's name.
-        latency_buckets: batches by how long they took; the bounds are LATENCY_BOUNDS_S.
-        latency_s: the sum of these times, in seconds.
+        latency_buckets: batches by duration; the bounds are LATENCY_BOUNDS_S.
+        latency_s: the sum of these durations, in seconds.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Counters:
         self.latency_s = 0.0
 
     def took(self, messages: int, size: int, seconds: float) -> None:
-        """A batch was taken."""
+        """Count an accepted batch."""
         bucket = 0
         while bucket < len(LATENCY_BOUNDS_S) and seconds > LATENCY_BOUNDS_S[bucket]:
             bucket += 1
@@ -47,12 +47,12 @@ class Counters:
             self.latency_s += seconds
 
     def saw_again(self, same: int, unseen: int) -> None:
-        """Known offsets came again."""
+        """Count messages that were sent again."""
         with self._lock:
             self.resent += same
             self.unseen += unseen
 
     def refused(self, error: BaseException) -> None:
-        """A batch was refused."""
+        """Count a refused batch."""
         with self._lock:
             self.refusals[type(error).__name__] += 1

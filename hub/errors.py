@@ -1,18 +1,18 @@
-"""What the hub refuses, and why: a branch of the tree in ``sej/errors.py``.
+"""The hub's errors: a branch of the tree in ``sej/errors.py``.
 
 ::
 
     HubError (a sej.SejError)
-    ├── GapError            messages are missing before these               .expected
-    ├── ConflictError       a known offset came again with other bytes
+    ├── GapError            messages before these are missing               .expected
+    ├── ConflictError       a stored offset was sent again with other bytes
     ├── QuotaError          the client has used up its bytes
-    ├── UnavailableError    not now: try later
+    ├── UnavailableError    not possible now: try again later
     │   └── DiskLowError    the disk is nearly full
     ├── NotSupportedError   this hub does not know the call: an original hub knows two
-    ├── AccessError         no token, or one that does not allow this
+    ├── AccessError         no token, or a token that does not allow the call
     └── SourceError         one directory of a merge cannot be read         .source
 
-Names that could leave the root are :class:`sej.InvalidNameError`, messages that the format has no room for
+A name with characters that are not allowed is a :class:`sej.InvalidNameError`, a message that does not fit the format a
 :class:`sej.InvalidMessageError`.
 """
 
@@ -44,7 +44,7 @@ class HubError(SejError):
 
 
 class GapError(HubError):
-    """The messages do not follow what the hub has. Nothing of them was taken.
+    """The messages do not follow the stored ones. None of them was stored.
 
     Attributes:
         expected: the offset that the hub expects; -1: the hub did not report it.
@@ -58,13 +58,13 @@ class GapError(HubError):
         path: str | os.PathLike[str] | None = None,
         offset: int | None = None,
     ) -> None:
-        """Keep what is due."""
+        """Store the expected offset."""
         super().__init__(reason, path=path, offset=offset)
         self.expected = expected
 
 
 class ConflictError(HubError):
-    """A message that the hub has came again with other bytes: two journals use one name, or one was made anew."""
+    """A stored message was sent again with other bytes: two journals use one name, or one was re-created."""
 
 
 class NotSupportedError(HubError):
@@ -72,7 +72,7 @@ class NotSupportedError(HubError):
 
 
 class QuotaError(HubError):
-    """The client's directories hold as many bytes as it may have."""
+    """The client's directories hold as many bytes as its quota allows."""
 
 
 class UnavailableError(HubError):
@@ -80,32 +80,32 @@ class UnavailableError(HubError):
 
 
 class DiskLowError(UnavailableError):
-    """Less disk is free than the hub keeps in reserve; nothing was written."""
+    """Less disk space is free than the hub keeps in reserve; nothing was written."""
 
 
 class AccessError(HubError):
-    """The caller showed no token, an unknown or expired one, or one that does not allow this.
+    """The caller sent no token, an unknown or expired one, or one that does not allow the call.
 
     Attributes:
-        known: whether the token itself was good.
+        known: True if the token itself was valid.
     """
 
     def __init__(self, reason: str, *, known: bool = False) -> None:
-        """Keep whether the caller is known."""
+        """Store whether the caller is known."""
         super().__init__(reason)
         self.known = known
 
 
 class SourceError(HubError):
-    """One client directory of a merge cannot be read; the others can. ``__cause__`` says why.
+    """One client directory of a merge cannot be read; the others can. ``__cause__`` has the reason.
 
     Attributes:
-        source: whose directory; ``Merge.skip(source)`` goes on without it.
+        source: the directory's client and journal; ``Merge.skip(source)`` continues without it.
     """
 
     def __init__(
         self, reason: str, *, source: Source, path: str | os.PathLike[str] | None = None, offset: int | None = None
     ) -> None:
-        """Keep the source."""
+        """Store the source."""
         super().__init__(reason, path=path, offset=offset)
         self.source = source

@@ -1,8 +1,8 @@
-"""How much a hub takes: bytes per client, and what must stay free on its disk.
+"""How much a hub accepts: bytes for each client, and bytes that must stay free on its disk.
 
-Both are asked before a batch is written, so that a refusal leaves nothing behind and a disk is never filled to the
-last byte. A client's bytes are counted once from its segments and then kept by addition; before a refusal they are
-counted anew, because retention may have removed some.
+Both are checked before a batch is written, so that a refused batch leaves nothing and the disk never fills up. A
+client's bytes are counted once from its segments and then updated by addition. Before a refusal they are counted again,
+because retention may have removed some.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Limits:
     """Decides whether a batch may be written."""
 
     def __init__(self, root: str, max_client_bytes: int | Mapping[str, int] | None, min_free_bytes: int, disk: Disk):
-        """Know the limits.
+        """Set the limits.
 
         Args:
-            root: the hub's.
+            root: the hub's root.
             max_client_bytes: one number for all clients, or one by client id (``"*"``: the others); None: no quota.
-            min_free_bytes: what must stay free on the disk.
-            disk: the seam.
+            min_free_bytes: bytes that must stay free on the disk.
+            disk: the disk.
         """
         self._root = root
         self._quota = max_client_bytes
@@ -38,18 +38,17 @@ class Limits:
         self._lock = threading.Lock()
 
     def admit(self, client: str, size: int) -> None:
-        """Let size bytes of a client in, and count them.
+        """Admit ``size`` bytes of a client, and count them.
 
         Raises:
-            DiskLowError: too little would stay free.
-            QuotaError: the client would have more than it may.
+            DiskLowError: too little disk space would stay free.
+            QuotaError: the client would exceed its quota.
         """
         if self._min_free_bytes:
             free = self._disk.free_bytes(self._root)
             if free - size < self._min_free_bytes:
                 raise DiskLowError(
-                    f"{free} bytes are free and {self._min_free_bytes} must stay so: try later, when the hub's disk has"
-                    " room again",
+                    f"the hub's disk has {free} bytes free and must keep {self._min_free_bytes}; try again later",
                     path=self._root,
                 )
         quota = self.quota(client)
@@ -62,20 +61,20 @@ class Limits:
             if used + size > quota:
                 self._used[client] = used
                 raise QuotaError(
-                    f"client {client!r} has {used} of its {quota} bytes and sends {size} more: let its readers and"
-                    " retention make room, or raise the quota",
+                    f"client {client!r} would exceed its quota: {used} of {quota} bytes used, {size} more sent;"
+                    " raise the quota, or let readers catch up so that retention can remove segments",
                     path=self._root,
                 )
             self._used[client] = used + size
 
     def quota(self, client: str) -> int | None:
-        """How many bytes a client may have; None: any number."""
+        """Return how many bytes a client may have; None: no quota."""
         if isinstance(self._quota, Mapping):
             return self._quota.get(client, self._quota.get("*"))
         return self._quota
 
     def count(self, client: str) -> int:
-        """How many bytes a client's segments hold."""
+        """Return how many bytes a client's segments hold."""
         return sum(
             segment.size
             for source in find_sources(self._root, client=client, disk=self._disk)

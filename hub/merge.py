@@ -1,15 +1,15 @@
 """Many clients' journals as one stream: by timestamp, then client, then offset.
 
-What it relies on: one slot a directory (:mod:`hub.slot`), a merger for the order (:mod:`hub.ordering`), a vector
-of kept offsets (:mod:`hub.vector`), watches for what is new.
+Built on one slot for each directory (:mod:`hub.slot`), a merger for the order (:mod:`hub.ordering`), a vector of kept
+offsets (:mod:`hub.vector`) and watches for new messages.
 
-What it promises: every message once, none left out without an error; within a directory the order of offsets, whatever
-its clocks say; across directories the order of time among what is there. When it follows, a directory that is silent
-holds the others up for ``lateness_s`` and no longer; what it brings after that comes late, and is given out all the
-same. A directory that cannot be read is named (:class:`~hub.SourceError`) and can be left out; the others go on.
+It returns every message once and leaves none out without an error. Messages of one directory are ordered by offset,
+whatever its clocks say; existing messages of different directories are ordered by time. When it follows, a silent
+directory delays the others for at most ``lateness_s``; messages that it gets after that are late, and are returned
+anyway. A directory that cannot be read is named (:class:`~hub.SourceError`) and can be skipped; the others continue.
 
-Memory is bounded by ``memory_bytes`` and one message a directory, once decoded and, where the segment is open, once as
-read; descriptors by ``max_open``: cursors beyond that are parked and opened again where they stood.
+Memory is bounded by ``memory_bytes`` and one message for each directory: once decoded and, if the segment is open, once
+as read. Descriptors are bounded by ``max_open``: further cursors are parked and reopened at their position.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ __all__ = ["Merge"]
 _TAKE: Final = 1024
 _LEAST_CHUNK_BYTES: Final = 4096
 _CHUNKS: Final = 4
-"""So many chunks a directory may be in memory: the one that was read, and up to two decoded, with room to spare."""
+"""Chunks of a directory that may be in memory: the one that was read and up to two decoded, with a reserve."""
 
 
 class Merge:
-    """Reads all client directories of a hub as one stream, and remembers how far it came.
+    """Reads all client directories of a hub as one stream, and commits how far it has read.
 
     Use it from one thread. After :meth:`close` every call raises :class:`~sej.ClosedError`.
 
     Attributes:
-        root: the hub's.
+        root: the hub's root.
         reader: the name under which the offsets are kept.
-        skipped: the directories that were left out, with their errors.
-        timeout: seconds to wait for a message; None follows for ever.
+        skipped: the directories that were skipped, with their errors.
+        timeout: seconds to wait for a message; None follows without a limit.
 
     Example:
         >>> import tempfile, hub, sej
@@ -79,23 +79,24 @@ class Merge:
         clock: Callable[[], float] = time.monotonic,
         disk: Disk = OS,
     ) -> None:
-        """Open a hub's root for reading, where the reader stands.
+        """Open a hub's root for reading, at the reader's kept offsets.
 
         Args:
-            root: the hub's; marked or not.
+            root: the hub's root, marked or not.
             reader: letters, digits, ``_``, ``-`` and ``.`` (not first); one process at a time.
-            timeout: seconds without a message after which iterating ends; 0 reads what is there, None follows for ever.
-            lateness_s: seconds that a silent directory may hold the others up, when following.
-            on_error: ``"skip"`` leaves a directory out that cannot be read, and keeps the error in :attr:`skipped`.
-            max_open: segments that are open at a time.
-            memory_bytes: messages that wait for their turn may take so much, about.
-            clock: seconds that only rise.
-            disk: the seam.
+            timeout: seconds without a message after which iterating ends; 0 reads the existing messages, None follows
+                without a limit.
+            lateness_s: seconds that a silent directory may delay the others, when following.
+            on_error: ``"skip"`` skips a directory that cannot be read, and stores the error in :attr:`skipped`.
+            max_open: segments that are open at one time.
+            memory_bytes: about how much memory waiting messages may take.
+            clock: a clock in seconds that never goes back.
+            disk: the disk.
 
         Raises:
-            JournalNotFoundError: there is nothing at root.
-            NotAJournalError: it is a file or a SEJ directory.
-            LockedError: another merge is this reader.
+            JournalNotFoundError: the root does not exist.
+            NotAJournalError: the root is a file or a SEJ directory.
+            LockedError: another merge has this reader name.
         """
         check_name(reader, "a reader's name")
         require(
@@ -123,9 +124,9 @@ class Merge:
         self._merger = Merger()
         self._slots: list[Slot] = []
         self._by_source: dict[Source, int] = {}
-        self._silent: OrderedDict[int, float] = OrderedDict()  # slots at their end, by when they got there
-        self._excused: set[int] = set()  # silent for so long that nobody waits for them
-        self._open: OrderedDict[int, None] = OrderedDict()  # slots with an open segment, the longest unused first
+        self._silent: OrderedDict[int, float] = OrderedDict()  # slots at their end, by the time when they reached it
+        self._excused: set[int] = set()  # slots silent for so long that no other slot waits for them
+        self._open: OrderedDict[int, None] = OrderedDict()  # slots with an open segment, the least recently used first
         self._broken: set[int] = set()
         self._root_watch: Watch | None = None
         self._ready: Iterator[tuple[Source, Message]] = iter(())
@@ -135,7 +136,7 @@ class Merge:
     # --- reading
 
     def __iter__(self) -> Iterator[tuple[Source, Message]]:
-        """Source and message, in order; ends after the time-out. Iterating again goes on where it ended.
+        """Yield source and message, in order, until the timeout passes. A second iteration continues there.
 
         Raises:
             SourceError: a directory cannot be read; after :meth:`skip` of its source, iterate again.
@@ -144,51 +145,51 @@ class Merge:
             yield from self._ready
 
     def read(self, max_messages: int = 1024, timeout: float | None = -1.0) -> list[tuple[Source, Message]]:
-        """A batch, as soon as there is one message.
+        """Read a batch; returns as soon as there is one message.
 
         Args:
-            max_messages: at most so many.
-            timeout: seconds to wait for the first, None: for ever; not given: the merge's own.
+            max_messages: the most messages to return.
+            timeout: seconds to wait for the first message, None: without a limit; default: the merge's own.
 
         Returns:
-            The messages with their sources; an empty list after the time-out.
+            The messages with their sources; an empty list after the timeout.
 
         Raises:
             SourceError: a directory cannot be read.
         """
         if max_messages < 1:
-            raise ValueError(f"max_messages {max_messages}: at least 1 is due")
+            raise ValueError(f"max_messages must be at least 1, got {max_messages}")
         found = self._refill(self.timeout if timeout == -1.0 else timeout)
         return list(islice(self._ready, max_messages)) if found else []
 
     @property
     def sources(self) -> list[Source]:
-        """The directories that are read, sorted."""
+        """The directories that the merge reads, sorted."""
         return sorted(source for source in self._by_source if source not in self.skipped)
 
     @property
     def waiting_for(self) -> list[Source]:
-        """The silent directories that hold the others up at the moment."""
+        """The silent directories that delay the others at the moment."""
         return sorted(self._slots[number].source for number in self._silent)
 
     def skip(self, source: Source) -> None:
-        """Leave a directory out from now on; a commit keeps the place behind what was given out of it.
+        """Skip a directory from now on; a commit keeps its offset after the last returned message.
 
         Raises:
-            KeyError: it is none of the merge's.
+            KeyError: the merge does not read this source.
         """
         number = self._by_source[source]
         slot = self._slots[number]
-        self.skipped[source] = slot.error or SourceError("left out by the caller", source=source)
+        self.skipped[source] = slot.error or SourceError("skipped by the caller", source=source)
         self._broken.discard(number)
         self._leave(number)
 
-    # --- remembering
+    # --- commits
 
     def commit(self) -> None:
-        """Keep the place behind everything that was given out so far, durably.
+        """Commit the offsets after all messages that were returned, durably.
 
-        Where a directory that was left out does not even let that be kept, its messages come again.
+        If the offset of a skipped directory cannot be written either, its messages are returned again next time.
         """
         self._require_open()
         places = self._places()
@@ -206,25 +207,25 @@ class Merge:
                 slot.committed = places[slot.source]
 
     def offsets(self) -> dict[Source, int]:
-        """The next offset of every directory, behind everything that was given out so far."""
+        """Return the next offset of every directory, after all messages that were returned."""
         return {source: offset for source, offset in self._places().items() if source not in self.skipped}
 
     def _places(self) -> dict[Source, int]:
         found = {slot.source: self._place(number) for number, slot in enumerate(self._slots)}
         left = self._ready.__length_hint__() if hasattr(self._ready, "__length_hint__") else 0
         for source, message in reversed(self._taken[len(self._taken) - left :]):
-            found[source] = message.offset  # taken from the merger, but not yet given out
+            found[source] = message.offset  # taken from the merger, but not returned yet
         return found
 
     def _place(self, number: int) -> int:
-        """The offset of a slot's message that the merger gives out next."""
+        """Return the offset of a slot's next message in the merger."""
         slot, head = self._slots[number], self._merger.head(number)
         if slot.left_at is not None:
             return slot.left_at
         return slot.due if head is None else head.offset
 
     def close(self) -> None:
-        """Close everything and let go of the reader's lock; what was not committed comes again next time."""
+        """Close everything and release the reader's lock; uncommitted messages are returned again next time."""
         if self._closed:
             return
         self._closed = True
@@ -235,7 +236,7 @@ class Merge:
         self._vector.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the merge."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -243,13 +244,13 @@ class Merge:
         self.close()
 
     def __repr__(self) -> str:
-        """Root and reader."""
+        """Show root and reader."""
         return f"<hub.Merge {self.root!r} {self.reader!r}>"
 
     # --- the loop
 
     def _refill(self, timeout: float | None) -> bool:
-        """Have at least one message ready; False after the timeout."""
+        """Make sure that at least one message is ready; return False after the timeout."""
         self._require_open()
         if getattr(self._ready, "__length_hint__", int)():
             return True
@@ -258,7 +259,7 @@ class Merge:
         return bool(batch)
 
     def _take(self) -> list[tuple[Source, Message]]:
-        """What is there now, in order; nobody is waited for."""
+        """Return the messages that exist now, in order, without waiting."""
         if not len(self._merger):
             self._discover()
             for number in [*self._silent, *self._excused]:
@@ -282,7 +283,7 @@ class Merge:
         return out
 
     def _follow(self, timeout: float | None) -> list[tuple[Source, Message]]:
-        """Wait for messages, and for the directories that may still bring older ones."""
+        """Wait for messages, and for directories that may still get older ones."""
         if self._root_watch is None:
             self._root_watch = Watch(self.root)
             self._discover()
@@ -295,7 +296,7 @@ class Merge:
                 return self._from_merger()
             if self._broken:
                 self._raise_broken()
-            # The reads that found these silent came before their watches, or while they were there: look once more.
+            # These slots were read before their watches were set, or at the same time: read them once more.
             if self._watch_silent():
                 continue
             left = None if timeout is None else start + timeout - now
@@ -323,7 +324,7 @@ class Merge:
                 self._read(number, judge=len(changed) == len(watches))
 
     def _watch_silent(self) -> bool:
-        """Watch the directories that wait for messages; whether one of them brought some meanwhile."""
+        """Watch the directories that wait for messages; return whether one of them got some in the meantime."""
         found = False
         for number in [*self._silent, *self._excused]:
             slot = self._slots[number]
@@ -335,7 +336,7 @@ class Merge:
     # --- directories
 
     def _discover(self) -> None:
-        """Take in directories that are new."""
+        """Add directories that are new."""
         fresh = [s for s in find_sources(self.root, disk=self._disk) if s not in self._by_source]
         if not fresh:
             return
@@ -360,7 +361,7 @@ class Merge:
             self._slots[number].committed = self._place(number)
 
     def _read(self, number: int, *, judge: bool = False) -> bool:
-        """Read a slot's next batch; whether there was one."""
+        """Read a slot's next batch; return whether there was one."""
         slot = self._slots[number]
         try:
             batch = slot.read(self._memory_bytes // len(self._slots), judge=judge)
@@ -389,7 +390,7 @@ class Merge:
         slot = self._slots[number]
         reason = error if isinstance(error, SejError) else SejError(str(error), path=error.filename)
         failure = SourceError(
-            f"{slot.source}: {reason.reason}; skip(source) goes on without it",
+            f"{slot.source}: {reason.reason}; skip(source) continues without it",
             source=slot.source,
             path=reason.path or slot.path,
             offset=reason.offset,

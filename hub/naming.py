@@ -1,10 +1,10 @@
-"""Who a directory belongs to: ``root/[client-id].[journal-dir]/``, and what marks a root.
+"""Names of directories, ``root/[client-id].[journal-dir]/``, and the marker of a root.
 
 A client id is letters, digits, ``_``, ``-`` and single dots between them, as in ``host.example.com``. In the name of
-the directory its dots are ``~``, which no identifier has, so the first dot divides. The identifiers must fully match,
-and the name must not hold ``..``: nothing that a caller sends can leave the root. Names with a dot in front are the
-hub's own: ``.hub`` marks the root (names alone cannot tell it from a sharded journal), ``.merge/`` holds what merges
-remember.
+the directory its dots are ``~``, which no identifier has, so the first dot separates it from the journal. The
+identifiers must fully match, and the name must not contain ``..``, so that no name leaves the root. Names that begin
+with a dot belong to the hub: ``.hub`` marks the root (names alone cannot distinguish it from a sharded journal),
+``.merge/`` holds the offsets of merges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sej.system.disk import OS, Disk
 
 __all__ = [
     "MARKER",
-    "Made",
+    "Incarnation",
     "Source",
     "check_client",
     "check_journal",
@@ -36,7 +36,7 @@ _MARKER_TEXT: Final = b"This directory is the root of a SEJ hub: [client-id].[jo
 _CLIENT: Final = re.compile(r"[0-9a-zA-Z_-]+(?:\.[0-9a-zA-Z_-]+)*")
 _JOURNAL: Final = re.compile(r"[0-9a-zA-Z_.-]+")
 _NAME_BYTES: Final = 255
-"""What file systems take for one name."""
+"""The longest file name that file systems accept."""
 
 
 class Source(NamedTuple):
@@ -55,12 +55,12 @@ class Source(NamedTuple):
         return self.name
 
 
-class Made(NamedTuple):
-    """What a SEJ directory that was made anew under the same name has not got.
+class Incarnation(NamedTuple):
+    """What changes if a SEJ directory is re-created under the same name.
 
     Attributes:
-        jnl: which directory holds its segments; None: none.
-        named: which file says its identity; None: none, as where the original made it.
+        jnl: the device and inode of its segments' directory; None if there is none.
+        named: the device and inode of its identity file; None if there is none, as in journals of the original.
     """
 
     jnl: object
@@ -68,13 +68,13 @@ class Made(NamedTuple):
 
     @classmethod
     def look(cls, path: str, disk: Disk) -> Self:
-        """At the directory as it is now."""
+        """Read these of the directory as it is now."""
         return cls(_segments_of(path, disk), _identity_of(path, disk))
 
     def is_still(self, path: str, disk: Disk) -> bool:
-        """Whether it is the same directory; one that has got its first identity since then is.
+        """Return whether it is the same directory; it still is after it got its first identity.
 
-        Where there is an identity it alone is looked at: it is asked before every step of a copy and of a merge.
+        If there is an identity, only that is checked: this runs before every step of a copy and of a merge.
         """
         if self.named is not None:
             return _identity_of(path, disk) == self.named
@@ -92,7 +92,7 @@ def _identity_of(path: str, disk: Disk) -> object:
 
 
 def check_client(client_id: str) -> str:
-    """Make sure that a client id can stand in a directory's name.
+    """Check that a client id can be part of a directory's name.
 
     Raises:
         InvalidNameError: it is not parts of ``[0-9a-zA-Z_-]+`` with single dots between them.
@@ -108,10 +108,10 @@ def check_client(client_id: str) -> str:
 
 
 def check_journal(client_id: str, journal_dir: str) -> Source:
-    """Make sure that both identifiers together are a directory's name inside the root.
+    """Check that both identifiers form the name of a directory inside the root.
 
     Raises:
-        InvalidNameError: one does not fully match, or they hold ``..``, or they are too long.
+        InvalidNameError: one does not fully match, or they contain ``..``, or they are too long.
     """
     check_client(client_id)
     if not isinstance(journal_dir, str):
@@ -119,16 +119,18 @@ def check_journal(client_id: str, journal_dir: str) -> Source:
     source = Source(client_id, journal_dir)
     if not _JOURNAL.fullmatch(journal_dir) or ".." in source.name:
         raise InvalidNameError(
-            f"journal {journal_dir[:80]!r}: letters, digits, '_', '-' and '.' (not first, no two together) are allowed,"
-            " at least one"
+            "journal must be letters, digits, '_', '-' and '.' (not first, no two together), at least one, got"
+            f" {journal_dir[:80]!r}"
         )
     if len(source.name) > _NAME_BYTES:
-        raise InvalidNameError(f"{source.name[:80]!r}...: a directory's name has room for {_NAME_BYTES} bytes")
+        raise InvalidNameError(
+            f"{source.name[:80]!r}... is too long for a directory's name; expected at most {_NAME_BYTES} bytes"
+        )
     return source
 
 
 def parse_source(name: str) -> Source | None:
-    """Whose directory a name is; None where it is nobody's."""
+    """Return the source of a directory's name, or None if the name does not match."""
     _, dot, journal_dir = name.partition(".")
     if not dot:
         return None
@@ -149,14 +151,17 @@ def client_of(name: str) -> str:
 
 
 def source_path(root: str, source: Source) -> str:
-    """Where a source's SEJ directory is."""
+    """Return the path of a source's SEJ directory."""
     return os.path.join(root, source.name)
 
 
 def find_sources(root: str, *, client: str | None = None, disk: Disk = OS) -> list[Source]:
-    """Every client directory in a root, sorted by client and journal; what is no SEJ directory is left out.
+    """Return the SEJ directories of clients in a root, sorted by client and journal.
 
-    client: this client's alone.
+    Args:
+        root: the hub's root.
+        client: only this client's.
+        disk: the disk.
     """
     found = []
     for name in disk.list(root):
@@ -169,19 +174,19 @@ def find_sources(root: str, *, client: str | None = None, disk: Disk = OS) -> li
 
 
 def is_root(path: str | os.PathLike[str], *, disk: Disk = OS) -> bool:
-    """Whether a directory is marked as a hub's root."""
+    """Return whether a directory is marked as a hub's root."""
     return disk.status(os.path.join(path, MARKER)) is not None
 
 
 def make_root(root: str, *, disk: Disk = OS) -> None:
-    """Make a root and mark it; one that is there is fine.
+    """Create a root and mark it; an existing root is accepted.
 
     Raises:
         NotAJournalError: the path is a file or a SEJ directory.
     """
     there = disk.status(root)
     if there is not None and not there.is_dir:
-        raise NotAJournalError("this is a file; a hub's root is a directory", path=root)
+        raise NotAJournalError("this is a file; a hub's root must be a directory", path=root)
     if disk.status(os.path.join(root, "jnl")) is not None:
         raise NotAJournalError("this is a SEJ directory; a hub's root holds those of its clients", path=root)
     if there is None:
@@ -189,7 +194,7 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
     if not is_root(root, disk=disk):
         try:
             file = disk.open(os.path.join(root, MARKER), "new")
-        except FileExistsError:  # another store of this root came first
+        except FileExistsError:  # another store has created this root
             return
         try:
             file.write(_MARKER_TEXT)
@@ -199,16 +204,16 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
 
 
 def require_root(root: str, *, disk: Disk = OS) -> None:
-    """Make sure that a directory can be read as a hub's root, marked or not.
+    """Check that a directory can be read as a hub's root, marked or not.
 
     Raises:
-        JournalNotFoundError: nothing is there.
-        NotAJournalError: a file, or a SEJ directory itself.
+        JournalNotFoundError: the path does not exist.
+        NotAJournalError: it is a file, or a SEJ directory itself.
     """
     there = disk.status(root)
     if there is None:
-        raise JournalNotFoundError("there is no hub here; a Store makes one", path=root)
+        raise JournalNotFoundError("there is no hub here; hub.Store creates one", path=root)
     if not there.is_dir:
-        raise NotAJournalError("this is a file; a hub's root is a directory", path=root)
+        raise NotAJournalError("this is a file; a hub's root must be a directory", path=root)
     if disk.status(os.path.join(root, "jnl")) is not None:
         raise NotAJournalError("this is a SEJ directory; a hub's root holds those of its clients", path=root)

@@ -1,4 +1,4 @@
-"""The order of a merge: compiled where that is installed and the compiled codec is on, pure Python elsewhere."""
+"""The order of a merge: the compiled module if it is installed and the compiled codec is on, else pure Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sej.imports import twin
 
-if TYPE_CHECKING:  # one truth for type checkers: the reference
+if TYPE_CHECKING:  # type checkers see the reference
     from hub._merge_py import Merger
 else:
     Merger = twin("hub._merge_c", "hub._merge_py").Merger

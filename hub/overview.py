@@ -1,6 +1,6 @@
-"""What a hub holds: for each client and journal where it begins and ends, its bytes, and how far its readers are.
+"""The contents of a hub: first and end offset, bytes and the lag of readers for each client and journal.
 
-Looks, and takes no lock; a directory that cannot be read is reported, not raised.
+Reads only, and takes no lock; a directory that cannot be read is reported, not raised.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class JournalStats(NamedTuple):
 
     Attributes:
         source: client and journal.
-        first_offset: of the first message that is there.
-        end_offset: of the next one.
+        first_offset: the offset of the first message that still exists.
+        end_offset: the offset of the next message.
         size: bytes of its segments.
-        segments: how many there are.
-        last_arrival_ns: when something was last written to it, ns since the epoch; None: never.
-        lag: for each reader with a kept offset how many messages it has not read.
+        segments: the number of segments.
+        last_arrival_ns: when it was last written, ns since the epoch; None: never.
+        lag: for each reader with a kept offset, how many messages it has not read.
         error: why it cannot be read, or None.
     """
 
@@ -43,16 +43,16 @@ class JournalStats(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many messages are there."""
+        """The number of messages that still exist."""
         return self.end_offset - self.first_offset
 
 
 def stats(root: str | os.PathLike[str], *, disk: Disk = OS) -> list[JournalStats]:
-    """Every client's journals, sorted.
+    """Return every client's journals, sorted.
 
     Raises:
-        JournalNotFoundError: there is nothing at root.
-        NotAJournalError: it is a file or a SEJ directory.
+        JournalNotFoundError: the root does not exist.
+        NotAJournalError: the root is a file or a SEJ directory.
     """
     require(root=(root, PATH), disk=(disk, DISK))
     path = os.fspath(root)

@@ -1,9 +1,9 @@
-"""The open writers of a store: at most so many, each used by several threads, the longest unused closed first.
+"""The open writers of a store: a limited number, shared by threads, the least recently used closed first.
 
-A borrowed entry keeps its writer open. Lock order: an entry's lock, then the pool's condition; never the other way
-round, and nothing slow under the condition. Whoever opens a writer holds its entry's lock, so that the others wait for
-that directory alone. Entries with a user are never closed, so a thread that waits for room waits for users that need
-none.
+A borrowed entry keeps its writer open. Lock order: an entry's lock, then the pool's condition; never the reverse, and
+nothing slow under the condition. The thread that opens a writer holds its entry's lock, so that other threads wait for
+that directory alone. Entries in use are never closed, so a thread that waits for room only waits for users that need no
+room themselves.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class Entry:
     __slots__ = ("lock", "users", "writer")
 
     def __init__(self) -> None:
-        """Nothing is open."""
+        """Create an entry without a writer."""
         self.lock = threading.Lock()
         self.writer: Writer | None = None
         self.users = 0
 
 
 class WriterPool:
-    """Opens writers when they are asked for, and closes the longest unused one to make room."""
+    """Opens writers at their first use, and closes the least recently used one to make room."""
 
     def __init__(self, open_writer: Callable[[Source, int], Writer], max_open: int) -> None:
-        """Start with none.
+        """Create a pool without writers.
 
         Args:
-            open_writer: opens the writer of a source; the number is where a new journal starts.
-            max_open: how many may be open at a time.
+            open_writer: opens the writer of a source; the number is the first offset of a new journal.
+            max_open: the most writers open at one time.
         """
         if max_open < 1:
-            raise ValueError(f"max_open {max_open}: at least 1 is due")
+            raise ValueError(f"max_open must be at least 1, got {max_open}")
         self._open_writer = open_writer
         self._max_open = max_open
         self._entries: OrderedDict[Source, Entry] = OrderedDict()
@@ -53,12 +53,12 @@ class WriterPool:
 
     @property
     def open_writers(self) -> int:
-        """How many are open."""
+        """The number of open writers."""
         return self._open
 
     @contextmanager
     def borrow(self, source: Source) -> Iterator[Entry]:
-        """The entry of a source, which stays while it is used; its writer may not be open yet.
+        """Borrow the entry of a source until the block ends; its writer may not be open yet.
 
         Raises:
             ClosedError: the pool was closed.
@@ -77,7 +77,7 @@ class WriterPool:
             self._return(source, entry)
 
     def writer(self, source: Source, entry: Entry, first_offset: int) -> Writer:
-        """The writer of a borrowed entry whose lock the caller holds; one that failed is opened anew."""
+        """Return the writer of a borrowed entry whose lock the caller holds; one that failed is reopened."""
         if entry.writer is not None:
             return entry.writer
         self._make_room()
@@ -89,16 +89,16 @@ class WriterPool:
         return entry.writer
 
     def drop(self, entry: Entry, failed: Writer) -> None:
-        """Close a writer that failed, so that the next caller opens it anew and finds what is on disk."""
+        """Close a writer that failed, so that the next caller reopens it and finds what is on disk."""
         with entry.lock:
             if entry.writer is failed:
                 self._close_entry(entry)
 
     def close(self) -> None:
-        """Let no one in, wait for who is inside, and close every writer.
+        """Refuse new users, wait for current ones, and close every writer.
 
         Raises:
-            SejError: a last write or sync failed; the others were closed all the same.
+            SejError: a last write or sync failed; the others were closed anyway.
         """
         with self._condition:
             self._closed = True
@@ -128,7 +128,7 @@ class WriterPool:
             self._condition.notify_all()
 
     def _make_room(self) -> None:
-        """Reserve room for one more, by closing the longest unused writer or by waiting for one that is in use."""
+        """Reserve room for one more, by closing the least recently used writer or by waiting for one that is in use."""
         while True:
             with self._condition:
                 if self._open < self._max_open:
@@ -156,7 +156,7 @@ class WriterPool:
         try:
             writer.close()
         except WriterFailedError:
-            # What was acknowledged is durable already; the next opening finds what else reached the disk.
+            # Acknowledged messages are durable already; the next opening finds what else reached the disk.
             if not quiet:
                 raise
         finally:

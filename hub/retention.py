@@ -1,7 +1,7 @@
 """Retention on the hub: every client's journal by its own readers.
 
-What a reader with a kept offset still needs stays, and so does the last segment; see ``Journal.clean``. Merges keep
-their offsets in every directory, so they count as readers too. One damaged directory does not keep the others from
+A segment that a reader with a kept offset still needs is kept, and so is the last one; see ``Journal.clean``. Merges
+keep their offsets in every directory, so they count as readers too. One damaged directory does not keep the others from
 being cleaned.
 """
 
@@ -20,18 +20,18 @@ __all__ = ["clean"]
 
 
 def clean(root: str | os.PathLike[str], *, disk: Disk = OS, **limits: Any) -> dict[Source, Any]:
-    """Remove what is too old or too much, in every directory.
+    """Remove segments that exceed the limits, in every directory.
 
     Args:
-        root: the hub's.
-        disk: the seam.
+        root: the hub's root.
+        disk: the disk.
         limits: as for :meth:`sej.Journal.clean`: ``max_age_s``, ``max_bytes``, ``keep_segments``, ``dry_run``.
 
     Returns:
-        What ``Journal.clean`` says for each directory, or the error that kept it from being cleaned.
+        For each directory the result of ``Journal.clean``, or the error that prevented it.
 
     Raises:
-        JournalNotFoundError: there is nothing at root.
+        JournalNotFoundError: the root does not exist.
     """
     require(root=(root, PATH), disk=(disk, DISK))
     path = os.fspath(root)

@@ -1,16 +1,14 @@
-"""One directory of a merge: its cursor, its share of the memory, and whether it is still the same directory.
+"""One directory of a merge: its cursor, its share of the memory, and the check that it is still the same directory.
 
-What it relies on: a :class:`~sej.journal.cursor.Cursor`, and what detects a directory that was re-created
-(:mod:`hub.naming`).
-
-What it promises: no message of a journal that took the place of another one, and batches within the share of memory.
+Built on a :class:`~sej.journal.cursor.Cursor` and on the check for re-created directories (:mod:`hub.naming`). It
+returns no message of a journal that replaced another one, and its batches stay within the share of memory.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from hub.naming import Made, Source, source_path
+from hub.naming import Incarnation, Source, source_path
 from sej.errors import SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
@@ -22,23 +20,23 @@ __all__ = ["SAMPLES", "Slot", "weigh"]
 
 _FIRST_BATCH: Final = 16
 _MAX_BATCH: Final = 512
-"""More a directory would not be faster: the messages that wait for their turn would leave the processor's cache."""
+"""Larger chunks would not be faster: the waiting messages would no longer fit the processor's cache."""
 SAMPLES: Final = 16
-"""So many messages say what all of them take."""
+"""Messages to weigh in order to estimate the memory of all."""
 _OBJECT_BYTES: Final = 250
-"""What a message costs in memory beyond its bytes, about."""
+"""Approximate memory of a message in addition to its bytes."""
 
 
 class Slot:
     """One directory of the merge.
 
     Attributes:
-        source: whose.
-        due: the offset of the message that the next batch begins with, once one was read.
-        committed: what the vector has; None: not looked yet.
-        left_at: behind what was given out, where it was left out.
+        source: its client and journal.
+        due: the offset of the next batch's first message, after the first read.
+        committed: the committed offset; None: not read yet.
+        left_at: the offset after the last returned message, if the directory was skipped.
         error: why it cannot be read.
-        watch: wakes when something is appended; None: nobody waits for it.
+        watch: wakes when messages are appended; None if nothing waits for it.
     """
 
     __slots__ = (
@@ -46,8 +44,8 @@ class Slot:
         "_cursor",
         "_directory",
         "_disk",
+        "_incarnation",
         "_limit",
-        "_made",
         "_reads",
         "committed",
         "due",
@@ -58,7 +56,7 @@ class Slot:
     )
 
     def __init__(self, root: str, source: Source, offset: int | None, chunk_bytes: int, disk: Disk) -> None:
-        """Look which directory it is; nothing is opened before the first read."""
+        """Remember which directory it is; nothing is opened before the first read."""
         path = source_path(root, source)
         self.source = source
         self.committed: int | None = None
@@ -67,7 +65,7 @@ class Slot:
         self.watch: Watch | None = None
         self._disk = disk
         self._directory = Directory(path, disk)
-        self._made = Made.look(path, disk)
+        self._incarnation = Incarnation.look(path, disk)
         self._cursor = Cursor(self._directory, offset, chunk_bytes=chunk_bytes)
         self._chunk_bytes = chunk_bytes
         self._limit = _FIRST_BATCH
@@ -76,26 +74,26 @@ class Slot:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The path of the directory."""
         return self._directory.path
 
     def read(self, share_bytes: int, *, judge: bool = False) -> list[Message]:
-        """The next messages; none at the end of what is there.
+        """Read the next messages; none at the end of the journal.
 
         Args:
-            share_bytes: what they may take in memory, about; one message may take more.
-            judge: at the end, make sure that a torn tail hides no messages.
+            share_bytes: about how much memory they may take; a single message may take more.
+            judge: at the end, check that a torn tail hides no messages.
 
         Raises:
-            SejError: it cannot be read, or was made anew.
-            OSError: the disk refuses it.
+            SejError: the directory cannot be read, or was re-created.
+            OSError: the disk failed.
         """
         cursor = self._cursor
         batch = cursor.read(self._limit)
         if not batch and judge and cursor.judge():
             batch = cursor.read(self._limit)
-        if not self._made.is_still(self.path, self._disk):
-            raise SejError("this directory was made anew since the merge began; a merge of another name reads it")
+        if not self._incarnation.is_still(self.path, self._disk):
+            raise SejError("this directory was re-created since the merge began; read it with a merge of another name")
         self.due = cursor.due
         if batch:
             self._reads += 1
@@ -105,21 +103,21 @@ class Slot:
         return batch
 
     def narrow(self, chunk_bytes: int) -> None:
-        """Read less at once from now on, where it was a good deal more."""
+        """Read smaller chunks from now on, if they were much larger."""
         if self._chunk_bytes > 2 * chunk_bytes and self._reads and self.left_at is None:
             self._cursor.close()
             self._cursor, self._chunk_bytes = Cursor(self._directory, self.due, chunk_bytes=chunk_bytes), chunk_bytes
 
     def follow(self) -> None:
-        """Have a watch from now on."""
+        """Watch the directory from now on."""
         self.watch = Watch(self._directory.jnl)
 
     def park(self) -> None:
-        """Close the segment; the next read opens it where it stood."""
+        """Close the segment; the next read reopens it at its position."""
         self._cursor.park()
 
     def close(self) -> None:
-        """Close everything; a second time does nothing."""
+        """Close everything; a second call does nothing."""
         self._cursor.close()
         if self.watch is not None:
             self.watch.close()
@@ -127,7 +125,7 @@ class Slot:
 
 
 def weigh(seen: list[Message], count: int) -> int:
-    """Bytes that so many messages like these take in memory, about."""
+    """Estimate the memory in bytes of ``count`` messages like these."""
     if not seen:
         return 0
     return count * (_OBJECT_BYTES + sum([len(message.key) + len(message.value) for message in seen]) // len(seen))

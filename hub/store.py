@@ -1,13 +1,13 @@
-"""The store: takes the messages of many clients, each into a SEJ directory of its own, with the offsets they have.
+"""The store: stores the messages of many clients, each journal in a SEJ directory of its own, under their own offsets.
 
-What it relies on: :class:`sej.Writer` for the journals, :mod:`hub.pool` for how many are open, :mod:`hub.limits` for
-how much is taken. No network is in here.
+Built on :class:`sej.Writer` for the journals, :mod:`hub.pool` for the open ones and :mod:`hub.limits` for what is
+accepted. It has no network code.
 
-What it promises: :meth:`Store.put` is idempotent by offset; what it returned for is on the disk; a batch is taken as a
-whole or refused as a whole (a failing disk may keep a prefix, which the resend finds); each directory has its own lock,
-so one client never waits for another one's disk; concurrent batches of one directory share a sync. A gap is refused,
-and so is a known offset that comes again with other bytes. Offsets below the hub's own retention cannot be compared any
-more: they are accepted unseen, and counted.
+:meth:`Store.put` is idempotent by offset, and once it has returned, the messages are on the disk. A batch is stored or
+refused as a whole; only a failing disk may keep a prefix, which the resend finds. Each directory has its own lock, so
+one client never waits for another one's disk, and concurrent batches of one directory share a sync. A gap is refused,
+and so is a stored offset that is sent again with other bytes. Offsets that the hub has deleted cannot be compared: they
+are accepted unchecked, and counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["MIN_FREE_BYTES", "Store"]
 
 _BytesLike = bytes | bytearray | memoryview
 MIN_FREE_BYTES: Final = 1 << 24
-"""What stays free on the disk unless the caller says otherwise: room for recovery, kept offsets and lock files."""
+"""Bytes that stay free on the disk by default: room for recovery, kept offsets and lock files."""
 
 
 class Store:
@@ -49,7 +49,7 @@ class Store:
 
     Attributes:
         root: the directory.
-        counters: what was done since it was opened.
+        counters: counts since it was opened.
 
     Example:
         >>> import tempfile, sej
@@ -73,17 +73,17 @@ class Store:
         allow_network_fs: bool = False,
         disk: Disk = OS,
     ) -> None:
-        """Open a root for writing; made and marked if missing.
+        """Open a root for writing; it is created and marked if it is missing.
 
         Args:
             root: the directory that holds ``[client-id].[journal-dir]/``.
-            max_open: writers that are open at a time; the longest unused is closed for the next.
-            max_client_bytes: how many bytes each client may have on the hub, or a number by client id (``"*"``: the
-                others); None: no quota.
-            min_free_bytes: batches are refused that would leave less free on the disk.
+            max_open: the most writers open at one time; the least recently used is closed for the next.
+            max_client_bytes: the most bytes of each client on the hub, or a number by client id (``"*"``: the others);
+                None: no quota.
+            min_free_bytes: a batch is refused if less would stay free on the disk.
             segment_bytes: as for :class:`sej.Writer`.
             allow_network_fs: as for :class:`sej.Writer`.
-            disk: the seam.
+            disk: the disk.
 
         Raises:
             NotAJournalError: the path is a file, or a SEJ directory itself.
@@ -109,13 +109,13 @@ class Store:
         self._limits = Limits(self.root, max_client_bytes, min_free_bytes, disk)
         self._pool = WriterPool(self._open_writer, max_open)
 
-    # --- taking messages
+    # --- writing
 
     def put(self, client_id: str, journal_dir: str, messages: Iterable[Message]) -> int:
-        """Take messages with consecutive offsets; durable when it returns.
+        """Store messages with consecutive offsets; they are durable when it returns.
 
-        Offsets that the hub has already are compared and left; so a batch may be sent again whatever became of the
-        first try. A journal that the hub does not have yet starts at the first message's offset.
+        Messages with stored offsets are compared and not stored again, so a batch may be sent again after any failure.
+        A journal that the hub does not have yet starts at the first message's offset.
 
         Args:
             client_id: letters, digits, ``_`` and ``-``.
@@ -126,12 +126,13 @@ class Store:
             The offset that is expected next.
 
         Raises:
-            GapError: messages are missing before these, or among them; ``.expected`` is due. Nothing was taken.
+            GapError: messages before these, or among them, are missing; ``.expected`` is the next offset. Nothing was
+                stored.
             ConflictError: the hub has other bytes under one of these offsets.
             QuotaError: the client has used up its bytes.
-            DiskLowError: the disk is nearly full: try later.
-            UnavailableError: another process writes this directory, or the disk failed: try later.
-            InvalidNameError: a name could leave the root.
+            DiskLowError: the disk is nearly full: try again later.
+            UnavailableError: another process writes this directory, or the disk failed: try again later.
+            InvalidNameError: a name has characters that are not allowed.
             InvalidMessageError: a message does not fit the format.
         """
         batch = list(messages)
@@ -142,21 +143,21 @@ class Store:
     def put_encoded(
         self, client_id: str, journal_dir: str, data: _BytesLike, *, sync: bool = True, create: bool = True
     ) -> int:
-        """Take messages as they stand in a journal, without taking them apart; otherwise as :meth:`put`.
+        """Store encoded messages without decoding them; otherwise like :meth:`put`.
 
         Args:
             client_id: as for :meth:`put`.
             journal_dir: as for :meth:`put`.
             data: whole messages with consecutive offsets, one after the other.
-            sync: False: in the kernel when it returns; :meth:`sync` makes it durable.
-            create: False: refuse it where the hub does not have the journal yet; for what is not its beginning.
+            sync: False: the messages reach the kernel; :meth:`sync` makes them durable.
+            create: False: refuse the batch if the hub does not have the journal yet, because it is not the beginning.
 
         Returns:
             The offset that is expected next.
 
         Raises:
-            DecodeError: these are no whole messages; nothing was taken.
-            GapError: as :meth:`put`, or the journal is not there and create is False.
+            DecodeError: the bytes are not whole messages; nothing was stored.
+            GapError: as :meth:`put`, or the journal does not exist and ``create`` is False.
             SejError: as :meth:`put`.
         """
         if not len(data):
@@ -164,14 +165,14 @@ class Store:
         return self._take(check_journal(client_id, journal_dir), Encoded(data), sync=sync, create=create)
 
     def sync(self, client_id: str, journal_dir: str) -> int:
-        """Make everything that was taken into a directory durable.
+        """Make everything that was stored in a directory durable.
 
         Returns:
             The offset that is expected next; every message below it is on the disk.
         """
         return self.end_offset(client_id, journal_dir)
 
-    # --- looking
+    # --- reading
 
     def get(
         self,
@@ -182,15 +183,15 @@ class Store:
         *,
         max_bytes: int | None = None,
     ) -> list[Message]:
-        """Messages from an offset on; an empty list at the end.
+        """Return messages from an offset on; an empty list at the end.
 
         Args:
-            client_id: whose.
-            journal_dir: which of the client's journals.
-            offset: the first one.
-            max_messages: at most so many.
-            max_bytes: end before the message that would pass so many bytes of keys and values; the first one always
-                comes.
+            client_id: the client.
+            journal_dir: one of the client's journals.
+            offset: the first offset.
+            max_messages: the most messages to return.
+            max_bytes: stop before the message that would exceed this many bytes of keys and values; the first message
+                is always returned.
 
         Raises:
             JournalNotFoundError: the hub has no such journal.
@@ -220,7 +221,7 @@ class Store:
         return found
 
     def end_offset(self, client_id: str, journal_dir: str) -> int:
-        """The offset that :meth:`put` expects next, with everything below it durable; 0 for an unknown journal."""
+        """Return the offset that :meth:`put` expects next; everything below is durable. 0 for an unknown journal."""
         source = check_journal(client_id, journal_dir)
         with self._pool.borrow(source) as entry:
             with entry.lock:
@@ -241,56 +242,56 @@ class Store:
             return end
 
     def first_offset(self, client_id: str, journal_dir: str) -> int | None:
-        """The first offset that the hub still has; None for a journal it does not have."""
+        """Return the first offset that the hub still has; None for an unknown journal."""
         source = check_journal(client_id, journal_dir)
         if not self._has(source):
             return None
         return Journal(source_path(self.root, source), disk=self._disk).first_offset
 
     def clients(self) -> list[str]:
-        """The client ids that have journals here, sorted."""
+        """Return the client ids that have journals here, sorted."""
         return sorted({source.client for source in self.sources()})
 
     def journals(self, client_id: str) -> list[str]:
-        """A client's journals, sorted."""
+        """Return a client's journals, sorted."""
         check_client(client_id)
         return [source.journal_dir for source in find_sources(self.root, client=client_id, disk=self._disk)]
 
     def sources(self) -> list[Source]:
-        """Every client and journal, sorted."""
+        """Return every client and journal, sorted."""
         return find_sources(self.root, disk=self._disk)
 
     @property
     def open_writers(self) -> int:
-        """How many writers are open."""
+        """The number of open writers."""
         return self._pool.open_writers
 
     @property
     def disk_free_bytes(self) -> int:
-        """What is free on the root's disk."""
+        """Return the free bytes of the root's disk."""
         return self._disk.free_bytes(self.root)
 
     def close(self) -> None:
-        """Let the batches that are being taken end, and close every writer; a second time does nothing.
+        """Wait for the batches in progress, then close every writer; a second call does nothing.
 
         Raises:
-            WriterFailedError: a last sync failed. What was acknowledged had been synced before.
+            WriterFailedError: a last sync failed. Acknowledged messages had been synced before.
         """
         self._pool.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the store."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the store."""
         self.close()
 
     def __repr__(self) -> str:
-        """The root."""
+        """Show the root."""
         return f"<hub.Store {self.root!r}>"
 
-    # --- below
+    # --- internals
 
     def _take(self, source: Source, batch: Batch, *, sync: bool, create: bool = True) -> int:
         start = time.perf_counter()
@@ -302,7 +303,7 @@ class Store:
                         new = entry.writer is None and not self._has(source)
                         if new and not create:
                             raise GapError(
-                                f"{source}: the hub does not have this journal, and this is not its beginning",
+                                f"{source}: the hub does not have this journal, and the batch is not its beginning",
                                 expected=0,
                                 offset=batch.first,
                             )
@@ -325,7 +326,7 @@ class Store:
             refusal: SejError = error
             if error.found is not None:
                 refusal = GapError(
-                    f"{source}: message {error.found} stands in the batch where {error.offset} is due",
+                    f"{source}: a message in the batch must have offset {error.offset}, got {error.found}",
                     expected=self._expected(source, batch.first),
                     offset=error.found,
                 )
@@ -341,11 +342,11 @@ class Store:
         return end
 
     def _admit(self, source: Source, batch: Batch, due: int) -> None:
-        """Look at a batch for a directory that expects due."""
+        """Check a batch for a directory that expects the offset ``due``."""
         batch.look(due)
         if batch.first > due:
             raise GapError(
-                f"{source}: messages {due} to {batch.first - 1} are missing: send from {due} on",
+                f"{source}: messages {due} to {batch.first - 1} are missing; send from offset {due} on",
                 expected=due,
                 offset=batch.first,
             )
@@ -361,7 +362,7 @@ class Store:
         return self.end_offset(*source) if self._has(source) else first
 
     def _has(self, source: Source) -> bool:
-        """Whether there is a segment: a directory that is just being made, or was by a hub that died, has none."""
+        """Return whether there is a segment; a directory whose creation was interrupted has none."""
         try:
             return bool(self._directory(source).segments())
         except NotAJournalError:
@@ -372,7 +373,7 @@ class Store:
 
     def _open_writer(self, source: Source, first_offset: int) -> Writer:
         if not 0 <= first_offset <= MAX_OFFSET:
-            raise InvalidMessageError(f"offset {first_offset}: 0 to {MAX_OFFSET} is due", offset=first_offset)
+            raise InvalidMessageError(f"offset must be 0 to {MAX_OFFSET}, got {first_offset}", offset=first_offset)
         return Writer(
             source_path(self.root, source),
             segment_bytes=self._segment_bytes,
@@ -383,7 +384,7 @@ class Store:
 
 
 def _unavailable(error: LockedError | WriterFailedError) -> UnavailableError:
-    """The same trouble in the hub's words: the caller may try again."""
+    """Turn the error into the hub's own, which tells the caller to try again."""
     cause = error.__cause__
     kind = DiskLowError if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT) else None
-    return (kind or UnavailableError)(f"try later: {error.reason}", path=error.path, offset=error.offset)
+    return (kind or UnavailableError)(f"try again later: {error.reason}", path=error.path, offset=error.offset)

@@ -1,10 +1,10 @@
-"""What a merge remembers: the next offset of every directory, in one file that is old or new, never half.
+"""What a merge has committed: the next offset of every directory, in one file that is replaced atomically.
 
-``.merge/NAME.json`` in the root is JSON with a checksum in front (:mod:`sej.system.sealed`). It holds the offsets by
-directory name, and the identity of the journal in which each one counts, where the journal has one: a directory that
-was made anew under the old name is refused, not read on in its midst. ``.merge/NAME.lck`` lets one merge at a time be
-the reader of that name. The file is the truth. Each directory's own ``ofs/NAME.ofs`` follows behind it, so that
-retention, which looks only there, knows what is still needed: after a crash it says less than the file, never more.
+``.merge/NAME.json`` in the root is JSON preceded by a checksum (:mod:`sej.system.sealed`). It holds the offsets by
+directory name, and the identity of the journal of each offset, if the journal has one: a directory that was re-created
+under the old name is refused, not read from the middle. ``.merge/NAME.lck`` allows one merge at a time under that name.
+The file is authoritative. Each directory's own ``ofs/NAME.ofs`` is updated after it, for retention, which reads only
+there: after a crash it may be behind the file, never ahead.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["Kept", "Vector", "read_vector"]
 _FOLDER: Final = ".merge"
 _FORMAT: Final = 1
 _VECTOR_BYTES: Final = 1 << 28
-"""A million directories with names as long as they may be, about."""
+"""About a million directories with the longest names."""
 _ALONE: Final = 16
-"""So many directories are committed one after the other; more of them together, as nearly all of it is waiting."""
+"""Up to this many directories are committed one after the other, more concurrently, as most of the time is waiting."""
 _THREADS: Final = 16
 
 
 class Kept(NamedTuple):
-    """What a merge has committed.
+    """The state that a merge has committed.
 
     Attributes:
         offsets: the next offset by directory name.
-        journals: the identity of the journal that stood there, in hex; none where it had none, or where an older
-            version committed it.
+        journals: the identity of each journal, in hex; missing if the journal had none, or if an older version
+            committed.
     """
 
     offsets: dict[str, int]
@@ -51,10 +51,10 @@ class Kept(NamedTuple):
 
 
 def read_vector(root: str, reader: str, disk: Disk) -> Kept:
-    """What a merge has committed, without its lock; empty where it never did.
+    """Read what a merge has committed, without its lock; empty if it never committed.
 
     Raises:
-        HubError: the file is no vector.
+        HubError: the file is not a vector.
     """
     path = os.path.join(root, _FOLDER, f"{check_name(reader, 'a reader name')}.json")
     try:
@@ -70,8 +70,8 @@ def read_vector(root: str, reader: str, disk: Disk) -> Kept:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HubError(
-            f"expected a vector of offsets, format {_FORMAT} ({error}): put a copy back, or remove this file so that"
-            " the merge starts with the first messages",
+            f"this is not a vector of offsets of format {_FORMAT} ({error}); restore a copy, or remove the file to"
+            " start the merge at the first messages",
             path=path,
         ) from error
 
@@ -83,9 +83,9 @@ class Vector:
         """Take the reader's lock and read its offsets.
 
         Raises:
-            LockedError: another merge is this reader.
-            HubError: the file is no vector.
-            InvalidNameError: the name could leave its directory.
+            LockedError: another merge has this reader name.
+            HubError: the file is not a vector.
+            InvalidNameError: the name has characters that are not allowed.
         """
         self._root = root
         self._reader = check_name(reader, "a reader's name")
@@ -95,22 +95,22 @@ class Vector:
         self._lock = Lock(os.path.join(self._folder, f"{reader}.lck"), what=f"merge {reader!r}", disk=disk).acquire()
         try:
             self._offsets, self._journals = read_vector(root, reader, disk)
-            disk.sync_dir(self._folder)  # an earlier merge may have failed to, after it gave the file its name
+            disk.sync_dir(self._folder)  # an earlier merge may have renamed the file and failed before this
         except BaseException:
             self._lock.release()
             raise
 
     def __getitem__(self, source: Source) -> int | None:
-        """The next offset of a directory; None: nothing of it was committed."""
+        """Return the next offset of a directory; None if nothing of it was committed."""
         return self._offsets.get(source.name)
 
     def register(self, source: Source) -> None:
-        """Let retention know that this reader needs a directory, and let its mirror catch up.
+        """Register this reader in a directory for retention, and update its mirror.
 
         Raises:
-            LockedError: a process reads that directory alone under this name.
-            OffsetBeyondEndError: the directory ends before what was committed.
-            SejError: the directory cannot be read, or was made anew.
+            LockedError: another process reads that directory under this name.
+            OffsetBeyondEndError: the directory ends before the committed offset.
+            SejError: the directory cannot be read, or was re-created.
         """
         self._recognise(source)
         path, kept = source_path(self._root, source), self[source]
@@ -123,10 +123,10 @@ class Vector:
                 mirror.commit(kept)
 
     def commit(self, offsets: dict[Source, int]) -> None:
-        """Keep offsets, durably: the messages below them first, then the file, then the mirrors.
+        """Commit offsets durably: first the messages below them, then the file, then the mirrors.
 
         Raises:
-            SejError: a directory ends before its offset or was made anew, or a mirror is in use.
+            SejError: a directory ends before its offset or was re-created, or a mirror is in use.
         """
         changed = {source: offset for source, offset in offsets.items() if offset != self[source]}
         if not changed:
@@ -142,11 +142,11 @@ class Vector:
         _for_each(changed, self.register)
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._lock.release()
 
     def _recognise(self, source: Source) -> None:
-        """Make sure that it is the journal in which the offset counts; from the first look on its identity is known."""
+        """Check that the directory is the journal of the offset; the first check stores its identity."""
         directory = Directory(source_path(self._root, source), self._disk)
         directory.require()
         found = journal_id(directory)
@@ -154,7 +154,8 @@ class Vector:
             self._journals[source.name] = found.hex()
         elif self._journals.get(source.name) != (found and found.hex()):
             raise SejError(
-                "this directory was made anew since the merge kept its place in it; a merge of another name reads it"
+                "this directory was re-created since the merge committed its offset; read it with a merge of"
+                " another name"
             )
 
     def _sync(self, source: Source, offset: int) -> None:
@@ -163,12 +164,12 @@ class Vector:
 
 
 def _for_each(sources: Collection[Source], act: Callable[[Source], None]) -> None:
-    """Do it for each; many at a time where there are many, so that the disk has their syncs together."""
+    """Call a function for each source, concurrently if there are many, so that the disk gets their syncs together."""
     if len(sources) <= _ALONE:
         for source in sources:
             act(source)
         return
-    from concurrent.futures import ThreadPoolExecutor  # a tenth of a short command
+    from concurrent.futures import ThreadPoolExecutor  # too slow to import for a short command
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub-commit") as pool:
         for _ in pool.map(act, sources):

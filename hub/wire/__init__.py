@@ -1,13 +1,13 @@
-"""The hub over gRPC: a server before a store, a client, and a copier that brings a journal over and keeps it up.
+"""The hub over gRPC: a server for a store, a client, and a copier that copies a journal and keeps the copy up to date.
 
-Needs the extra ``hub`` (grpcio). The protocol is ``hub.proto``; docs/formats/hub.md explains it.
+Needs the extra ``hub`` (grpcio). The protocol is ``hub.proto``, explained in docs/formats/hub.md.
 """
 
 from __future__ import annotations
 
 try:
     from hub.wire.access import Tokens, make_token
-    from hub.wire.client import Client, Listed, Standing
+    from hub.wire.client import Client, JournalState, Listed
     from hub.wire.copier import Copier, Progress
     from hub.wire.server import Server
     from hub.wire.tls import ClientTLS, ServerTLS
@@ -19,11 +19,11 @@ __all__ = [
     "Client",
     "ClientTLS",
     "Copier",
+    "JournalState",
     "Listed",
     "Progress",
     "Server",
     "ServerTLS",
-    "Standing",
     "Tokens",
     "make_token",
 ]

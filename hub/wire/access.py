@@ -1,16 +1,17 @@
-"""Who may do what: tokens with roles, kept as hashes in a file that is read again when it changes.
+"""Access control: tokens with roles, stored as hashes in a file that is read again when it changes.
 
-One line a token, ``#`` starts a comment::
+One token per line; ``#`` starts a comment::
 
     # sha-256 of the token                                             role   clients     until (optional)
     9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08   write  EWR         2027-01-01T00:00:00Z
     60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752   read   J*,LGA
 
 ``write`` is for one client id, ``read`` for patterns of client ids (``*`` and ``?``). A server with tokens serves no
-one without; a file with a bad line serves no one at all, because half a list of who may come in is not a list. Tokens
-are 32 random bytes, so a plain hash hides them; comparing takes the same time whichever one it is.
+caller without one. If the file has a bad line, the server refuses every caller, because part of an access list is not
+an access list. Tokens are 32 random bytes, so a plain hash hides them; the comparison takes the same time for every
+token.
 
-Under mutual TLS the common name of the certificate is the client id: it may write for that one only, and read it.
+Under mutual TLS the common name of the certificate is the client id: the client may write and read only that one.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Grant(NamedTuple):
 
     Attributes:
         digest: the token's SHA-256, in hex.
-        role: ``"write"`` for one client, ``"read"`` for those that match.
+        role: ``"write"`` for one client, ``"read"`` for matching ones.
         clients: a client id, or patterns.
-        until: when it ends, seconds since the epoch; None: never.
+        until: when it expires, seconds since the epoch; None: never.
     """
 
     digest: str
@@ -56,22 +57,22 @@ class Grant(NamedTuple):
     until: float | None = None
 
     def allows(self, role: Role, client_id: str) -> bool:
-        """Whether it is enough for this."""
+        """Return whether the grant allows this role for the client."""
         return role == self.role and any(fnmatchcase(client_id, pattern) for pattern in self.clients)
 
 
 def make_token() -> str:
-    """A new token: 32 random bytes as text."""
+    """Return a new token: 32 random bytes as text."""
     return secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> str:
-    """What of a token stands in the file."""
+    """Return the hash of a token, as the file stores it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Tokens:
-    """The tokens that a server knows.
+    """The tokens that a server accepts.
 
     Example:
         >>> token = make_token()
@@ -81,11 +82,11 @@ class Tokens:
     """
 
     def __init__(self, source: str | os.PathLike[str] | Iterable[Grant]) -> None:
-        """Know a file of tokens, read again whenever it changes, or grants as they are.
+        """Use a file of tokens, which is read again when it changes, or grants.
 
         Raises:
             AccessError: the file has a bad line.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         if isinstance(source, (str, os.PathLike)):
             PATH("source", source)
@@ -102,19 +103,19 @@ class Tokens:
             self._grants = list(source)
 
     def grant(self, token: str, now: float) -> Grant:
-        """What a token allows at a time (seconds since the epoch).
+        """Return what a token allows at a time (seconds since the epoch).
 
         Raises:
-            AccessError: it is unknown or has expired.
-            UnavailableError: the file cannot be read as it stands now.
+            AccessError: the token is unknown or has expired.
+            UnavailableError: the file cannot be read at the moment.
         """
         digest = hash_token(token)
         found = None
         for grant in self._current():
-            if hmac.compare_digest(grant.digest, digest):  # no early end: every call compares with all of them
+            if hmac.compare_digest(grant.digest, digest):  # no early return: every call compares with all of them
                 found = grant
         if found is None:
-            raise AccessError("the hub does not know this token")
+            raise AccessError("unknown token")
         if found.until is not None and now >= found.until:
             raise AccessError(f"the token expired at {datetime.fromtimestamp(found.until, UTC).isoformat()}")
         return found
@@ -128,8 +129,10 @@ class Tokens:
                 if _stamp(status) != self._stamp:
                     self._load(status)
             except (OSError, AccessError) as error:
-                _log.error("nobody is served: %s", error)
-                raise UnavailableError("the hub cannot read its list of tokens; its operator mends it") from error
+                _log.error("every caller is refused: %s", error)
+                raise UnavailableError(
+                    "the hub cannot read its list of tokens; its operator must correct the file"
+                ) from error
             return self._grants
 
     def _load(self, status: os.stat_result) -> None:
@@ -150,8 +153,8 @@ def _parse(path: Path) -> list[Grant]:
             grant = parse_line(line)
         except ValueError as error:
             raise AccessError(
-                f"{path}, line {number}: a SHA-256 in hex, 'write' and a client id or 'read' and patterns, and perhaps"
-                " a time with its zone are due; nobody is served until it is mended"
+                f"{path}, line {number}: expected a SHA-256 in hex, 'write' and a client id or 'read' and patterns,"
+                " and optionally a time with a zone; every caller is refused until this is corrected"
             ) from error
         if grant is not None:
             grants.append(grant)
@@ -159,10 +162,10 @@ def _parse(path: Path) -> list[Grant]:
 
 
 def parse_line(line: str) -> Grant | None:
-    """What a line of the file allows; None where it says nothing.
+    """Parse a line of the file; None if it is empty or a comment.
 
     Raises:
-        ValueError: it is no such line.
+        ValueError: the line cannot be parsed.
     """
     words = line.partition("#")[0].split()
     if not words:
@@ -171,7 +174,7 @@ def parse_line(line: str) -> Grant | None:
     until = datetime.fromisoformat(rest[0]) if rest else None
     if len(digest) != 64 or len(rest) > 1 or (until is not None and until.tzinfo is None):
         raise ValueError(line)
-    digest = bytes.fromhex(digest).hex()  # as hash_token() writes it
+    digest = bytes.fromhex(digest).hex()  # normalised like hash_token()
     if role == "write":
         try:
             check_client(clients)
@@ -183,15 +186,15 @@ def parse_line(line: str) -> Grant | None:
 
 
 class Guard:
-    """Decides for each call whether its caller may do it."""
+    """Decides for each call whether its caller is allowed."""
 
     def __init__(self, tokens: Tokens | None, *, mutual: bool) -> None:
-        """Know the tokens, and whether callers show certificates."""
+        """Set the tokens, and whether callers have certificates."""
         self._tokens = tokens
         self._mutual = mutual
 
     def check(self, context: grpc.ServicerContext, role: Role, client_id: str, now: float) -> None:
-        """Let a call pass or not.
+        """Check that a caller may do a call.
 
         Raises:
             AccessError: it may not.
@@ -199,7 +202,7 @@ class Guard:
         if self._mutual:
             names = _certified(context)
             if client_id not in names and not (role == "read" and self._tokens is not None):
-                raise AccessError(f"the certificate is {names[0]!r}'s, not {client_id!r}'s", known=True)
+                raise AccessError(f"the certificate is for client {names[0]!r}, not {client_id!r}", known=True)
         if self._tokens is None:
             return
         grant = self._tokens.grant(_shown(context), now)
@@ -207,10 +210,10 @@ class Guard:
             raise AccessError(f"the token does not allow to {role} for {client_id!r}", known=True)
 
     def identify(self, context: grpc.ServicerContext, now: float) -> None:
-        """Let nobody in whom the hub does not know; what they may do is for :meth:`check`.
+        """Check that the hub knows the caller; :meth:`check` decides what it may do.
 
         Raises:
-            AccessError: no certificate, no token, or one that is unknown or has expired.
+            AccessError: no certificate, no token, or an unknown or expired one.
         """
         if self._mutual:
             _certified(context)
@@ -219,11 +222,11 @@ class Guard:
 
 
 def _certified(context: grpc.ServicerContext) -> list[str]:
-    """The names in the caller's certificate."""
+    """Return the names in the caller's certificate."""
     shown = cast("dict[str, list[bytes]]", context.auth_context())
     names = [name.decode("utf-8", "replace") for name in shown.get("x509_common_name", [])]
     if not names:
-        raise AccessError("no certificate was shown")
+        raise AccessError("no client certificate was sent")
     return names
 
 
@@ -231,4 +234,4 @@ def _shown(context: grpc.ServicerContext) -> str:
     for key, value in context.invocation_metadata() or ():
         if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
             return value.removeprefix("Bearer ")
-    raise AccessError("this hub wants a token: metadata 'authorization: Bearer ...'")
+    raise AccessError("this hub requires a token: metadata 'authorization: Bearer ...'")

@@ -1,20 +1,19 @@
-"""The memory of answers: what is being built for readers, and what waits until its caller takes it.
+"""The memory of answers: those that are being built for readers, and those that their callers have not received yet.
 
-All of it together stays within one :class:`hub.budget.Budget`. gRPC copies an answer and keeps the copy until the
-caller's flow-control window and the socket have room for it, so a call's share is given back when its next answer is
-due or when the call has ended, not when the answer was handed over::
+All of them together stay within one :class:`hub.budget.Budget`. gRPC copies an answer and keeps the copy until the
+caller's flow-control window and the socket have room for it. A call's share is therefore returned when its next answer
+is requested or the call has ended, not when the answer was passed to gRPC::
 
-    building(size)   the share is granted: COPIES times the answer         the call waits for it, with its deadline
-         │
+    building(size)   the share is granted: COPIES times the answer         the call waits for it, with its deadline │
     built(size)      the answer's bytes and gRPC's copy of them            the caller takes it, or does not
          │
-    building(), rest() or the end of the call: given back
+    building(), rest() or the end of the call: returned
 
-Puts and copies never come here: their answers are a few bytes, and they must not wait for readers. For the same reason
-only a few answers are built at a time: every thread that computes takes turns with those that write.
+Puts and copies do not use this budget: their answers are a few bytes, and must not wait for readers. For the same
+reason only a few answers are built at one time: every thread that computes competes with those that write.
 
-A caller that does not take an answer keeps its share. When others wait for it, :meth:`Answers.sweep` ends the calls
-that have not moved for ``stall_s``.
+A caller that does not receive its answer keeps its share. If other calls wait for it, :meth:`Answers.sweep` ends the
+calls that have not moved for ``stall_s``.
 """
 
 from __future__ import annotations
@@ -37,39 +36,39 @@ __all__ = ["LEAST_BYTES", "Answers", "CallEndedError", "Lease"]
 
 _log = logging.getLogger(__name__)
 LEAST_BYTES: Final = 1 << 16
-"""The smallest share: an answer of so many bytes can always be built."""
+"""The smallest share: an answer of this size can always be built."""
 _COPIES: Final = 3
-"""How often the bytes of an answer are in memory while it is built: as read, as pieces of the answer, joined."""
+"""Copies of the bytes while an answer is built: as read, as pieces of the answer, and joined."""
 _SENT_COPIES: Final = 2
-"""And while it is sent: the answer, and gRPC's copy."""
+"""Copies while it is sent: the answer, and gRPC's own."""
 _AT_WORK: Final = 2
 _LOOK_S: Final = 0.5
 _MOVED_S: Final = 1.0
 _DEADLINE_SHARE: Final = 0.9
-"""How much of the time that a call has left it waits: the rest is for saying that the hub is busy."""
+"""The part of a call's remaining time that it may wait; the rest is for answering that the hub is busy."""
 
 
 class CallEndedError(Exception):
-    """The caller is gone: nothing needs to be built."""
+    """The caller has ended the call: no answer is needed."""
 
 
 class Answers:
-    """Shares the memory of answers out.
+    """Divides the memory of answers among calls.
 
     Attributes:
         budget: the bytes.
-        at_work: held by whoever computes for a reader.
-        sweeps: how often :meth:`sweep` has looked.
-        stalled: how many calls were ended because their caller did not take its answer.
+        at_work: held by a thread that computes for a reader.
+        sweeps: the number of :meth:`sweep` calls.
+        stalled: the number of calls that were ended because their caller did not receive its answer.
     """
 
     def __init__(self, total_bytes: int, *, wait_s: float, stall_s: float) -> None:
-        """Start with nothing shared out.
+        """Create the memory with nothing granted.
 
         Args:
             total_bytes: the memory of all answers together.
             wait_s: how long a call waits for its share, if its deadline allows that.
-            stall_s: how long a caller may keep an answer waiting that others wait for.
+            stall_s: how long an answer may wait for its caller while other calls need the memory.
         """
         self.budget = Budget(total_bytes)
         self.sweeps = self.stalled = 0
@@ -80,11 +79,11 @@ class Answers:
         self._sending: dict[Lease, float] = {}
 
     def sweep(self, crowded: bool, refused: Callable[[grpc.ServicerContext, SejError], None]) -> None:
-        """Look at the calls whose answers wait: end those that may not go on, and if need be those that do not move.
+        """Check the calls whose answers wait; end those that are no longer allowed or, if needed, do not move.
 
         Args:
-            crowded: whether callers were turned away, so that a place is worth as much as memory.
-            refused: called with a call that may not go on, before it is ended.
+            crowded: True if callers were refused for lack of a thread, so that threads are as scarce as memory.
+            refused: called with a call that is no longer allowed, before it is ended.
         """
         crowded = crowded or self.budget.waiting > 0
         now, least_s = time.monotonic(), min(_MOVED_S, self._stall_s)
@@ -100,30 +99,30 @@ class Answers:
             else:
                 if quiet_s < self._stall_s or not crowded:
                     continue
-                ended.append(unquote(lease.context.peer()))  # no longer known when it is cancelled
+                ended.append(unquote(lease.context.peer()))  # unknown after the call is cancelled
             lease.context.cancel()
         if ended:
             self.stalled += len(ended)
             _log.warning(
-                "%d readers, one at %s, did not take their answers for %g s, and others wait: they are ended",
+                "ended %d readers, one at %s, that did not receive their answers for %g s while others waited",
                 len(ended),
                 ended[0],
                 self._stall_s,
             )
 
     def started(self, lease: Lease) -> None:
-        """An answer waits for its caller."""
+        """Register an answer that waits for its caller."""
         with self._lock:
             self._sending[lease] = time.monotonic()
 
     def moved(self, lease: Lease) -> None:
-        """It does so no longer."""
+        """Unregister the answer: its caller has received it."""
         with self._lock:
             self._sending.pop(lease, None)
 
 
 class Lease:
-    """One call's share; used by the call's thread, and ended by gRPC when the call is.
+    """One call's share; used by the call's thread, and ended by gRPC with the call.
 
     Attributes:
         context: the call.
@@ -138,13 +137,13 @@ class Lease:
         kind: str,
         patient: bool = False,
     ) -> None:
-        """Nothing is held yet.
+        """Create a share of nothing.
 
         Args:
             answers: where the shares come from.
             context: the call.
-            check: raises if the call may not go on.
-            kind: of calls, whose share of the budget this comes from.
+            check: raises if the call is no longer allowed.
+            kind: the kind of call, whose share of the budget this comes from.
             patient: wait for a share as long as the call lasts.
         """
         self.context = context
@@ -160,10 +159,10 @@ class Lease:
 
     @contextmanager
     def building(self, size: int) -> Iterator[int]:
-        """Build an answer inside; yields how large it may be, at most size bytes.
+        """Build an answer inside the block; yields its largest size, at most ``size`` bytes.
 
         Raises:
-            BusyError: no share came free in time.
+            BusyError: no share was returned in time.
             CallEndedError: the call has ended.
         """
         granted = self._take(min(size, LEAST_BYTES), size)
@@ -174,7 +173,7 @@ class Lease:
             self._rest_from_work()
 
     def grow(self, size: int) -> None:
-        """Inside :meth:`building`: get the share of one large message, of size bytes.
+        """Inside :meth:`building`, get the share of one large message of ``size`` bytes.
 
         Raises:
             BusyError, CallEndedError: as :meth:`building`.
@@ -184,7 +183,7 @@ class Lease:
         self._work()
 
     def built(self, size: int) -> None:
-        """An answer of size bytes is on its way."""
+        """Keep the share of an answer of ``size`` bytes that is being sent."""
         with self._lock:
             if self._ticket is not None:
                 self._answers.budget.shrink(self._ticket, _SENT_COPIES * size)
@@ -193,7 +192,7 @@ class Lease:
             self.rest()
 
     def rest(self) -> None:
-        """Nothing is held: the caller took the last answer."""
+        """Return the share: the caller has received the last answer."""
         self._answers.moved(self)
         with self._lock:
             ticket, self._ticket = self._ticket, None
@@ -201,12 +200,12 @@ class Lease:
             self._answers.budget.withdraw(ticket)
 
     def end(self) -> None:
-        """The call has ended; a thread that waits for a share wakes."""
+        """End the share with the call; a thread that waits for it wakes."""
         self._ended = True
         self.rest()
 
     def _take(self, least: int, most: int) -> int:
-        """A share for an answer of at least and at most so many bytes; how many it is."""
+        """Request a share between ``least`` and ``most`` bytes; return its size."""
         self.rest()
         ticket = self._answers.budget.ask(_COPIES * least, _COPIES * most, self._kind)
         with self._lock:
@@ -219,9 +218,7 @@ class Lease:
             self.check()
             if not self._patient and time.monotonic() >= until:
                 self.rest()
-                raise BusyError(
-                    f"the hub's memory for answers is used up and none came free in {wait_s:.1f} s: try later"
-                )
+                raise BusyError(f"the hub's memory for answers was used up for {wait_s:.1f} s; try again later")
         if self._ended:
             raise CallEndedError
         return max(ticket.granted // _COPIES, 1)

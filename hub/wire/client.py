@@ -1,8 +1,8 @@
 """The client: one connection to a hub, for one client id.
 
-Every call has a deadline but the streams, which end when the connection does: pings notice a peer that is gone. Errors
-come back as the hub meant them (:mod:`hub.wire.status`). The connection is made at the first call, and again in a
-forked child: gRPC's threads do not survive a fork.
+Every call has a deadline, except streams, which end with the connection: pings detect a dead peer. Errors are raised as
+the hub's own types (:mod:`hub.wire.status`). The connection is made at the first call, and again in a forked child,
+because gRPC's threads do not survive a fork.
 
 An original hub knows only ``Put`` and ``Get``, and its ``Get`` returns nothing. Sending to it works, by ``Put``. What
 it cannot do raises :class:`hub.NotSupportedError`.
@@ -30,19 +30,19 @@ from sej.codec.format import OVERHEAD_SIZE
 from sej.errors import ClosedError, DecodeError
 from sej.message import Message
 
-__all__ = ["Client", "Listed", "Standing"]
+__all__ = ["Client", "JournalState", "Listed"]
 
 _BATCH_BYTES: Final = 1 << 20
 _BATCH_MESSAGES: Final = 10_000
 
 
-class Standing(NamedTuple):
-    """Where a journal stands on the hub.
+class JournalState(NamedTuple):
+    """The state of a journal on the hub.
 
     Attributes:
-        known: whether the hub has it; else it starts with whatever is sent first.
+        known: True if the hub has it; if not, it starts with the first message sent.
         first_offset: the first offset that the hub still has.
-        next_offset: what the hub expects; everything below is durable.
+        next_offset: the offset that the hub expects next; everything below is durable.
     """
 
     known: bool
@@ -54,12 +54,12 @@ class Listed(NamedTuple):
     """One journal on the hub.
 
     Attributes:
-        client: whose.
+        client: its client id.
         journal_dir: its name.
         first_offset: the first offset that the hub still has.
-        next_offset: what the hub expects; everything below is durable.
+        next_offset: the offset that the hub expects next; everything below is durable.
         size: about how many bytes its messages take.
-        id: other bytes in a journal that was made anew; empty where it has none.
+        id: the journal's identity, which changes if it is re-created; empty if it has none.
     """
 
     client: str
@@ -71,13 +71,13 @@ class Listed(NamedTuple):
 
 
 class Client:
-    """Talks to a hub; shared by any number of threads.
+    """A connection to a hub; threads may share it.
 
     After :meth:`close` every call raises :class:`~sej.ClosedError`.
 
     Attributes:
-        address: the hub's.
-        client_id: who this is.
+        address: the hub's address.
+        client_id: the id of this client.
     """
 
     __reduce__ = refuse_pickling
@@ -94,22 +94,24 @@ class Client:
         keepalive_s: float = 20.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """Name the hub; nothing is connected yet.
+        """Set the hub's address; connects at the first call.
 
         Args:
             address: ``host:port``.
-            client_id: who this is: letters, digits, ``_`` and ``-``; not needed for reading others.
-            token: shown with every call.
-            tls: whom to believe; None: plain text.
-            allow_plaintext: talk in plain text beyond the loopback.
-            timeout_s: seconds that a call may take.
-            keepalive_s: how often a silent peer is asked whether it is there.
-            max_message_bytes: what a reply may hold.
+            client_id: the id of this client: letters, digits, ``_`` and ``-``; not needed to read other clients'
+                journals.
+            token: sent with every call.
+            tls: the authority to trust; None: plain text.
+            allow_plaintext: use plain text beyond the loopback interface.
+            timeout_s: the most seconds for a call.
+            keepalive_s: seconds between pings of a silent peer.
+            max_message_bytes: the most bytes of a reply.
 
         Raises:
-            ValueError: a token would cross a network in the clear, or is no token, or the files of tls are none.
-            OSError: a file of tls cannot be read.
-            InvalidNameError: the client id cannot stand in a directory's name.
+            ValueError: a token would cross a network in plain text, or is malformed, or the files of ``tls`` are not
+                PEM.
+            OSError: a file of ``tls`` cannot be read.
+            InvalidNameError: the client id has characters that are not allowed.
         """
         require(
             address=(address, TEXT),
@@ -122,14 +124,14 @@ class Client:
             max_message_bytes=(max_message_bytes, POSITIVE),
         )
         if token and not (token.isascii() and token.isprintable()):
-            raise ValueError("a token is printable ASCII, in one line")
+            raise ValueError("a token must be printable ASCII on one line")
         if tls is not None:
-            tls.credentials()  # they are read again for each connection; what is wrong with them is said here
+            tls.credentials()  # they are read again for each connection; this reports errors early
         if client_id:
             check_client(client_id)
         if token and tls is None and not allow_plaintext and not is_loopback(address):
             raise ValueError(
-                f"the token for {address} would cross the network in the clear: give tls=ClientTLS(...), or"
+                f"the token for {address} would cross the network in plain text; pass tls=ClientTLS(...) or"
                 " allow_plaintext=True"
             )
         self.address = address
@@ -159,7 +161,7 @@ class Client:
     # --- writing
 
     def put(self, journal_dir: str, messages: Iterable[Message]) -> int:
-        """Send messages with consecutive offsets, in as many calls as it takes; durable on the hub when it returns.
+        """Send messages with consecutive offsets, in one or more calls; they are durable on the hub when it returns.
 
         Returns:
             The offset that the hub expects next. An original hub does not report it: then, the offset after the last
@@ -181,11 +183,11 @@ class Client:
         return expected if expected >= 0 else self.end_offset(journal_dir)
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True) -> Iterator[int]:
-        """Send encoded messages as they stand in a journal; yields offsets below which everything is durable.
+        """Send encoded messages as stored in a journal; yields offsets below which everything is durable.
 
         Args:
             journal_dir: the journal's name on the hub.
-            chunks: whole messages each; read in another thread, as fast as the hub takes them.
+            chunks: each holds whole messages; read in another thread, as fast as the hub receives them.
             create: whether the first chunk may start a journal that the hub does not have.
 
         Raises:
@@ -207,7 +209,7 @@ class Client:
                     yield copy_request(chunk, *names, create=create and bool(names))
                     names = ()
             except Exception as error:
-                failure.append(error)  # what was sent by now is acknowledged first
+                failure.append(error)  # what was sent so far is acknowledged first
 
         call: Any = self._open().stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
         with self._translating(failure):
@@ -222,26 +224,26 @@ class Client:
 
     # --- reading
 
-    def where(self, journal_dir: str, *, client_id: str | None = None) -> Standing:
-        """Where a journal stands on the hub; another client's by its client_id."""
+    def where(self, journal_dir: str, *, client_id: str | None = None) -> JournalState:
+        """Return the state of a journal on the hub, by default of this client."""
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
         with self._translating():
             answer = call(request, timeout=self._timeout_s, metadata=self._metadata)
         self._is_original = False
-        return Standing(answer.Known, answer.FirstOffset, answer.NextOffset)
+        return JournalState(answer.Known, answer.FirstOffset, answer.NextOffset)
 
     def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
-        """The offset that the hub expects next of a journal, another client's by its client_id; 0 where it has none."""
+        """Return the offset that the hub expects next of a journal, by default of this client; 0 if there is none."""
         return self.where(journal_dir, client_id=client_id).next_offset
 
     def find_time(self, journal_dir: str, timestamp: int, *, client_id: str | None = None) -> int:
-        """The first offset as new as timestamp, ns; where there is none, the one that the hub expects next.
+        """Return the first offset from a timestamp on; if there is none, the offset that the hub expects next.
 
         Args:
             journal_dir: the journal's name on the hub.
             timestamp: ns since the epoch.
-            client_id: whose; not given: this client's own.
+            client_id: the journal's client; default: this client.
         """
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir, Timestamp=timestamp)
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
@@ -250,7 +252,7 @@ class Client:
         return found
 
     def journals(self, client_id: str = "") -> list[Listed]:
-        """The journals that this client may read, and where each stands; of one client_id, or of all."""
+        """Return the journals that this client may read, with their state; of one client id, or of all."""
         call = self._unary("List", pb.ListRequest.SerializeToString, pb.ListResponse.FromString)
         with self._translating():
             answer = call(pb.ListRequest(ClientID=client_id), timeout=self._timeout_s, metadata=self._metadata)
@@ -266,18 +268,18 @@ class Client:
         skip: bool = False,
         verify: bool = False,
     ) -> Iterator[bytes | memoryview]:
-        """Whole messages as they stand in the journal, in large chunks, each without a gap in its offsets.
+        """Yield whole messages as stored in the journal, in large chunks, each without a gap in its offsets.
 
         Args:
             journal_dir: the journal's name on the hub.
-            offset: the first message's.
-            stop: end with the chunk that reaches it; 0: with what is there.
-            client_id: whose; not given: this client's own.
-            skip: pass over what is damaged; the offsets of the messages show where.
-            verify: compare blocks with their checksums.
+            offset: the first message's offset.
+            stop: end with the chunk that reaches this offset; 0: with the last existing message.
+            client_id: the journal's client; default: this client.
+            skip: skip damaged messages; the offsets of the others show where.
+            verify: check blocks against their checksums.
 
         Raises:
-            SejError: as :meth:`hub.Store.get`; UnavailableError where the connection was lost: go on from there.
+            SejError: as :meth:`hub.Store.get`; UnavailableError if the connection was lost: continue from there.
         """
         call: Any = self._open().unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)
         request = pb.ReadRequest(
@@ -305,14 +307,14 @@ class Client:
         max_bytes: int = 0,
         client_id: str | None = None,
     ) -> list[Message]:
-        """Messages from an offset on; an empty list at the end.
+        """Return messages from an offset on; an empty list at the end.
 
         Args:
             journal_dir: the journal's name on the hub.
-            offset: the first one.
-            max_messages: at most so many.
-            max_bytes: about so many bytes; 0: as the hub likes.
-            client_id: whose; not given: this client's own.
+            offset: the first offset.
+            max_messages: the most messages to return.
+            max_bytes: about the most bytes to return; 0: the hub decides.
+            client_id: the journal's client; default: this client.
 
         Raises:
             SejError: as :meth:`hub.Store.get`.
@@ -329,10 +331,10 @@ class Client:
     def follow(
         self, journal_dir: str, offset: int, max_messages: int = 1000, *, client_id: str | None = None
     ) -> Iterator[list[Message]]:
-        """Messages from an offset on, in batches as they come, without an end; close the iterator to stop.
+        """Yield messages from an offset on, in batches as they are appended; close the iterator to stop.
 
         Raises:
-            SejError: as :meth:`hub.Store.get`; UnavailableError where the connection was lost: go on from there.
+            SejError: as :meth:`hub.Store.get`; UnavailableError if the connection was lost: continue from there.
         """
         call = self._open().unary_stream("/hub.Hub/Follow", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
         request = self._get_request(journal_dir, offset, max_messages, 0, client_id)
@@ -345,7 +347,7 @@ class Client:
                 answers.cancel()
 
     def close(self) -> None:
-        """Close the connection; calls under way end."""
+        """Close the connection; calls in progress end."""
         with self._lock:
             self._closed = True
             channel, self._channel = self._channel, None
@@ -353,18 +355,18 @@ class Client:
             channel.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the client."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the connection."""
         self.close()
 
     def __repr__(self) -> str:
-        """Address and client id."""
+        """Show address and client id."""
         return f"<hub.wire.Client {self.address} {self.client_id!r}>"
 
-    # --- below
+    # --- internals
 
     def _original(self, journal_dir: str) -> bool:
         """Whether this is an original hub; asked once."""
@@ -408,7 +410,7 @@ class Client:
 
     @contextmanager
     def _translating(self, failure: list[Exception] | None = None) -> Iterator[None]:
-        """Say a call's error as the hub meant it; where our own side failed first, that."""
+        """Raise a call's error as the hub's own type; if our own side failed first, raise that."""
         try:
             yield
         except grpc.RpcError as error:

@@ -1,9 +1,9 @@
-"""The copier: brings a SEJ directory, or a growing tree of shards, to the hub, and keeps it up.
+"""The copier: copies a SEJ directory, or a growing sharded journal, to the hub, and keeps the copy up to date.
 
-It remembers nothing of its own: where to go on, it asks the hub. So it may die at any time, on either side. A directory
-that cannot be copied (another journal of that name is on the hub, its bytes are damaged) is reported and does not keep
-the others; while the hub cannot be reached, it waits, longer each time and with jitter, so that many copiers do not
-come back at once. Memory is bounded by a chunk and what gRPC has under way, whatever the journal's size.
+It stores no position of its own: it asks the hub where to continue. So either side may die at any time. A directory
+that cannot be copied (another journal of that name is on the hub, its bytes are damaged) is reported and does not stop
+the others. If the hub cannot be reached, the copier waits, longer each time and with jitter, so that many copiers do
+not reconnect at the same moment. Memory is bounded by one chunk and gRPC's buffers, whatever the journal's size.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _LOOK_AT_STOP_S: Final = 0.25
 
 @dataclass
 class Progress:
-    """How far a copier is.
+    """The progress of a copier.
 
     Attributes:
-        journals: directories that it knows.
-        messages: brought over since it started.
-        bytes: sent since it started.
+        journals: directories found.
+        messages: messages copied since it started.
+        bytes: bytes sent since it started.
         failures: the directories that could not be copied last time, with their errors.
     """
 
@@ -50,17 +50,17 @@ class Progress:
     failures: dict[str, SejError]
 
     def __str__(self) -> str:
-        """One line for a terminal."""
+        """Format one line for a terminal."""
         line = f"{self.journals} journals, {self.messages:,} messages, {self.bytes / 1e6:,.1f} MB copied"
         return f"{line}, {len(self.failures)} failing: {', '.join(sorted(self.failures))}" if self.failures else line
 
 
 class Copier:
-    """Copies a journal or a tree of them to a hub.
+    """Copies a journal or a directory of journals to a hub.
 
     Attributes:
         path: a SEJ directory, or a directory of them.
-        progress: what was done so far.
+        progress: the progress so far.
 
     Example:
         Two programs, or one::
@@ -82,19 +82,19 @@ class Copier:
         rng: random.Random | None = None,
         disk: Disk = OS,
     ) -> None:
-        """Name what to copy; nothing is opened yet.
+        """Set what to copy; nothing is opened yet.
 
         Args:
-            path: a SEJ directory, or a directory that holds some (a tree of shards).
+            path: a SEJ directory, or a directory of them (a sharded journal).
             client: the hub.
-            journal_dir: the name on the hub, for a SEJ directory; not given: the directory's own. In a tree each
-                directory keeps its own.
+            journal_dir: the name on the hub, for a single SEJ directory; default: the directory's own name. Otherwise
+                each directory keeps its own.
             reader: the name of the kept offset in ``ofs/``, so that local retention waits for the hub.
             on_progress: called after every acknowledgement, in the copier's thread.
-            backoff_s: seconds that the first wait after a failure lasts at most; it doubles with each failure.
-            max_backoff_s: seconds that a wait lasts at most.
-            rng: where the jitter comes from.
-            disk: the seam.
+            backoff_s: the most seconds of the first wait after a failure; doubles with each failure.
+            max_backoff_s: the most seconds of any wait.
+            rng: the random generator for the jitter.
+            disk: the disk.
         """
         require(
             path=(path, PATH),
@@ -119,18 +119,18 @@ class Copier:
         self._feeds: dict[str, Feed] = {}
 
     def run_once(self) -> int:
-        """Copy what is there.
+        """Copy the messages that exist now.
 
         Returns:
             How many messages the hub did not have before.
 
         Raises:
-            UnavailableError: the hub cannot be reached, or wants to be left alone for a while.
-            AccessError: the hub does not let this client in.
-            SejError: the first directory's error, where some could not be copied; the others were. What its files
-                raised as an OSError is its cause.
-            JournalNotFoundError: there is nothing at the path.
-            NotAJournalError: it is a file.
+            UnavailableError: the hub cannot be reached, or tells the client to try again later.
+            AccessError: the hub does not admit this client.
+            SejError: the first directory's error, if some could not be copied; the others were. An OSError of its files
+                is the cause.
+            JournalNotFoundError: the path does not exist.
+            NotAJournalError: the path is a file.
         """
         copied = self._pass(lambda: False, patient=False)
         for error in self.progress.failures.values():
@@ -138,21 +138,21 @@ class Copier:
         return copied
 
     def run(self, stop: threading.Event | None = None, *, timeout: float | None = None) -> int:
-        """Follow: copy what is there and what comes, until stop is set.
+        """Follow: copy existing and new messages until ``stop`` is set.
 
         Args:
-            stop: ends the run within a quarter of a second, or when the hub has answered to what is under way; what
+            stop: ends the run within a quarter of a second, or when the hub has answered the requests in progress; what
                 was acknowledged by then is kept.
-            timeout: seconds after which the run ends by itself; None: never.
+            timeout: seconds after which the run ends; None: never.
 
         Returns:
             How many messages the hub did not have before.
 
         Raises:
-            AccessError: the hub does not let this client in; waiting would not help.
+            AccessError: the hub does not admit this client; waiting would not help.
             ClosedError: the client was closed.
-            NotAJournalError: the path is a file; while there is nothing, it waits.
-            InvalidNameError: the SEJ directory's name cannot stand on the hub.
+            NotAJournalError: the path is a file; if nothing exists there, it waits.
+            InvalidNameError: the SEJ directory's name is not allowed on the hub.
         """
         stop = stop or threading.Event()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -182,34 +182,35 @@ class Copier:
         return self.progress.messages - before
 
     def close(self) -> None:
-        """Close what is open; the client stays the caller's."""
+        """Close what the copier has opened; the client stays open."""
         for feed in self._feeds.values():
             feed.close()
         self._feeds.clear()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the copier."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the copier."""
         self.close()
 
     def __repr__(self) -> str:
-        """The path."""
+        """Show the path."""
         return f"<hub.wire.Copier {self.path!r}>"
 
-    # --- below
+    # --- internals
 
     def _backoff(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row."""
+        """Return the seconds to wait after this many failures in a row."""
         return self._rng.uniform(0, min(self._max_backoff_s, self._backoff_s * 2.0 ** min(failures, 30)))
 
     def _pass(self, stopped: Callable[[], bool], *, patient: bool = True) -> int:
-        """Once over all directories; errors of one directory are kept in the progress.
+        """Copy all directories once; errors of one directory are stored in the progress.
 
-        stopped: whether to leave the rest for later.
-        patient: leave those alone that failed a short while ago.
+        Args:
+            stopped: returns True to leave the rest for later.
+            patient: skip directories that failed a short while ago.
         """
         self._find()
         copied = 0
@@ -220,14 +221,16 @@ class Copier:
                 continue
             try:
                 copied += feed.copy(self._client, self._acknowledged, stopped)
-            except DirectoryUnavailableError as error:  # the hub has answered: the others may do better
+            except DirectoryUnavailableError as error:  # the hub has answered: other directories may succeed
                 self._failed(feed, error)
             except (UnavailableError, AccessError, ClosedError):
                 raise
             except SejError as error:
                 self._failed(feed, error)
             except OSError as error:
-                failure = SejError(f"{error.strerror or error}; mend it here", path=error.filename or feed.path)
+                failure = SejError(
+                    f"{error.strerror or error}; correct it on this machine", path=error.filename or feed.path
+                )
                 failure.__cause__ = error
                 self._failed(feed, failure)
             else:
@@ -246,25 +249,27 @@ class Copier:
         self.progress.failures[name] = error
 
     def _find(self) -> None:
-        """Take in directories that are new.
+        """Add directories that are new.
 
         Raises:
-            JournalNotFoundError: there is nothing at the path.
-            NotAJournalError: a file.
-            InvalidNameError: the directory's name cannot stand on the hub; in a tree it is reported.
+            JournalNotFoundError: the path does not exist.
+            NotAJournalError: the path is a file.
+            InvalidNameError: the directory's name is not allowed on the hub; one among several is reported instead.
         """
         there = self._disk.status(self.path)
         if there is None:
             raise JournalNotFoundError("there is nothing to copy here", path=self.path)
         if not there.is_dir:
-            raise NotAJournalError("this is a file; a SEJ directory or a tree of them is due", path=self.path)
+            raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=self.path)
         if self._is_journal(self.path):
             found = {self._journal_dir or os.path.basename(os.path.abspath(self.path)): self.path}
             check_journal("client", *found)
         elif self._journal_dir is not None:
-            if not self._disk.list(self.path) or self._is_journal(self.path):  # it may just be made
+            if not self._disk.list(self.path) or self._is_journal(self.path):  # it may be in the making
                 raise JournalNotFoundError("this directory is empty: there is nothing to copy yet", path=self.path)
-            raise NotAJournalError("journal_dir names one SEJ directory, and this is none", path=self.path)
+            raise NotAJournalError(
+                "journal_dir names one SEJ directory, and this is a directory of several", path=self.path
+            )
         else:
             found = {}
             for name in self._disk.list(self.path):
@@ -272,7 +277,7 @@ class Copier:
                     found[name] = os.path.join(self.path, name)
         for name, error in list(self.progress.failures.items()):
             if isinstance(error, InvalidNameError) and name not in found:
-                del self.progress.failures[name]  # it went away, or has another name now
+                del self.progress.failures[name]  # it was removed or renamed
         for name, path in found.items():
             if name in self._feeds:
                 continue
@@ -295,7 +300,7 @@ class Copier:
             self._on_progress(self.progress)
 
     def _wait(self, root: Watch, stop: threading.Event, deadline: float | None) -> None:
-        """Wait until something changes here; a watch that is new says at once that it wants a look."""
+        """Wait until something changes here; a new watch wakes immediately."""
         watches = [root, *(feed.watch for feed in self._feeds.values())]
         while not stop.is_set():
             now = time.monotonic()

@@ -1,13 +1,12 @@
-"""One SEJ directory on its way to the hub: where it stands, and the next pass over what is new.
+"""One SEJ directory on its way to the hub: its state on the hub, and the next pass over its new messages.
 
-What it relies on: a cursor that reads whole messages as they stand, the journal's kept offset of the reader ``hub``,
-and two calls of the hub: where does the journal stand, and take these bytes.
+Built on a cursor that reads whole encoded messages, the journal's kept offset of the reader ``hub``, and two calls of
+the hub: the state of the journal, and copying bytes.
 
-What it promises: messages are synced here before they are sent, so that the hub never has what this machine may still
-lose; the kept offset follows the hub's acknowledgements, back too where the hub lost some, so that local retention
-waits for the hub; the first chunk of a feed, after a failure and of a journal that was made anew repeats the last
-message that the hub has, so that the hub notices when the two are not one journal; messages behind damage are never
-left out in silence.
+Messages are synced here before they are sent, so that the hub never has messages that this machine may still lose. The
+kept offset follows the hub's acknowledgements, also back if the hub lost messages, so that local retention waits for
+the hub. The first chunk of a feed, after a failure, and of a re-created journal repeats the last message that the hub
+has, so that the hub notices if the two journals differ. Messages after damage are never left out silently.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from hub.errors import ConflictError, GapError, NotSupportedError
-from hub.naming import Made
-from hub.wire.client import Standing
+from hub.naming import Incarnation
+from hub.wire.client import JournalState
 from sej.errors import SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
@@ -36,15 +35,18 @@ _COMMIT_BYTES: Final = 1 << 26
 
 
 class Hub(Protocol):
-    """What a copier needs of a hub; :class:`hub.wire.Client` is one."""
+    """What a copier needs of a hub; :class:`hub.wire.Client` implements it."""
 
-    def where(self, journal_dir: str) -> Standing:
-        """Where a journal stands."""
+    def where(self, journal_dir: str) -> JournalState:
+        """Return the state of a journal."""
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
-        """Take encoded messages; yields offsets below which everything is durable.
+        """Copy encoded messages; yields offsets below which everything is durable.
 
-        create: the first chunk may start a journal that the hub does not have; no other may.
+        Args:
+            journal_dir: the journal's name on the hub.
+            chunks: each holds whole messages.
+            create: whether the first chunk may start a journal that the hub does not have.
         """
 
 
@@ -53,13 +55,13 @@ class Feed:
 
     Attributes:
         name: the journal's name on the hub.
-        acknowledged: everything below it is durable on the hub; None: the hub has not been asked yet.
+        acknowledged: everything below it is durable on the hub; None: not known yet.
         failures: passes in a row that failed.
-        retry_at: when the next one may be tried, by the monotonic clock.
+        retry_at: when to try again, by the monotonic clock.
     """
 
     def __init__(self, path: str, name: str, reader: str, disk: Disk) -> None:
-        """Name it; nothing is opened."""
+        """Set the directory; nothing is opened."""
         self.path = path
         self.name = name
         self.acknowledged: int | None = None
@@ -73,21 +75,21 @@ class Feed:
         self._cursor: Cursor | None = None
         self._create = False
         self._watch: Watch | None = None
-        self._made: Made | None = None
+        self._incarnation: Incarnation | None = None
         self._judged: tuple[object, int] | None = None
-        self._last = ""  # the last segment's path, when it was last looked for
+        self._last = ""  # the path of the last segment found
         self._reading = threading.Lock()
-        """Held by the thread that reads for the wire, which may not have noticed yet that its call is over."""
+        """Held by the thread that reads for gRPC, which may not have noticed yet that its call has ended."""
 
     @property
     def watch(self) -> Watch:
-        """Wakes when something is appended."""
+        """Return a watch that wakes when messages are appended."""
         if self._watch is None:
             self._watch = Watch(self._directory.jnl)
         return self._watch
 
     def has_news(self) -> bool:
-        """Whether there is something that the hub has not acknowledged, or a reason to look why nobody can tell."""
+        """Return whether there are messages that the hub has not acknowledged, or the directory must be checked."""
         try:
             return self.acknowledged != self._tail.end_offset()
         except SejError:
@@ -96,22 +98,22 @@ class Feed:
     def copy(
         self, hub: Hub, acknowledged: Callable[[int, int], None], stopped: Callable[[], bool] = lambda: False
     ) -> int:
-        """Bring over what is there now.
+        """Copy the messages that exist now.
 
         Args:
-            hub: where to.
-            acknowledged: told of every step: messages and bytes that are durable on the hub since the last one.
-            stopped: whether to leave the rest for later.
+            hub: the hub.
+            acknowledged: called after every step with the messages and bytes that became durable on the hub.
+            stopped: returns True to leave the rest for later.
 
         Returns:
             How many messages the hub did not have before.
 
         Raises:
-            GapError: the hub expects messages that are not here any more.
+            GapError: the hub expects messages that were deleted here.
             ConflictError: the hub has other messages under this name.
-            LockedError: another copier is at work on this directory.
-            CorruptionError: messages stand behind damage here; those before it were copied.
-            UnavailableError: the hub cannot be reached, or wants to be left alone for a while.
+            LockedError: another copier copies this directory.
+            CorruptionError: messages follow damage here; those before it were copied.
+            UnavailableError: the hub cannot be reached, or tells the client to try again later.
         """
         if self._is_another():
             self.forget()
@@ -129,16 +131,16 @@ class Feed:
         return copied
 
     def forget(self) -> None:
-        """After a failure: ask the hub anew where it stands."""
-        self.acknowledged = self._made = self._judged = None
+        """After a failure, ask the hub again for the journal's state."""
+        self.acknowledged = self._incarnation = self._judged = None
         with self._reading:
             cursor, self._cursor = self._cursor, None
-            self._tail = Tail(self._directory)  # where another journal ended says nothing of this one
+            self._tail = Tail(self._directory)  # another journal's end says nothing about this one
         if cursor is not None:
             cursor.close()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close what the feed has opened."""
         self.forget()
         if self._watch is not None:
             self._watch.close()
@@ -154,12 +156,12 @@ class Feed:
     ) -> int:
         if self.acknowledged is None or self._cursor is None:
             try:
-                standing = hub.where(self.name)
+                state = hub.where(self.name)
             except NotSupportedError:  # an original hub: it drops what it has, and refuses a gap
-                standing = Standing(True, 0, kept.value)
-            self._start(standing, end)
+                state = JournalState(True, 0, kept.value)
+            self._start(state, end)
             assert self.acknowledged is not None
-            if kept.value > self.acknowledged:  # the hub lost what it had: retention here waits for that once more
+            if kept.value > self.acknowledged:  # the hub lost messages: retention here must wait for them again
                 kept.reset(self.acknowledged)
         assert self._cursor is not None
         copied = committed_at = 0
@@ -182,31 +184,32 @@ class Feed:
             kept.commit(self.acknowledged)
         if self.acknowledged < self._cursor.due:
             raise GapError(
-                f"{self.name}: the hub acknowledged up to {self.acknowledged}, {self._cursor.due} were sent",
+                f"{self.name}: the hub acknowledged only up to offset {self.acknowledged}, {self._cursor.due} were"
+                " sent",
                 expected=self.acknowledged,
             )
         self._cursor.park()
         return copied
 
-    def _start(self, standing: Standing, end: int) -> None:
-        """Decide where to go on, given where the hub stands."""
-        self._made = Made.look(self.path, self._disk)
+    def _start(self, state: JournalState, end: int) -> None:
+        """Decide where to continue, from the state of the journal on the hub."""
+        self._incarnation = Incarnation.look(self.path, self._disk)
         first = Journal(self.path, disk=self._disk).first_offset
-        self._create = not standing.known
-        due = standing.next_offset
-        if not standing.known:
+        self._create = not state.known
+        due = state.next_offset
+        if not state.known:
             due = start = first
         elif due > end:
             raise ConflictError(
-                f"{self.name}: the hub has messages up to {due - 1}, but the journal ends with {end - 1}: it lost some"
-                " or was made anew; copy it under another name",
+                f"{self.name}: the hub has messages up to {due - 1}, but the journal ends with {end - 1}: it lost"
+                " messages or was re-created; copy it under another name",
                 path=self.path,
                 offset=end,
             )
         elif due < first:
             raise GapError(
-                f"{self.name}: the hub expects message {due}, and the first one here is {first}: what lies between was"
-                " removed here before the hub had it; copy it under another name",
+                f"{self.name}: the hub expects message {due}, but the first one here is {first}: those between were"
+                " deleted here before they were copied; copy it under another name",
                 expected=due,
                 path=self.path,
             )
@@ -216,12 +219,12 @@ class Feed:
         self._cursor = Cursor(self._directory, start)
 
     def _chunks(self, cursor: Cursor, end: int, stopped: Callable[[], bool]) -> Iterator[bytes]:
-        """What is there up to end, and what came with the last of it; synced before it is sent."""
+        """Yield the messages up to ``end``, each chunk synced before it is sent."""
         synced = 0
         while cursor.due < end and not stopped():
             with self._reading:
                 if self._cursor is not cursor:
-                    return  # the call is over
+                    return  # the call has ended
                 data, count = cursor.read_encoded(_CHUNK_BYTES)
                 if not count:
                     return
@@ -229,16 +232,16 @@ class Feed:
                     synced = max(cursor.due, end)
                     sync_up_to(self._directory, synced, self._tail)
                 if self._is_another():
-                    raise ConflictError(f"{self.name}: the journal was made anew while it was copied", path=self.path)
+                    raise ConflictError(f"{self.name}: the journal was re-created while it was copied", path=self.path)
                 self.sent_bytes += len(data)
             yield data
 
     def _is_another(self) -> bool:
-        """Whether this is not the journal any more that the hub was asked about."""
-        return self._made is not None and not self._made.is_still(self.path, self._disk)
+        """Return whether the directory is another journal than the one that the hub was asked about."""
+        return self._incarnation is not None and not self._incarnation.is_still(self.path, self._disk)
 
     def _judge(self, end: int) -> None:
-        """Make sure that what stands behind the last good message is a torn tail, and hides no messages.
+        """Check that the bytes after the last good message are a torn tail, which hides no messages.
 
         Raises:
             CorruptionError: messages follow.
@@ -247,7 +250,7 @@ class Feed:
         if place is None:
             return
         last = self._disk.status(self._last) if self._last else None
-        if last is None or last.identity != place.identity:  # there is another one by now: its name is looked for
+        if last is None or last.identity != place.identity:  # there is a new segment: it is found by name
             segments = self._directory.segments()
             self._last = segments[-1].path if segments else ""
             last = self._disk.status(self._last) if self._last else None

@@ -1,8 +1,8 @@
-"""Bytes on the wire and what they mean, both ways; no I/O.
+"""Messages on the wire: encode and decode. No I/O.
 
-Requests that carry many bytes are not taken apart by protobuf, which copies each field into an allocation of its own:
-a :func:`copy_request` is its head and the journal's bytes as they are, and :func:`open_copy_request` looks past the
-head. What they write and read is the encoding of ``hub.proto`` all the same, and anybody's protobuf understands it.
+Requests with many bytes are not decoded by protobuf, which copies each field into an allocation of its own: a
+:func:`copy_request` is its head and the journal's bytes unchanged, and :func:`open_copy_request` skips the head. The
+encoding is still that of ``hub.proto``, and any protobuf library reads it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MAX_MESSAGE_BYTES: Final = 1 << 26
-"""What one request or reply may hold; a journal's message beyond that needs a larger limit on both sides."""
+"""The largest request or reply; a journal's message beyond that needs a larger limit on both sides."""
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
 assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
 _MESSAGES_TAG: Final = pb.GetResponse.MESSAGES_FIELD_NUMBER << 3 | 2
@@ -54,7 +54,7 @@ _T = TypeVar("_T", bound=ProtobufMessage)
 
 
 def to_wire(messages: Iterable[Message]) -> list[pb.Message]:
-    """Messages as protobuf has them."""
+    """Return messages in protobuf's form."""
     return [
         pb.Message(Offset=offset, Timestamp=timestamp, Type=type_, Key=key, Value=value)
         for offset, timestamp, type_, key, value in messages
@@ -62,60 +62,60 @@ def to_wire(messages: Iterable[Message]) -> list[pb.Message]:
 
 
 def from_wire(messages: Iterable[pb.Message]) -> list[Message]:
-    """Messages as the journal has them.
+    """Return messages in the journal's form.
 
     Raises:
-        InvalidMessageError: an offset beyond 2^63-1. What else does not fit, the journal's codec refuses.
+        InvalidMessageError: an offset beyond 2^63-1. The journal's codec checks the other limits.
     """
     found = [Message(m.Offset, m.Timestamp, m.Type, m.Key, m.Value) for m in messages]
     for message in found:
         if message.offset > MAX_OFFSET:
-            raise InvalidMessageError(f"offset {message.offset}: at most {MAX_OFFSET} is due")
+            raise InvalidMessageError(f"offset must be at most {MAX_OFFSET}, got {message.offset}")
     return found
 
 
 def parse(kind: type[_T], data: bytes) -> _T:
-    """A message of hub.proto.
+    """Decode a message of hub.proto.
 
     Raises:
-        InvalidMessageError: these bytes are none.
+        InvalidMessageError: the bytes cannot be decoded.
     """
     try:
         return kind.FromString(data)
     except ProtobufDecodeError as error:
-        raise InvalidMessageError(f"these bytes are no {kind.__name__} of hub.proto") from error
+        raise InvalidMessageError(f"these bytes are not a {kind.__name__} of hub.proto") from error
 
 
 def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:
-    """Client id, journal and messages of a PutRequest, whatever they are.
+    """Return client id, journal and messages of a PutRequest of any form.
 
     Raises:
-        InvalidMessageError: these bytes are none, or an offset is beyond 2^63-1.
+        InvalidMessageError: the bytes cannot be decoded, or an offset is beyond 2^63-1.
     """
     request = parse(pb.PutRequest, data)
     return request.ClientID, request.JournalDir, from_wire(request.Messages)
 
 
 def encode_put_request(data: bytes) -> tuple[str, str, bytes | memoryview] | None:
-    """Client id, journal and messages of a PutRequest, as they will stand in the journal.
+    """Return client id, journal and messages of a PutRequest, encoded as in the journal.
 
-    None where the compiled module is not there, or finds something that is not plain; then :func:`open_put_request`
-    says what it is.
+    Returns None if the compiled module is missing, or finds an unusual encoding; then :func:`open_put_request` decodes
+    it.
     """
     return None if _transcode is None else _transcode(data)
 
 
 def copy_request(data: bytes, client_id: str = "", journal_dir: str = "", *, create: bool = False) -> bytes:
-    """A CopyRequest; the names, and whether it may start the journal, go into the first one of a stream."""
+    """Encode a CopyRequest; the names, and whether it may start the journal, belong to the first one of a stream."""
     head = pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir, Create=create).SerializeToString()
     return b"".join((head, bytes((_ENCODED_TAG,)), _varint(len(data)), data))
 
 
 def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview, bool]:
-    """Client id, journal (empty where left out), encoded messages and create of a CopyRequest.
+    """Return client id, journal (both may be empty), encoded messages and ``create`` of a CopyRequest.
 
     Raises:
-        InvalidMessageError: these bytes are none.
+        InvalidMessageError: the bytes cannot be decoded.
     """
     plain = _only_encoded(data)
     if plain is not None:
@@ -125,17 +125,17 @@ def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview, bool]:
 
 
 def read_response(*pieces: bytes) -> bytes:
-    """A ReadResponse of encoded messages, in pieces."""
+    """Encode a ReadResponse from pieces of encoded messages."""
     return b"".join((bytes((_ENCODED_TAG,)), _varint(sum(map(len, pieces))), *pieces))
 
 
 def get_response(messages: Iterable[Message]) -> bytes:
-    """A GetResponse; two of them, one after the other, are one with the messages of both."""
+    """Encode a GetResponse; two of them, one after the other, are one with the messages of both."""
     return pb.GetResponse(Messages=to_wire(messages)).SerializeToString()
 
 
 def large_get_response(message: Message) -> bytes:
-    """A GetResponse of one message, without the copies that protobuf makes of its value."""
+    """Encode a GetResponse of one message, without the copies that protobuf makes of its value."""
     offset, timestamp, type_, key, value = message
     head = pb.Message(Offset=offset, Timestamp=timestamp, Type=type_, Key=key).SerializeToString()
     head += bytes((_VALUE_TAG,)) + _varint(len(value))
@@ -143,17 +143,17 @@ def large_get_response(message: Message) -> bytes:
 
 
 def open_read_response(data: bytes) -> bytes | memoryview:
-    """The encoded messages of a ReadResponse.
+    """Return the encoded messages of a ReadResponse.
 
     Raises:
-        InvalidMessageError: these bytes are none.
+        InvalidMessageError: the bytes cannot be decoded.
     """
     plain = _only_encoded(data)
     return parse(pb.ReadResponse, data).Encoded if plain is None else plain
 
 
 def _only_encoded(data: bytes) -> memoryview | None:
-    """The bytes of the field Encoded where there is nothing else, without copying them."""
+    """Return the bytes of the field Encoded without copying them, if there is no other field."""
     if data[:1] == bytes((_ENCODED_TAG,)):
         size = shift = 0
         for at in range(1, min(len(data), 1 + _VARINT_BYTES)):

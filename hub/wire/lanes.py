@@ -1,7 +1,7 @@
-"""A thread pool for each kind of call, so that no kind waits for another one's threads.
+"""A thread pool for each kind of call, so that no kind waits for the threads of another.
 
 gRPC's Python server runs every call on a thread and queues calls in the pool without a limit. With one pool a few
-hundred slow readers hold all threads, or fill the queue, and a put waits behind them. Here each method has a lane:
+hundred slow readers hold all threads, or fill the queue, and a put waits until they end. Here each method has a lane:
 its own threads, its own queue, its own limit. A call for a lane that is full is refused immediately, on a thread of
 its own, before its request is read.
 """
@@ -23,14 +23,14 @@ _T = TypeVar("_T")
 
 
 class Lane(ThreadPoolExecutor):
-    """Threads for one kind of call; a subclass, because gRPC takes nothing else as a pool of a method.
+    """Threads for one kind of call; a subclass, because gRPC accepts only this type as a method's pool.
 
     Attributes:
-        calls: how many are under way or waiting.
+        calls: the number of calls in progress or waiting.
     """
 
     def __init__(self, name: str, threads: int, max_calls: int) -> None:
-        """Name the threads; they start when they are needed."""
+        """Name the threads; they start at their first use."""
         super().__init__(threads, thread_name_prefix=f"hub-{name}")
         self.calls = 0
         self._max_calls = max_calls
@@ -38,11 +38,11 @@ class Lane(ThreadPoolExecutor):
 
     @property
     def full(self) -> bool:
-        """Whether the next call must be refused."""
+        """True if the next call must be refused."""
         return self.calls >= self._max_calls
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """As the pool's, counted."""
+        """Submit like the base class, and count the call."""
         with self._counting:
             self.calls += 1
         try:
@@ -61,17 +61,17 @@ class Lane(ThreadPoolExecutor):
 class Answer:
     """One answer of a stream, which gRPC can take once.
 
-    gRPC's loop over the answers keeps the last one while it waits for the next: that is then this empty shell.
+    gRPC's loop over the answers keeps the last one while it waits for the next: then it only keeps this empty object.
     """
 
     __slots__ = ("_data",)
 
     def __init__(self, data: bytes) -> None:
-        """Keep the bytes until they are taken."""
+        """Hold the bytes until they are taken."""
         self._data = data
 
     def take(self) -> bytes:
-        """The bytes; they are kept no longer."""
+        """Return the bytes and release them."""
         data, self._data = self._data, b""
         return data
 
@@ -81,8 +81,8 @@ class Method(NamedTuple):
 
     Attributes:
         make: gRPC's function for its kind, such as ``grpc.unary_unary_rpc_method_handler``.
-        call: answers; requests are bytes, and so are answers, or each is an :class:`Answer`.
-        lane: whose threads it runs on.
+        call: answers the call; requests are bytes, and answers are bytes or :class:`Answer` objects.
+        lane: the threads that it runs on.
     """
 
     make: Callable[..., grpc.RpcMethodHandler[Any, Any]]
@@ -91,15 +91,15 @@ class Method(NamedTuple):
 
 
 class Lanes(grpc.GenericRpcHandler):
-    """Finds the method of a call, or the refusal where its lane is full."""
+    """Finds the method of a call, or the refusal if its lane is full."""
 
     def __init__(self, service: str, methods: Mapping[str, Method], refuse: Callable[..., Any], lane: Lane) -> None:
-        """Know the methods.
+        """Set the methods.
 
         Args:
             service: its full name.
             methods: by name.
-            refuse: ends a call; given its requests (none is read) and its context.
+            refuse: ends a call; called with its requests (none is read) and its context.
             lane: the threads of refusals.
         """
         self._methods = {
@@ -109,7 +109,7 @@ class Lanes(grpc.GenericRpcHandler):
         self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(_on(lane, refuse))
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """What answers a call; None where nothing does."""
+        """Return the handler of a call; None if the method is unknown."""
         found = self._methods.get(handler_call_details.method)
         if found is None:
             return None
@@ -122,7 +122,7 @@ def _serialize(answer: bytes | Answer) -> bytes:
 
 
 def _on(lane: Lane, call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that runs on a lane's threads: gRPC looks for them in this attribute."""
+    """Set the lane on which a call runs, in the attribute that gRPC reads."""
     behaviour = partial(call)
     behaviour.experimental_thread_pool = lane  # type: ignore[attr-defined]
     return behaviour

@@ -1,8 +1,8 @@
-"""A server's numbers for Prometheus: read from the counters when somebody asks, so they cost nothing between.
+"""A server's metrics for Prometheus, computed from the counters at each scrape.
 
 Needs prometheus_client, which is optional: ``serve_metrics(server, 9100)``, or :func:`register` in a registry of the
-caller's. Lag and bytes per journal are looked up on the disk at each scrape; with many journals, scrape seldom or leave
-them out (``journals=False``) and read :func:`hub.stats`.
+caller's. Lag and bytes of each journal are read from the disk at each scrape; with many journals, scrape rarely or
+leave them out (``journals=False``) and read :func:`hub.stats`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ __all__ = ["register", "serve_metrics"]
 
 
 class _Collector:
-    """Says what the store and the calls have counted."""
+    """Collects the counts of the store and the calls."""
 
     def __init__(self, server: Server, journals: bool) -> None:
         self._server = server
         self._journals = journals
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric with its value now."""
+        """Yield every metric with its value now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         store, service = self._server.store, self._server.service
         counted = store.counters
         for name, text, value in (
-            ("sej_hub_puts", "Batches that were taken.", counted.puts),
+            ("sej_hub_puts", "Accepted batches.", counted.puts),
             ("sej_hub_messages", "New messages in them.", counted.messages),
-            ("sej_hub_bytes", "Their bytes as they stand in the journals.", counted.bytes),
-            ("sej_hub_resent_messages", "Messages that were there already and were the same.", counted.resent),
-            ("sej_hub_unseen_messages", "Messages below the hub's first offset, taken on trust.", counted.unseen),
-            ("sej_hub_stalled", "Readers that were let go because others waited.", service.answers.stalled),
+            ("sej_hub_bytes", "The bytes of new messages, as stored in the journals.", counted.bytes),
+            ("sej_hub_resent_messages", "Messages that were sent again and were the same.", counted.resent),
+            ("sej_hub_unseen_messages", "Messages below the hub's first offset, accepted unchecked.", counted.unseen),
+            ("sej_hub_stalled", "Readers that were disconnected because others waited.", service.answers.stalled),
         ):
             yield CounterMetricFamily(name, text, value=value)
         refusals = CounterMetricFamily("sej_hub_refusals", "Calls that were refused, by reason.", labels=["reason"])
@@ -50,13 +50,13 @@ class _Collector:
         yield refusals
         yield _latency(HistogramMetricFamily, counted.latency_buckets, counted.latency_s)
         for name, text, number in (
-            ("sej_hub_open_writers", "Writers that are open.", store.open_writers),
+            ("sej_hub_open_writers", "Open writers.", store.open_writers),
             ("sej_hub_streams", "Reading streams.", service.streams),
             ("sej_hub_copiers", "Copying clients.", service.copiers),
-            ("sej_hub_answer_bytes", "Memory of the answers to readers.", service.answers.budget.used),
-            ("sej_hub_answer_peak_bytes", "The most that it was.", service.answers.budget.peak),
+            ("sej_hub_answer_bytes", "Memory used by the answers to readers.", service.answers.budget.used),
+            ("sej_hub_answer_peak_bytes", "The most memory that answers to readers used.", service.answers.budget.peak),
             ("sej_hub_answers_waiting", "Readers that wait for memory.", service.answers.budget.waiting),
-            ("sej_hub_disk_free_bytes", "What is free on the root's disk.", store.disk_free_bytes),
+            ("sej_hub_disk_free_bytes", "Free bytes of the root's disk.", store.disk_free_bytes),
         ):
             yield GaugeMetricFamily(name, text, value=number)
         if self._journals:
@@ -68,7 +68,7 @@ def _latency(family: Any, buckets: Iterable[int], seconds: float) -> Metric:
     for bound, count in zip([*map(str, LATENCY_BOUNDS_S), "+Inf"], buckets, strict=True):
         total += count
         pairs.append((bound, float(total)))
-    text = "How long a batch took, sync and all."
+    text = "How long a batch took, including the sync."
     found: Metric = family("sej_hub_put_seconds", text, buckets=pairs, sum_value=seconds)
     return found
 
@@ -76,10 +76,12 @@ def _latency(family: Any, buckets: Iterable[int], seconds: float) -> Metric:
 def _by_journal(family: Any, root: str) -> Iterator[Metric]:
     names = ["client", "journal"]
     size = family("sej_hub_journal_bytes", "Bytes of a journal.", labels=names)
-    end = family("sej_hub_journal_end_offset", "The offset that is due next.", labels=names)
-    arrival = family("sej_hub_journal_last_arrival_seconds", "When something came, since the epoch.", labels=names)
-    lag = family("sej_hub_reader_lag_messages", "What a reader has not read.", labels=[*names, "reader"])
-    damaged = family("sej_hub_journal_damaged", "1 where a journal cannot be read.", labels=names)
+    end = family("sej_hub_journal_end_offset", "The offset that is expected next.", labels=names)
+    arrival = family(
+        "sej_hub_journal_last_arrival_seconds", "When a journal was last written, since the epoch.", labels=names
+    )
+    lag = family("sej_hub_reader_lag_messages", "Messages that a reader has not read.", labels=[*names, "reader"])
+    damaged = family("sej_hub_journal_damaged", "1 if a journal cannot be read.", labels=names)
     for journal in stats(root):
         where = [journal.source.client, journal.source.journal_dir]
         damaged.add_metric(where, 0 if journal.error is None else 1)
@@ -93,7 +95,7 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
 
 
 def register(server: Server, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:
-    """Put a server's numbers into a registry (a new one where none is given); returns it.
+    """Register a server's metrics in a registry, by default a new one; return it.
 
     Raises:
         ImportError: prometheus_client is not installed.
@@ -106,7 +108,7 @@ def register(server: Server, registry: CollectorRegistry | None = None, *, journ
 
 
 def serve_metrics(server: Server, port: int, address: str = "127.0.0.1", *, journals: bool = True) -> int:
-    """Serve a server's numbers over HTTP, for as long as the process lives; returns the port (0: a free one).
+    """Serve a server's metrics over HTTP, as long as the process lives; return the port (0: a free one).
 
     Raises:
         ImportError: prometheus_client is not installed.

@@ -1,8 +1,8 @@
-"""What readers of the hub get: which journals there are and where each stands, and messages as they stand in a journal.
+"""Reading from the hub: its journals and their state, and messages as stored in a journal.
 
-Reading goes past the writers: a cursor of its own for each call, so that a reader never holds up a producer. Messages
-are read in pieces of PIECE_BYTES. A message that is larger is read alone, and its size is known before: so the memory
-of a call can be bounded (:mod:`hub.wire.answers`).
+Reading does not use the writers: each call has a cursor of its own, so that a reader never delays a producer. Messages
+are read in pieces of PIECE_BYTES. A larger message is read alone, and its size is known before, so the memory of a call
+can be bounded (:mod:`hub.wire.answers`).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from sej.system.disk import OS
 __all__ = ["PIECE_BYTES", "Catalog", "Get", "Reader", "find_time"]
 
 PIECE_BYTES: Final = LEAST_BYTES
-"""What is read of a journal at a time."""
+"""Bytes of a journal that are read at one time."""
 _LARGE_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 18
 _VERIFIED_BYTES: Final = 1 << 19
-"""A block has less, unless it holds a large message."""
+"""A block has fewer bytes, unless it holds a large message."""
 _WIRE_OVERHEAD: Final = 40
-"""No message of hub.proto has more bytes beside key and value."""
+"""The most bytes of a message of hub.proto in addition to key and value."""
 
 
 class Catalog:
-    """The journals of a store and where each stands; what did not change since it was asked last is not read again."""
+    """The journals of a store and their state; a journal that has not changed since the last call is not read again."""
 
     def __init__(self, store: Store) -> None:
-        """Nothing is looked at yet."""
+        """Create an empty catalog."""
         self._store = store
         self._known: dict[Source, tuple[object, pb.Listed]] = {}
 
     def listed(self, source: Source) -> pb.Listed | None:
-        """Where a journal stands; None where the hub does not have it after all."""
+        """Return the state of a journal; None if the hub does not have it."""
         path = source_path(self._store.root, source)
         mark = _mark(Directory(path, OS))
         known = self._known.get(source)
@@ -69,7 +69,7 @@ class Catalog:
 
 
 def _mark(directory: Directory) -> object | None:
-    """What changes whenever a message comes or a segment goes; None where that cannot be told."""
+    """Return a mark that changes when a message is appended or a segment removed; None if it cannot be read."""
     jnl = OS.status(directory.jnl)
     segments = directory.segments() if jnl is not None else []
     last = OS.status(segments[-1].path) if segments else None
@@ -79,7 +79,7 @@ def _mark(directory: Directory) -> object | None:
 
 
 def _behind_damage(directory: Directory, end: int) -> int:
-    """Where messages end although some are damaged: who reads up to there is told, or passes over them."""
+    """Return the end of the messages even if some are damaged: a reader gets an error there, or skips them."""
     cursor = Cursor(directory, end, on_corruption="skip")
     try:
         while cursor.read_encoded(_CHUNK_BYTES)[1] or cursor.judge():
@@ -90,12 +90,12 @@ def _behind_damage(directory: Directory, end: int) -> int:
 
 
 def find_time(store: Store, source: Source, timestamp: int) -> int:
-    """The first offset as new as timestamp, ns; the end where there is none."""
+    """Return the first offset from a timestamp (ns) on; the end if there is none."""
     return min(Journal(source_path(store.root, source)).find_time(timestamp), store.end_offset(*source))
 
 
 class Reader:
-    """Reads a journal in pieces for one call, with no more memory than the call was given.
+    """Reads a journal in pieces for one call, within the memory granted to the call.
 
     Attributes:
         jnl: the directory of its segments.
@@ -117,21 +117,21 @@ class Reader:
         """Start at an offset.
 
         Args:
-            store: the journal's.
+            store: the journal's store.
             source: the journal.
-            offset: the first message's.
-            most_bytes: a message that is larger is refused.
+            offset: the first message's offset.
+            most_bytes: larger messages are refused.
             grow: called with the size of a message before it is read, if it needs more memory than the call has.
-            skip: pass over what is damaged.
-            verify: compare blocks with their checksums.
+            skip: skip damaged messages.
+            verify: check blocks against their checksums.
 
         Raises:
             JournalNotFoundError: the hub has no such journal.
             OffsetTooSmallError: the first message was deleted.
-            ValueError: no journal reaches offset.
+            ValueError: the offset is out of range.
         """
         if offset > MAX_OFFSET:
-            raise ValueError(f"offset must be from 0 to {MAX_OFFSET}, got {offset}")
+            raise ValueError(f"offset must be 0 to {MAX_OFFSET}, got {offset}")
         directory = Directory(source_path(store.root, source), OS)
         directory.require()
         self.jnl = directory.jnl
@@ -154,18 +154,18 @@ class Reader:
         self._cursor.check_available()
         self.first = self.due = offset
 
-    def piece(self, limit: int, *, beside: bool) -> bytes:
-        """Whole messages from :attr:`due` on, about PIECE_BYTES, or one that is larger; nothing at the end.
+    def piece(self, limit: int, *, has_messages: bool) -> bytes:
+        """Return whole messages from :attr:`due` on: about PIECE_BYTES, or one larger message; nothing at the end.
 
         Args:
-            limit: a message that is larger than a piece and than so many bytes needs more memory.
-            beside: the answer has messages already: such a message does not come now.
+            limit: a message larger than a piece and than this many bytes needs more memory.
+            has_messages: True if the answer has messages already: then such a message waits for the next answer.
         """
-        self._limit, self._size = limit, int(beside)
+        self._limit, self._size = limit, int(has_messages)
         return self._next()
 
     def run(self, limit: int, stop: int) -> list[bytes]:
-        """Pieces without a gap between them, limit bytes together or one larger message; none at the end.
+        """Return pieces without a gap between them: ``limit`` bytes together or one larger message; none at the end.
 
         Args:
             limit: bytes.
@@ -185,7 +185,7 @@ class Reader:
                 if not pieces:
                     raise
                 if isinstance(error, SejError):
-                    self._error = error  # what was read is answered first
+                    self._error = error  # return first what was read
                 break
             if not data:
                 if pieces or not self._cursor.judge():
@@ -199,10 +199,10 @@ class Reader:
         return pieces
 
     def judge(self) -> None:
-        """Nothing has come for a while: make sure that what stands at the end is a torn tail.
+        """Nothing was appended for a while: check that the bytes at the end are a torn tail.
 
         Raises:
-            CorruptionError: it is not.
+            CorruptionError: they are not.
         """
         self._cursor.judge()
 
@@ -211,11 +211,11 @@ class Reader:
         self._cursor.close()
 
     def __enter__(self) -> Self:
-        """This reader."""
+        """Return the reader."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the reader."""
         self.close()
 
     def _next(self) -> bytes:
@@ -231,12 +231,12 @@ class Reader:
             self._error = self._too_large(self.first, len(data))
             raise self._error
         if len(data) > _LARGE_BYTES:
-            self._cursor.park()  # it would keep a second copy
+            self._cursor.park()  # the cursor would keep a second copy
         return data
 
     def _make_room(self, size: int) -> None:
-        """A message of size bytes is next, and larger than a piece."""
-        if size > self._most_bytes + (_VERIFIED_BYTES if self._verify else 0):  # a block holds others beside it
+        """Get memory for the next message of ``size`` bytes, which is larger than a piece."""
+        if size > self._most_bytes + (_VERIFIED_BYTES if self._verify else 0):  # a block may hold other messages too
             raise self._too_large(self._cursor.due, size)
         if self._size + size <= self._limit:
             return
@@ -246,25 +246,25 @@ class Reader:
 
     def _too_large(self, offset: int, size: int) -> TooLargeError:
         return TooLargeError(
-            f"{self._source}: message {offset} has {size} bytes and this hub sends at most"
-            f" {self._most_bytes}: its operator can raise Server(max_message_bytes=)"
+            f"{self._source}: message {offset} has {size} bytes, and this hub sends at most {self._most_bytes}; its"
+            " operator can raise Server(max_message_bytes=)"
         )
 
 
 class _FullError(Exception):
-    """The next message does not fit beside those that were read: it comes with the next answer."""
+    """The next message does not fit with those that were read: it waits for the next answer."""
 
 
 class Get:
-    """What a Get or a Follow wants of a reader: messages, as many as its limits allow."""
+    """The messages of a Get or a Follow, as many as its limits allow."""
 
     def __init__(self, reader: Reader, max_messages: int, max_bytes: int) -> None:
-        """Keep the limits.
+        """Set the limits.
 
         Args:
-            reader: where they come from.
-            max_messages: in one answer.
-            max_bytes: of the messages in one answer, as in the journal; the first one always comes.
+            reader: reads the messages.
+            max_messages: the most in one answer.
+            max_bytes: the most bytes in one answer, as in the journal; the first message is always sent.
         """
         self._reader = reader
         self._max_messages = max_messages
@@ -274,7 +274,7 @@ class Get:
         self._due = 0
 
     def answer(self, limit: int) -> bytes:
-        """One GetResponse of at most limit bytes, or with one larger message; empty at the end.
+        """Return one GetResponse of at most ``limit`` bytes, or with one larger message; empty at the end.
 
         Raises:
             CorruptionError: the hub's copy is damaged.
@@ -298,7 +298,7 @@ class Get:
             self._due += len(taken)
             left -= len(taken)
             if large and taken:
-                self._data, self._position = b"", 0  # before the answer is made: a copy less
+                self._data, self._position = b"", 0  # released before the answer is built: saves a copy
                 out.append(large_get_response(taken[0]))
             elif taken:
                 out.append(get_response(taken))
@@ -306,14 +306,14 @@ class Get:
                 break
         return b"".join(out)
 
-    def _more(self, limit: int, beside: bool) -> bool:
-        """Read the next piece; whether there is one, for this answer."""
+    def _more(self, limit: int, has_messages: bool) -> bool:
+        """Read the next piece; return whether there is one for this answer."""
         try:
-            data = self._reader.piece(limit, beside=beside)
+            data = self._reader.piece(limit, has_messages=has_messages)
         except (_FullError, SejError):
-            if not beside:
+            if not has_messages:
                 raise
-            return False  # the next answer meets it again
+            return False  # the next answer raises it again
         self._data, self._position = data, 0
         self._due = self._reader.first
         return bool(data)

@@ -1,10 +1,11 @@
-"""The server: a store behind gRPC, with its limits, its health and an end that loses nothing.
+"""The server: a store behind gRPC, with limits, a health check and a clean shutdown.
 
-The default is the loopback; any other address needs TLS, unless plain text is allowed by name. Reflection is off.
-Health is the standard service ``grpc.health.v1.Health``, for which no token is asked: it says nothing but "serving".
+The default address is the loopback interface; any other address needs TLS, unless ``allow_plaintext`` is set.
+Reflection is off. Health is the standard service ``grpc.health.v1.Health``, which needs no token: it reports only
+whether the hub serves.
 
-What it promises when it stops: no new call is let in, the calls under way end, streams acknowledge what they took, and
-only then is it closed. What was acknowledged is on the disk in any case: it was before the acknowledgement left.
+When it stops, no new call is accepted, the calls in progress end, streams acknowledge what they appended, and only then
+is it closed. Acknowledged messages are on the disk in any case: they were before the acknowledgement was sent.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ __all__ = ["ANSWER_BYTES", "Server"]
 
 _SERVICES: Final = ("", "hub.Hub")
 ANSWER_BYTES: Final = 1 << 28
-"""The memory of all answers, unless the caller says otherwise."""
+"""The default memory of all answers."""
 _MAX_ANSWER_BYTES: Final = 1 << 22
 _LEAST_BYTES: Final = 1 << 20
 
 
 class Server:
-    """Serves a store; starts when it is made.
+    """Serves a store; starts when it is created.
 
     Attributes:
-        address: where it listens, with the port that it got.
+        address: the address that it listens on, with the actual port.
         service: the calls, with their counts.
-        store: as it was given.
+        store: the store.
 
     Example:
         >>> import tempfile, hub
@@ -73,31 +74,31 @@ class Server:
         """Listen and serve.
 
         Args:
-            store: stays the caller's, who closes it after the server.
+            store: the store; the caller closes it after the server.
             address: ``host:port``; port 0 takes a free one.
-            tls: certificate and key; with ``client_ca`` callers show theirs, whose common name is their client id.
-            tokens: a file of tokens, or :class:`Tokens`; None: nobody is asked.
-            allow_plaintext: listen beyond the loopback without TLS.
-            max_message_bytes: what one request or answer may hold. A larger message of a journal is not sent.
-            max_answer_bytes: what one answer holds, whatever the caller asks for; it asks again for the rest. A message
-                that is larger is sent alone.
+            tls: certificate and key; with ``client_ca`` callers send theirs, whose common name is their client id.
+            tokens: a file of tokens, or :class:`Tokens`; None: every caller is accepted.
+            allow_plaintext: listen beyond the loopback interface without TLS.
+            max_message_bytes: the most bytes of one request or answer. A larger message of a journal is not sent.
+            max_answer_bytes: the most bytes of one answer, whatever the caller requests; it requests the rest again. A
+                larger message is sent alone.
             answer_bytes: the memory of all answers to readers together: those that are being built, and those that
-                their callers have not taken yet. At least 1 MiB.
-            max_calls: calls of one kind (puts, gets, reading streams, copying streams, others) at a time, waiting ones
-                too; the next is told to try later.
-            max_streams: reading streams (Read, Follow) at a time; each holds a thread.
-            max_copiers: copying streams at a time; each holds a thread.
-            threads: for puts.
-            wait_s: how long a reader waits for memory, if its deadline allows that, before it is told to try later.
-            stall_s: a reader that does not take its answer for so long is let go, if others wait.
-            idle_s: a copying client that sends nothing for so long is gone.
-            keepalive_s: how often a silent connection is asked whether anybody is there.
-            grace_s: how long the calls under way may take when the server stops.
+                their callers have not received yet. At least 1 MiB.
+            max_calls: calls of one kind (puts, gets, reading streams, copying streams, others) at one time, including
+                waiting ones; further calls are refused with "try again later".
+            max_streams: reading streams (Read, Follow) at one time; each holds a thread.
+            max_copiers: copying streams at one time; each holds a thread.
+            threads: threads for puts.
+            wait_s: how long a reader waits for memory, if its deadline allows that, before it is refused.
+            stall_s: a reader that does not receive its answer for this long is disconnected, if others wait.
+            idle_s: a copying client that sends nothing for this long is disconnected.
+            keepalive_s: seconds between pings of a silent connection.
+            grace_s: how long the calls in progress may take when the server stops.
 
         Raises:
-            ValueError: the address is not the loopback, and there is no TLS, or its files are none; a limit is out of
-                range.
-            OSError: the address cannot be had, or a file cannot be read.
+            ValueError: the address is not the loopback interface, and there is no TLS, or its files are not PEM; a
+                limit is out of range.
+            OSError: the address is not available, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
         """
         require(
@@ -113,8 +114,8 @@ class Server:
             PATH("tokens", tokens)
         if tls is None and not allow_plaintext and not is_loopback(address):
             raise ValueError(
-                f"{address} can be reached from other machines: give tls=ServerTLS(...), or allow_plaintext=True and"
-                " everybody on the way reads the tokens and the messages"
+                f"{address} can be reached from other machines, where tokens and messages would cross the network in"
+                " plain text; pass tls=ServerTLS(...) or allow_plaintext=True"
             )
         for name, value, least in (
             ("max_message_bytes", max_message_bytes, 1),
@@ -129,7 +130,7 @@ class Server:
         for name, seconds in (("wait_s", wait_s), ("stall_s", stall_s), ("idle_s", idle_s)):
             POSITIVE_SECONDS(name, seconds)
             if seconds == float("inf"):
-                raise ValueError(f"{name} must be a number of seconds above 0, got {seconds}")
+                raise ValueError(f"{name} must be more than 0 seconds, got {seconds}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
         credentials = None if tls is None else tls.credentials()
@@ -183,11 +184,11 @@ class Server:
         self._say(health_pb2.HealthCheckResponse.SERVING)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the server has stopped; False after the timeout."""
+        """Wait until the server has stopped; return False after the timeout."""
         return not self._server.wait_for_termination(timeout)
 
     def close(self) -> None:
-        """Stop: let the calls under way end, acknowledge what streams took, then close; a second time does nothing."""
+        """Finish the calls in progress, acknowledge what streams appended, and close. A second call does nothing."""
         if self._stopped:
             return
         self._stopped = True
@@ -198,15 +199,15 @@ class Server:
         self.service.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the server."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop the server."""
         self.close()
 
     def __repr__(self) -> str:
-        """The address."""
+        """Show the address."""
         return f"<hub.wire.Server {self.address}>"
 
     def _say(self, status: int) -> None:

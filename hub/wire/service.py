@@ -1,11 +1,11 @@
-"""The seven calls of the service ``hub.Hub``, each a translation: bytes to the store's words and back.
+"""The seven calls of the service ``hub.Hub``: each translates bytes to calls of the store and back.
 
-Every call is checked by the guard before the store sees it, and whatever goes wrong becomes a status with a reason
+Every call is checked by the guard before the store sees it, and every error becomes a status with a reason
 (:mod:`hub.wire.status`). Requests and answers are bytes here; see :mod:`hub.wire.frames`.
 
-Readers cannot hold up writers: each kind of call has its own threads (:mod:`hub.wire.lanes`), and what readers are
-answered shares one budget of memory (:mod:`hub.wire.answers`). A thread of this module's own looks every second at the
-answers that wait for their callers.
+Readers cannot delay writers: each kind of call has its own threads (:mod:`hub.wire.lanes`), and the answers to readers
+share one budget of memory (:mod:`hub.wire.answers`). A thread of this module checks every second the answers that wait
+for their callers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
 from hub.wire.answers import Answers, CallEndedError, Lease
-from hub.wire.copying import CopySession, Incoming
+from hub.wire.copy_session import CopySession, Incoming
 from hub.wire.frames import encode_put_request, open_put_request, parse, read_response
 from hub.wire.lanes import Answer, Lane, Lanes, Method
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time
@@ -43,35 +43,35 @@ _GET_MESSAGES: Final = 1000
 _GET_BYTES: Final = 1 << 20
 _RUN_BYTES: Final = 1 << 20
 _LISTED_BYTES: Final = 128
-"""About what a journal takes in a list, beside its names."""
+"""About the bytes of a journal in a list, in addition to its names."""
 _LOOK_AGAIN_S: Final = 0.5
 _ASK_AGAIN_S: Final = 1.0
-"""How often a stream's token is checked again: a stream whose token was revoked is ended."""
+"""Seconds between two checks of a stream's token: a stream whose token was revoked is ended."""
 _JUDGE_AFTER_S: Final = 1.0
 _READ_THREADS: Final = 8
 _LOOK_THREADS: Final = 16
 _ANSWER_HEAD_BYTES: Final = 64
-"""What stands in an answer before the value of its only message, at most."""
+"""The most bytes in an answer before the value of its only message."""
 _SPARE_BYTES: Final = 1 << 16
 _SPARE_THREADS: Final = 8
-"""For streams that are about to be refused."""
+"""Threads for streams that are refused."""
 _TIME_SEARCHES: Final = 8
-"""Fewer than _LOOK_THREADS: a copier that asks where its journal stands finds a thread."""
+"""Fewer than _LOOK_THREADS, so that a copier's request for a journal's state always finds a thread."""
 
 
 class Limits(NamedTuple):
-    """How much a service does at a time; :class:`hub.wire.Server` explains each.
+    """How much a service does at one time; :class:`hub.wire.Server` explains each.
 
     Attributes:
-        put_threads: puts at work.
-        max_calls: calls of one kind, waiting ones too.
+        put_threads: puts in progress.
+        max_calls: calls of one kind, including waiting ones.
         max_streams: reading streams.
         max_copiers: copying streams.
         max_message_bytes: one request or answer.
         max_answer_bytes: one answer, unless a single message is larger.
         answer_bytes: the memory of all answers.
         wait_s: how long a reader waits for memory.
-        stall_s: how long a caller may leave an answer that others wait for.
+        stall_s: how long an answer may wait for its caller while others need the memory.
         idle_s: how long a copying client may be silent.
     """
 
@@ -91,19 +91,19 @@ class Service:
     """Answers the calls.
 
     Attributes:
-        answers: the memory of what readers are answered.
-        streams: how many Read and Follow calls are under way.
-        copiers: how many Copy calls are.
+        answers: the memory of answers to readers.
+        streams: the number of Read and Follow calls in progress.
+        copiers: the number of Copy calls in progress.
         refusals: calls that ended with an error, by its name in the metadata; the store counts its own too.
     """
 
     def __init__(self, store: Store, guard: Guard, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
-        """Serve a store; threads start when they are needed.
+        """Serve a store; threads start at their first use.
 
         Args:
-            store: where the messages go.
-            guard: who may.
-            limits: how much at a time.
+            store: stores the messages.
+            guard: decides which callers are allowed.
+            limits: how much is done at one time.
             clock: seconds since the epoch, for tokens that expire.
         """
         self._store = store
@@ -140,7 +140,7 @@ class Service:
         return self._lanes["look"]
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a gRPC server wants to know."""
+        """Return the handler for a gRPC server."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         lanes = self._lanes
         methods = {
@@ -155,7 +155,7 @@ class Service:
         return Lanes("hub.Hub", methods, self._refuse, lanes["refuse"])
 
     def stop(self) -> None:
-        """End the streams: what they took is acknowledged, then they are told to come back later."""
+        """End the streams: acknowledge what they appended, and tell their callers to continue later."""
         self._stopping.set()
         with self._lock:
             sessions = list(self._sessions)
@@ -201,7 +201,7 @@ class Service:
 
     def _find_time(self, source: Source, timestamp: int) -> int:
         if not self._time_searches.acquire(blocking=False):
-            raise BusyError(f"{_TIME_SEARCHES} searches for a time are under way: try later")
+            raise BusyError(f"the hub already runs {_TIME_SEARCHES} searches for a time; try again later")
         try:
             with self.answers.at_work:
                 return find_time(self._store, source, timestamp)
@@ -313,10 +313,12 @@ class Service:
     def _refuse(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self._crowded = True
         most = self._limits.max_calls
-        self._abort(context, BusyError(f"{most} calls of this kind are under way or waiting: try later"))
+        self._abort(
+            context, BusyError(f"the hub already has {most} calls of this kind in progress or waiting; try again later")
+        )
         return iter(())
 
-    # --- around them
+    # --- checks around the calls
 
     def _allow(self, context: grpc.ServicerContext, role: Role, client: str, journal_dir: str, *others: Role) -> Source:
         source = check_journal(client, journal_dir)
@@ -334,9 +336,9 @@ class Service:
         return Reader(self._store, source, offset, most_bytes=most, grow=lease.grow, skip=skip, verify=verify)
 
     def _asking(self, context: grpc.ServicerContext, role: Role) -> Callable[[str, str], None]:
-        """What a stream asks before each step: may its caller go on? It looks once a second.
+        """Return a check that a stream runs before each step; it asks the guard once a second.
 
-        Before the stream has said whose journal it is about, that is whether the hub knows the caller.
+        Before the stream has named a journal, it checks that the hub knows the caller.
         """
         ask_at = 0.0
 
@@ -353,7 +355,7 @@ class Service:
         return ask
 
     def _may_read(self, context: grpc.ServicerContext, client: str) -> bool:
-        """Whether the caller may read a client's journals; raises where nobody knows the caller."""
+        """Return whether the caller may read a client's journals; raises if the caller is unknown."""
         try:
             self._guard.check(context, "read", client, self._clock())
         except AccessError as error:
@@ -364,17 +366,17 @@ class Service:
 
     def _require_running(self) -> None:
         if self._stopping.is_set():
-            raise UnavailableError("the hub is stopping; go on when it is back")
+            raise UnavailableError("the hub is stopping; continue when it is back")
 
     @contextmanager
     def _stream(self, context: grpc.ServicerContext, *, copying: bool = False) -> Iterator[None]:
-        self._guard.identify(context, self._clock())  # callers whom the hub does not know take no place
+        self._guard.identify(context, self._clock())  # unknown callers take no place
         with self._lock:
             if copying and self.copiers >= self._limits.max_copiers:
-                raise BusyError(f"{self.copiers} copiers are connected, and no more are served: try later")
+                raise BusyError(f"the hub already serves {self.copiers} copiers, its limit; try again later")
             if not copying and self.streams >= self._limits.max_streams:
                 self._crowded = True
-                raise BusyError(f"{self.streams} reading streams are open, and no more are served: try later")
+                raise BusyError(f"the hub already serves {self.streams} reading streams, its limit; try again later")
             self.copiers += copying
             self.streams += not copying
         try:
@@ -385,14 +387,14 @@ class Service:
                 self.streams -= not copying
 
     def _sweep(self) -> None:
-        """Look at the answers that wait for their callers, until the hub stops."""
+        """Check the answers that wait for their callers, until the hub stops."""
         while not self._stopping.wait(min(_ASK_AGAIN_S, self._limits.stall_s)):
             crowded, self._crowded = self._crowded, False
             self.answers.sweep(crowded, self._note)
 
     @contextmanager
     def _answering(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Turn an error into the status that says it."""
+        """Turn an error into its status."""
         try:
             yield
         except CallEndedError:
@@ -402,10 +404,10 @@ class Service:
         except OSError as error:
             _log.exception("a call failed on the disk")
             kind = DiskLowError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
-            self._abort(context, kind(f"try later: {error.strerror}", path=error.filename))
+            self._abort(context, kind(f"try again later: {error.strerror}", path=error.filename))
         except Exception as error:
             if not context.is_active():
-                return  # the caller has gone, or gRPC ended the call already
+                return  # the caller or gRPC has ended the call already
             _log.exception("a call failed")
             self._abort(context, error)
 

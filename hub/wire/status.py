@@ -1,7 +1,7 @@
 """Errors as gRPC statuses and back.
 
-The status is for every caller; trailing metadata says the rest to ours: ``sej-error`` names the error, ``sej-expected``
-and ``sej-first`` carry its number. The text is the error's reason, without paths of the server.
+Every caller understands the status; our clients read trailing metadata too: ``sej-error`` names the error,
+``sej-expected`` and ``sej-first`` carry its number. The text is the error's reason, without paths of the server.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ __all__ = ["ORIGINAL", "BusyError", "DirectoryUnavailableError", "TooLargeError"
 
 
 class BusyError(UnavailableError):
-    """The hub serves as many callers as it may; try later."""
+    """The hub serves as many callers as its limits allow; try again later."""
 
 
 class DirectoryUnavailableError(UnavailableError):
-    """One directory of the hub cannot be had now; others may."""
+    """One directory of the hub is not available now; others may be."""
 
 
 class TooLargeError(HubError):
-    """A request or an answer has more bytes than the hub takes or sends; trying again does not help."""
+    """A request or an answer exceeds the hub's limit; trying again does not help."""
 
 
 _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
@@ -68,7 +68,7 @@ _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
     (TruncatedError, grpc.StatusCode.DATA_LOSS, "corruption"),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT, "argument"),
 )
-"""The first that fits counts; subclasses stand before their bases."""
+"""The first match counts; subclasses precede their bases."""
 _LATER: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -79,7 +79,7 @@ _LATER: Final = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-"""What a broken connection or a restart looks like."""
+"""The status of a broken connection or a restart."""
 
 
 ORIGINAL: Final = (
@@ -90,7 +90,7 @@ _ORIGINAL_GAP: Final = "Marshal called with nil"
 
 
 def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """The status, its text and its metadata."""
+    """Return the status, its text and its metadata."""
     if isinstance(error, AccessError):
         code = grpc.StatusCode.PERMISSION_DENIED if error.known else grpc.StatusCode.UNAUTHENTICATED
         return code, error.reason, (("sej-error", "access"),)
@@ -109,7 +109,7 @@ def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[s
 
 
 def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> SejError:
-    """The error that the hub meant, or what became of the connection, which was to be made with TLS or without."""
+    """Return the hub's error, or an error for the connection, which was made with TLS or without."""
     code: grpc.StatusCode = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else None) or "no details"
     trailing = (error.trailing_metadata() if hasattr(error, "trailing_metadata") else None) or ()
@@ -152,13 +152,13 @@ def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> 
 
 
 def _hint(details: str, tls: bool) -> str:
-    """What a connection that was never made may mean."""
+    """Suggest why a connection could not be made."""
     if "WRONG_VERSION_NUMBER" in details and tls:
-        return "; the hub talks plain text on this address, and no TLS"
+        return "; the hub uses plain text on this address, without TLS"
     if "CERTIFICATE_VERIFY_FAILED" in details:
-        return "; the hub's certificate is not one that the given authority (ca) has signed, or is out of date"
+        return "; the hub's certificate is not signed by the given authority (ca), or has expired"
     if "failed to connect" in details and "Socket closed" in details:
         if tls:
-            return "; the hub may want a certificate of this client's (mutual TLS)"
-        return "; the hub may want TLS: say which authority (ca) has signed its certificate"
+            return "; the hub may require a client certificate (mutual TLS)"
+        return "; the hub may require TLS: pass the authority (ca) that signed its certificate"
     return ""

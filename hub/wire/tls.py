@@ -1,7 +1,7 @@
-"""Certificates for either side, and which addresses need them.
+"""Certificates for server and client, and which addresses need them.
 
-A server on any address but the loopback must have TLS, and so must a client that shows a token to one: a token that
-crosses a network in the clear belongs to whoever listens. ``allow_plaintext=True`` takes that risk by name.
+A server on any address except the loopback interface must use TLS, and so must a client that sends a token to one:
+anyone on the network could read a token in plain text. ``allow_plaintext=True`` accepts that risk.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PathLike = str | os.PathLike[str]
 
 
 class ServerTLS(NamedTuple):
-    """What the server shows, and whom it believes; PEM files, read when the server starts.
+    """The server's certificate and the authority it trusts; PEM files, read when the server starts.
 
     Attributes:
         certificate: its chain.
         key: its private key.
-        client_ca: mutual TLS: clients must show a certificate signed by one of these; its common name is the client id.
+        client_ca: mutual TLS: clients must send a certificate signed by one of these; its common name is the client id.
     """
 
     certificate: _PathLike
@@ -35,11 +35,11 @@ class ServerTLS(NamedTuple):
     client_ca: _PathLike | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """As gRPC wants them.
+        """Return gRPC's credentials.
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: it holds something else, or the key is not the certificate's.
+            ValueError: a file is not PEM, or the key does not match the certificate.
         """
         require(certificate=(self.certificate, PATH), key=(self.key, PATH), client_ca=(self.client_ca, optional(PATH)))
         _check(self.client_ca, self.certificate, self.key)
@@ -52,13 +52,13 @@ class ServerTLS(NamedTuple):
 
 
 class ClientTLS(NamedTuple):
-    """Whom the client believes, and what it shows; PEM files.
+    """The authority that the client trusts, and its own certificate; PEM files.
 
     Attributes:
-        ca: who signed the server's certificate; None: the authorities that gRPC brings along.
+        ca: the authority that signed the server's certificate; None: those that gRPC includes.
         certificate: its own chain, for mutual TLS.
         key: its own private key, for mutual TLS.
-        server_name: the name in the server's certificate, where it is not the address.
+        server_name: the name in the server's certificate, if it is not the address.
     """
 
     ca: _PathLike | None = None
@@ -67,11 +67,11 @@ class ClientTLS(NamedTuple):
     server_name: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """As gRPC wants them.
+        """Return gRPC's credentials.
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: it holds something else, or the key is not the certificate's.
+            ValueError: a file is not PEM, or the key does not match the certificate.
         """
         optional(TEXT)("server_name", self.server_name)
         _check(self.ca, self.certificate, self.key)
@@ -82,31 +82,31 @@ class ClientTLS(NamedTuple):
 
 
 def _check(ca: _PathLike | None, certificate: _PathLike | None, key: _PathLike | None) -> None:
-    """Make sure of files that gRPC would stumble over later, in its own words, or fall over at once."""
+    """Check the files, because gRPC would report errors late or crash."""
     require(ca=(ca, optional(PATH)), certificate=(certificate, optional(PATH)), key=(key, optional(PATH)))
     if (certificate is None) != (key is None):
-        raise ValueError("a certificate and its private key go together")
+        raise ValueError("a certificate needs its private key, and a key its certificate; pass both")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers("DEFAULT@SECLEVEL=0")  # how small a key may be is for gRPC to say
+    context.set_ciphers("DEFAULT@SECLEVEL=0")  # gRPC decides which key sizes are accepted
     if ca is not None:
         try:
             context.load_verify_locations(cadata=Path(ca).read_text("ascii", "ignore") or "nothing")
         except ssl.SSLError as error:
-            raise ValueError(f"{os.fspath(ca)}: certificates in PEM are due ({error.reason or error})") from error
+            raise ValueError(f"{os.fspath(ca)}: expected certificates in PEM ({error.reason or error})") from error
     if certificate is not None and key is not None:
         for path in (certificate, key):
-            Path(path).read_bytes()  # says which one is missing
+            Path(path).read_bytes()  # raises FileNotFoundError with the path
         try:
             context.load_cert_chain(certificate, key, password="")
         except ssl.SSLError as error:
             raise ValueError(
-                f"{os.fspath(certificate)} and {os.fspath(key)}: a certificate and its own private key are due, PEM,"
-                f" without a password ({error.reason or error})"
+                f"{os.fspath(certificate)} and {os.fspath(key)}: expected a certificate and its own private key, in"
+                f" PEM and without a password ({error.reason or error})"
             ) from error
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address (``host:port``, ``[v6]:port``, ``unix:path``) can be reached from this machine only."""
+    """Return whether an address (``host:port``, ``[v6]:port``, ``unix:path``) is reachable from this machine only."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     host = address.rpartition(":")[0].strip("[]")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import hub
 import sej
 from hub.wire import Copier
-from hub.wire.client import Standing
+from hub.wire.client import JournalState
 from tests.queue.crowd import Crowd, main
 
 CLIENT = "c"
@@ -19,9 +19,9 @@ class Local:
     def __init__(self, store: hub.Store) -> None:
         self.store = store
 
-    def where(self, journal_dir: str) -> Standing:
+    def where(self, journal_dir: str) -> JournalState:
         first = self.store.first_offset(CLIENT, journal_dir)
-        return Standing(first is not None, first or 0, self.store.end_offset(CLIENT, journal_dir))
+        return JournalState(first is not None, first or 0, self.store.end_offset(CLIENT, journal_dir))
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
         for chunk in chunks:

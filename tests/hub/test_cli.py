@@ -37,7 +37,7 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
         assert run(*copy).stdout == "0\n"
         refused = run("copy", "--client", "EWR", tmp_path / "tree", address)
         assert refused.returncode == 1
-        assert "wants a token" in refused.stderr
+        assert "requires a token" in refused.stderr
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
     same_bytes(tmp_path / "tree" / "s.1.000", tmp_path / "hub" / "EWR.s.1.000")
@@ -65,8 +65,8 @@ def test_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
     assert run(*(word.replace("{tmp}", str(tmp_path)) for word in words)).returncode == 2
 
 
-def test_a_merge_leaves_nothing_in_what_is_no_hub(tmp_path: Path) -> None:
+def test_a_merge_leaves_nothing_in_a_directory_that_is_not_a_hub(tmp_path: Path) -> None:
     refused = run("merge", tmp_path)
     assert refused.returncode == 1
-    assert "no hub" in refused.stderr
+    assert "not a hub's root" in refused.stderr
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import pytest
 
 import hub
 import sej
-from hub.wire import Client, Copier, Progress, Server, Standing, Tokens
+from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
 from sej.system.disk import OsDisk, Status
 from tests.hub.support import connected, fill, free_port, is_prefix, same_bytes, serving
 from tests.hub.transport import Transport
@@ -64,7 +64,7 @@ def test_a_large_message_goes_over_whole(tmp_path: Path) -> None:
     same_bytes(tmp_path / "journal", tmp_path / "hub" / "client-a.journal")
 
 
-def test_it_goes_on_where_the_hub_says(tmp_path: Path) -> None:
+def test_it_continues_where_the_hub_says(tmp_path: Path) -> None:
     messages = sample(100)
     fill(tmp_path / "journal", messages)
     with connected(tmp_path / "hub") as (store, client):
@@ -141,7 +141,7 @@ def test_a_pass_over_what_is_copied_looks_little(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [10, 15])
-def test_a_journal_that_was_made_anew_under_a_copier_is_noticed(tmp_path: Path, count: int) -> None:
+def test_a_journal_that_was_recreated_under_a_copier_is_noticed(tmp_path: Path, count: int) -> None:
     fill(tmp_path / "journal", sample(10))
     with connected(tmp_path / "hub") as (store, client), Copier(tmp_path / "journal", client) as copier:
         assert copier.run_once() == 10
@@ -152,15 +152,15 @@ def test_a_journal_that_was_made_anew_under_a_copier_is_noticed(tmp_path: Path, 
         assert store.get("client-a", "journal", 0) == sample(10)
 
 
-def test_a_journal_that_is_made_anew_while_it_is_copied_is_noticed(tmp_path: Path) -> None:
+def test_a_journal_that_is_recreated_while_it_is_copied_is_noticed(tmp_path: Path) -> None:
     messages = [sej.Message(n, n, 0, b"", bytes(100_000)) for n in range(40)]
     fill(tmp_path / "journal", messages, segment_bytes=500_000)
 
     class Local:
         """Takes chunks one by one; behind the second the journal is another one."""
 
-        def where(self, journal_dir: str) -> Standing:
-            return Standing(False, 0, 0)
+        def where(self, journal_dir: str) -> JournalState:
+            return JournalState(False, 0, 0)
 
         def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
             for number, chunk in enumerate(chunks):
@@ -176,7 +176,7 @@ def test_a_journal_that_is_made_anew_while_it_is_copied_is_noticed(tmp_path: Pat
     assert kept == messages[: len(kept)]
 
 
-def test_messages_behind_damage_are_not_left_out_in_silence(tmp_path: Path) -> None:
+def test_messages_after_damage_are_not_left_out_silently(tmp_path: Path) -> None:
     fill(tmp_path / "journal", sample(100))
     shutil.rmtree(tmp_path / "journal" / "idx", ignore_errors=True)
     file = tmp_path / "journal" / "jnl" / f"{0:016x}.jnl"
@@ -195,11 +195,11 @@ def test_messages_behind_damage_are_not_left_out_in_silence(tmp_path: Path) -> N
 class Standin:
     """Says where the journal stands and takes nothing; keeps what it was to take."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: JournalState) -> None:
         self.standing = standing
         self.chunks: Iterator[bytes] = iter(())
 
-    def where(self, journal_dir: str) -> Standing:
+    def where(self, journal_dir: str) -> JournalState:
         return self.standing
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
@@ -208,8 +208,8 @@ class Standin:
         raise hub.UnavailableError("the connection was lost")
 
 
-@pytest.mark.parametrize("standing", [Standing(True, 0, 20), Standing(False, 0, 0)])
-def test_local_retention_waits_once_more_for_a_hub_that_lost_messages(tmp_path: Path, standing: Standing) -> None:
+@pytest.mark.parametrize("standing", [JournalState(True, 0, 20), JournalState(False, 0, 0)])
+def test_local_retention_waits_once_more_for_a_hub_that_lost_messages(tmp_path: Path, standing: JournalState) -> None:
     fill(tmp_path / "journal", sample(100), segment_bytes=200)
     with connected(tmp_path / "hub") as (_, client):
         assert Copier(tmp_path / "journal", client).run_once() == 100
@@ -221,7 +221,7 @@ def test_local_retention_waits_once_more_for_a_hub_that_lost_messages(tmp_path: 
 
 def test_a_call_that_is_over_reads_nothing_more(tmp_path: Path) -> None:
     fill(tmp_path / "journal", [sej.Message(n, n, 0, b"", bytes(100_000)) for n in range(20)])
-    lost = Standin(Standing(False, 0, 0))
+    lost = Standin(JournalState(False, 0, 0))
     with Copier(tmp_path / "journal", lost) as copier:
         with pytest.raises(hub.UnavailableError):
             copier.run_once()
@@ -312,7 +312,7 @@ def test_damage_on_the_hub_is_said_to_be_there(tmp_path: Path) -> None:
         Copier(tmp_path / "journal", client).run_once()
 
 
-def test_two_copiers_of_one_directory_are_told(tmp_path: Path) -> None:
+def test_a_second_copier_of_one_directory_is_refused(tmp_path: Path) -> None:
     fill(tmp_path / "journal", sample(5))
     with (
         connected(tmp_path / "hub") as (_, client),
@@ -384,7 +384,7 @@ def test_it_survives_a_hub_that_goes_and_comes(tmp_path: Path) -> None:
     assert sej.read_offset(tmp_path / "journal", "hub") == 300
 
 
-def test_a_hub_that_lets_nobody_in_ends_the_run(tmp_path: Path) -> None:
+def test_a_hub_that_refuses_every_client_ends_the_run(tmp_path: Path) -> None:
     fill(tmp_path / "journal", sample(1))
     with (
         serving(tmp_path / "hub", tokens=Tokens([])) as (_, server),
@@ -405,7 +405,7 @@ def test_backoff_doubles_with_jitter(tmp_path: Path) -> None:
             return self.is_set()
 
     class Nobody:
-        def where(self, journal_dir: str) -> Standing:
+        def where(self, journal_dir: str) -> JournalState:
             raise hub.UnavailableError("nobody is there")
 
     fill(tmp_path / "journal", sample(1))

@@ -118,7 +118,7 @@ def test_a_slot_can_be_left_out(merger: Any) -> None:
 # --- remembering
 
 
-def test_commit_keeps_what_was_given_out_and_no_more(tmp_path: Path) -> None:
+def test_commit_keeps_returned_messages_and_no_more(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
         for client in "abc":
             store.put(client, "j", [at(offset, offset * 10 + ord(client)) for offset in range(100)])
@@ -151,7 +151,7 @@ def test_retention_knows_a_merge_before_its_first_commit(tmp_path: Path) -> None
         assert sej.Journal(tmp_path / "a.j").clean(max_bytes=0) == []
 
 
-def test_a_mirror_that_fell_behind_catches_up(tmp_path: Path) -> None:
+def test_a_mirror_that_lags_catches_up(tmp_path: Path) -> None:
     """A crash between the vector and the mirrors: the vector is the truth."""
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(offset, offset) for offset in range(5)])
@@ -283,7 +283,7 @@ def test_a_commit_keeps_what_was_given_out_of_a_client_that_was_left_out(tmp_pat
 
 
 @pytest.mark.parametrize("count", [5, 10, 15])
-def test_a_directory_that_was_made_anew_under_a_merge_is_named(tmp_path: Path, count: int) -> None:
+def test_a_directory_that_was_recreated_under_a_merge_is_named(tmp_path: Path, count: int) -> None:
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(n, n) for n in range(10)])
         store.put("b", "j", [at(0, 1)])
@@ -293,7 +293,7 @@ def test_a_directory_that_was_made_anew_under_a_merge_is_named(tmp_path: Path, c
         with hub.Store(tmp_path) as store:
             store.put("a", "j", [at(n, 100 + n) for n in range(count)])
             store.put("b", "j", [at(1, 2)])
-        with pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+        with pytest.raises(hub.SourceError, match=r"a\.j.*re-created"):
             list(merge)
         merge.skip(Source("a", "j"))
         assert [message.offset for _, message in merge] == [1]
@@ -310,7 +310,7 @@ def test_no_message_of_a_journal_that_took_the_place_of_another_is_given_out(tmp
         shutil.rmtree(tmp_path / "a.j")
         write(b"new")
         found: list[bytes] = []
-        with pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+        with pytest.raises(hub.SourceError, match=r"a\.j.*re-created"):
             found.extend(message.value for _, message in merge)
         assert b"new" not in found
 
@@ -335,7 +335,7 @@ def test_what_a_slot_refused_is_due_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [5, 10, 15])
-def test_a_directory_that_was_made_anew_between_two_merges_is_named(tmp_path: Path, count: int) -> None:
+def test_a_directory_that_was_recreated_between_two_merges_is_named(tmp_path: Path, count: int) -> None:
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(n, n) for n in range(10)])
         store.put("b", "j", [at(0, 1)])
@@ -347,12 +347,12 @@ def test_a_directory_that_was_made_anew_between_two_merges_is_named(tmp_path: Pa
         store.put("a", "j", [at(n, 100 + n) for n in range(count)])
         store.put("b", "j", [at(1, 2)])
     with hub.Merge(tmp_path, "r") as merge:
-        with pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+        with pytest.raises(hub.SourceError, match=r"a\.j.*re-created"):
             list(merge)
         merge.skip(Source("a", "j"))
         assert [source.client for source, _ in merge] == ["b"]
         merge.commit()
-    with hub.Merge(tmp_path, "r") as merge, pytest.raises(hub.SourceError, match=r"a\.j.*made anew"):
+    with hub.Merge(tmp_path, "r") as merge, pytest.raises(hub.SourceError, match=r"a\.j.*re-created"):
         list(merge)
     with hub.Merge(tmp_path, "other") as merge:
         assert len(list(merge)) == count + 2
@@ -366,7 +366,7 @@ def test_a_place_in_the_old_journal_is_not_kept_for_the_new_one(tmp_path: Path) 
         shutil.rmtree(tmp_path / "a.j")
         with hub.Store(tmp_path) as store:
             store.put("a", "j", [at(n, 100 + n) for n in range(20)])
-        with pytest.raises(sej.SejError, match="made anew"):
+        with pytest.raises(sej.SejError, match="re-created"):
             merge.commit()
     with hub.Merge(tmp_path, "r") as merge:
         assert [message.offset for _, message in merge] == list(range(20))
@@ -398,7 +398,7 @@ def test_a_directory_that_lost_messages_is_named(tmp_path: Path) -> None:
         list(merge)
 
 
-def test_what_is_no_client_directory_is_left_alone(tmp_path: Path) -> None:
+def test_other_directories_are_ignored(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(0, 1)])
     (tmp_path / "lost+found").mkdir()

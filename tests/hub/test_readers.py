@@ -150,9 +150,7 @@ def test_a_message_that_is_larger_than_the_hub_sends_is_named(tmp_path: Path) ->
             lambda: list(client.read_encoded("j", 0)),
             lambda: list(client.follow("j", 0)),
         ):
-            with pytest.raises(
-                TooLargeError, match=r"a\.j: message 1 has 3145757 bytes .* at most .*max_message_bytes"
-            ):
+            with pytest.raises(TooLargeError, match=r"a\.j: message 1 has 3145757 bytes.* at most .*max_message_bytes"):
                 attempt()
         assert len(client.get("j", 2)) == 1
 
@@ -192,9 +190,9 @@ def hungry(tmp_path: Path, **options: Any) -> Iterator[tuple[Server, Client]]:
 
 def test_puts_and_copiers_do_not_wait_for_readers(tmp_path: Path) -> None:
     with hungry(tmp_path, wait_s=0.2, stall_s=3600.0) as (server, client), unread_stream(server):
-        with pytest.raises(BusyError, match="memory for answers is used up"):
+        with pytest.raises(BusyError, match="memory for answers was used up"):
             client.get("j", 0)
-        with pytest.raises(BusyError, match="memory for answers is used up"):
+        with pytest.raises(BusyError, match="memory for answers was used up"):
             next(client.read_encoded("j", 0))
         assert client.put("other", sample(3)) == 3
         assert list(client.copy("other", [packed(sample(5))])) == [5]
@@ -206,12 +204,12 @@ def test_a_reader_waits_with_its_deadline(tmp_path: Path) -> None:
         hungry(tmp_path, stall_s=3600.0) as (server, _),
         unread_stream(server),
         Client(server.address, client_id="a", timeout_s=2.0) as client,
-        pytest.raises(hub.UnavailableError, match=r"none came free in 1\.[0-9] s: try later|DEADLINE_EXCEEDED"),
+        pytest.raises(hub.UnavailableError, match=r"used up for 1\.[0-9] s; try again later|DEADLINE_EXCEEDED"),
     ):
         client.get("j", 0)  # on a loaded machine the deadline may come first
 
 
-def test_a_reader_gets_its_turn_when_another_one_goes_on(tmp_path: Path) -> None:
+def test_a_reader_gets_its_turn_when_another_one_continues(tmp_path: Path) -> None:
     with hungry(tmp_path, stall_s=3600.0) as (server, client), unread_stream(server) as call:
         get = client.follow("j", 0)  # it waits
         count = sum(1 for _ in call)
@@ -232,7 +230,7 @@ def test_a_reader_that_does_not_go_on_is_let_go_when_others_wait(
     assert server.service.answers.budget.used == 0
 
 
-def test_a_slow_reader_is_left_alone_when_no_one_waits(tmp_path: Path) -> None:
+def test_a_slow_reader_is_not_disconnected_if_no_other_waits(tmp_path: Path) -> None:
     with hungry(tmp_path, stall_s=0.1) as (server, _), unread_stream(server) as call:
         seen = server.service.answers.sweeps
         until(lambda: server.service.answers.sweeps > seen + 5)

@@ -154,7 +154,7 @@ def test_the_first_dot_divides(tmp_path: Path) -> None:
         sej.Message(-1, 0, 0, b"", b""), sej.Message(2**63, 0, 0, b"", b""),
     ],
 )  # fmt: skip
-def test_what_the_format_has_no_room_for_leaves_nothing(tmp_path: Path, message: sej.Message) -> None:
+def test_a_message_that_does_not_fit_the_format_leaves_nothing(tmp_path: Path, message: sej.Message) -> None:
     with hub.Store(tmp_path) as store:
         with pytest.raises((sej.InvalidMessageError, hub.GapError)):
             store.put("a", "j", [message])
@@ -178,7 +178,7 @@ def test_wrong_types_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 26])
-def test_bytes_that_are_no_whole_messages_are_refused(tmp_path: Path, cut: int) -> None:
+def test_bytes_that_are_not_whole_messages_are_refused(tmp_path: Path, cut: int) -> None:
     data = packed(sample(3))
     with hub.Store(tmp_path) as store:
         for journal in ("old", "new"):
@@ -200,13 +200,13 @@ def test_offsets_that_no_journal_may_have_are_refused(tmp_path: Path, first: int
     with hub.Store(tmp_path) as store:
         if known:
             store.put("a", "j", [sej.Message(2**63 - 3, 1, 0, b"", b"before")])
-        with pytest.raises(sej.InvalidMessageError, match="0 to 9223372036854775807 is due"):
+        with pytest.raises(sej.InvalidMessageError, match="must be 0 to 9223372036854775807"):
             store.put_encoded("a", "j", b"".join(part + tail for part in parts))
         assert store.end_offset("a", "j") == (2**63 - 2 if known else 0)
         assert store.sources() == ([hub.Source("a", "j")] if known else [])
 
 
-def test_empty_batches_ask_where_the_journal_stands(tmp_path: Path, put: Put) -> None:
+def test_empty_batches_return_the_expected_offset(tmp_path: Path, put: Put) -> None:
     with hub.Store(tmp_path) as store:
         assert put(store, "a", "j", []) == 0
         assert store.sources() == []
@@ -214,7 +214,7 @@ def test_empty_batches_ask_where_the_journal_stands(tmp_path: Path, put: Put) ->
         assert put(store, "a", "j", []) == 4
 
 
-def test_what_is_no_root_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_root_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with sej.Writer(tmp_path / "journal"):
         pass
@@ -238,7 +238,7 @@ def test_closed_stores_say_so(tmp_path: Path) -> None:
 
 def test_a_directory_that_another_process_writes_is_unavailable(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
-        with sej.Writer(tmp_path / "a.j"), pytest.raises(hub.UnavailableError, match="try later"):
+        with sej.Writer(tmp_path / "a.j"), pytest.raises(hub.UnavailableError, match="try again later"):
             store.put("a", "j", sample(1))
         assert store.put("a", "j", sample(1)) == 1
 
@@ -339,7 +339,7 @@ def test_a_full_disk_is_said_to_be_one(tmp_path: Path) -> None:
     with hub.Store(tmp_path, disk=HookedDisk(hook, OS)) as store:
         store.put("a", "j", sample(2))
         fail.set()
-        with pytest.raises(hub.DiskLowError, match="try later"):
+        with pytest.raises(hub.DiskLowError, match="try again later"):
             store.put("a", "j", sample(4))
         fail.clear()
         assert store.put("a", "j", sample(4)) == 4
@@ -347,7 +347,7 @@ def test_a_full_disk_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_low_water_refuses_before_the_disk_is_full(tmp_path: Path) -> None:
     with hub.Store(tmp_path / "hub", min_free_bytes=1 << 60) as store:
-        with pytest.raises(hub.DiskLowError, match="try later"):
+        with pytest.raises(hub.DiskLowError, match="try again later"):
             store.put("a", "j", sample(1))
         assert store.sources() == []
         assert store.counters.refusals["DiskLowError"] == 1
@@ -449,7 +449,7 @@ def test_retention_waits_for_the_readers_of_each_directory(tmp_path: Path) -> No
         assert len(list(merge)) == 60
 
 
-def test_a_directory_that_the_disk_refuses_keeps_no_other(tmp_path: Path) -> None:
+def test_a_directory_that_the_disk_refuses_does_not_affect_others(tmp_path: Path) -> None:
     for client in ("a", "b"):
         fill(tmp_path / f"{client}.j", sample(100), segment_bytes=200)
     shutil.rmtree(tmp_path / "a.j" / "ofs")

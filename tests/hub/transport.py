@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Iterator
 
 import hub
-from hub.wire import Standing
+from hub.wire import JournalState
 
 
 class Transport:
@@ -24,13 +24,13 @@ class Transport:
         self._late: list[tuple[str, bytes, bool]] = []  # requests that are still on their way
         self.refused = 0
 
-    def where(self, journal_dir: str) -> Standing:
+    def where(self, journal_dir: str) -> JournalState:
         """Asked and answered, or lost on either way."""
         self._deliver_late()
         if self._goes_wrong():
             raise hub.UnavailableError("the question was lost")
         first = self.store.first_offset(self.client_id, journal_dir)
-        standing = Standing(first is not None, first or 0, self.store.end_offset(self.client_id, journal_dir))
+        standing = JournalState(first is not None, first or 0, self.store.end_offset(self.client_id, journal_dir))
         if self._goes_wrong():
             raise hub.UnavailableError("the answer was lost")
         return standing

@@ -1,8 +1,8 @@
-"""One raw copy as the server sees it: append on one thread, sync and acknowledge on another.
+"""One Copy call on the server: append on one thread, sync and acknowledge on another.
 
-While a sync is under way the next chunks are appended already, so the disk and the network work at the same time; an
-acknowledgement is sent for whatever the last sync covered. Appending stops ``window_bytes`` ahead of the disk, and with
-it, by gRPC's flow control, the sender.
+During a sync the next chunks are appended already, so the disk and the network work concurrently; each sync is followed
+by one acknowledgement. Appending stops ``window_bytes`` ahead of the disk, and then gRPC's flow control stops the
+sender too.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _WINDOW_BYTES: Final = 1 << 24
 
 
 class Incoming:
-    """The requests of a stream: the first says whose journal it is, and each brings messages.
+    """The requests of a stream: the first names the journal, and each has messages.
 
     Attributes:
-        client: whose; empty before the first request.
+        client: the client id; empty before the first request.
         journal_dir: the journal's name.
         create: whether the next messages may start a journal.
     """
 
     def __init__(self, requests: Iterator[bytes], allow: Callable[[str, str], None]) -> None:
-        """Nothing is read yet.
+        """Start before the first request.
 
         Args:
-            requests: as they come.
-            allow: raises where the caller may not write this client's journal; asked again and again.
+            requests: the requests of the call.
+            allow: raises if the caller may not write this client's journal; called repeatedly.
         """
         self.client = self.journal_dir = ""
         self.create = False
@@ -43,7 +43,7 @@ class Incoming:
         self._allow = allow
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """The messages."""
+        """Yield the messages of each request."""
         first = next(self._requests, None)
         if first is None:
             return
@@ -55,16 +55,16 @@ class Incoming:
         for request in self._requests:
             client, journal_dir, data, create = open_copy_request(request)
             if client or journal_dir or create:
-                raise InvalidNameError("the names stand in the first request of a stream; open another one")
+                raise InvalidNameError("only the first request of a stream may name the journal; open another stream")
             if not len(data):
-                raise InvalidMessageError("a request without messages")
+                raise InvalidMessageError("a request must have messages")
             self._allow(self.client, self.journal_dir)
             yield data
             self.create = False
 
 
 class CopySession:
-    """Takes chunks and says how far they are durable."""
+    """Appends chunks and reports up to which offset they are durable."""
 
     def __init__(
         self,
@@ -76,15 +76,15 @@ class CopySession:
         ask_s: float,
         window_bytes: int = _WINDOW_BYTES,
     ) -> None:
-        """Start a session.
+        """Create a session.
 
         Args:
-            append: hands a chunk to the kernel; returns the next offset.
-            sync: makes what was appended durable; returns the next offset.
-            allow: raises if the sender may no longer write; called while nothing comes.
-            idle_s: a sender that is silent for so long is gone.
-            ask_s: how often allow is called.
-            window_bytes: how far appending may run ahead of the disk.
+            append: passes a chunk to the kernel; returns the next offset.
+            sync: makes the appended chunks durable; returns the next offset.
+            allow: raises if the sender may no longer write; called while no chunk arrives.
+            idle_s: a sender that is silent for this long is disconnected.
+            ask_s: seconds between two calls of ``allow``.
+            window_bytes: how far appending may be ahead of the disk.
         """
         self._append = append
         self._sync = sync
@@ -104,7 +104,7 @@ class CopySession:
         """Yield offsets below which everything is durable, until the chunks end.
 
         Raises:
-            Exception: what appending raised, after everything before it was acknowledged.
+            Exception: the error of an append, after everything before it was acknowledged.
             AccessError: the sender may no longer write.
             UnavailableError: the sender was silent for too long, or the server stops.
         """
@@ -121,7 +121,9 @@ class CopySession:
                 if unsynced:
                     durable = self._sync()
                     if durable < appended:
-                        raise UnavailableError(f"the disk failed: everything below {durable} is there; go on from it")
+                        raise UnavailableError(
+                            f"the disk failed; everything below offset {durable} is stored, continue there"
+                        )
                     with self._condition:
                         self._unsynced -= unsynced
                         self._condition.notify_all()
@@ -132,27 +134,29 @@ class CopySession:
                         raise self._error
                     return
                 elif stopping.is_set():
-                    raise UnavailableError("the hub is stopping; what was acknowledged is safe, go on when it is back")
+                    raise UnavailableError(
+                        "the hub is stopping; acknowledged messages are durable, continue when it is back"
+                    )
                 elif not came:
                     self._allow()
                     if self._at_work:
                         silent_since = time.monotonic()
                     elif time.monotonic() - silent_since >= self._idle_s:
-                        raise UnavailableError(f"nothing came for {self._idle_s} s")
+                        raise UnavailableError(f"no message arrived for {self._idle_s} s")
         finally:
             with self._condition:
                 self._stopped = True
                 self._condition.notify_all()
 
     def wake(self) -> None:
-        """Let the acknowledging thread look at its stop flag."""
+        """Let the acknowledging thread check its stop flag."""
         with self._condition:
             self._condition.notify_all()
 
     def _run(self, chunks: Iterable[bytes | memoryview]) -> None:
         try:
             for chunk in chunks:
-                self._at_work = True  # a disk that is slow is no silence of the sender's
+                self._at_work = True  # a slow disk does not count as a silent sender
                 offset = self._append(chunk)
                 with self._condition:
                     self._at_work = False
