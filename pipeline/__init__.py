@@ -1,8 +1,8 @@
-"""SEJ journals, shard trees, hubs and text queues as Spark tables and streams.
+"""SEJ journals, sharded journals, hubs and text queues as Spark tables and streams.
 
-``pipeline.session("app")`` gives a session that knows the sources; in any other session ``pipeline.register(spark)``
-does. Then ``spark.read.format("sej").load(root)``. Every option: docs/pipeline.md. Names are handed on when they are
-first used: importing ``pipeline`` loads neither Spark nor Arrow.
+``pipeline.session("app")`` returns a session that has the sources; ``pipeline.register(spark)`` adds them to any other
+session. Then ``spark.read.format("sej").load(root)`` works. docs/pipeline.md lists every option. Public names are
+imported at their first use: importing ``pipeline`` loads neither Spark nor Arrow.
 """
 
 from __future__ import annotations

@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["app", "archive", "compact", "count", "dedupe", "finish", "import_kestrel", "reshard", "restore", "stats"]
 
 _PATH: Final = click.Path(path_type=Path)
-_PREFIX: Final = click.option("--prefix", help="Of the target's shards.")
+_PREFIX: Final = click.option("--prefix", help="Bits of the target's shards.")
 _BITS: Final = click.option("--bits", type=click.IntRange(0, 10), help="2**bits shards.")
-_MASTER: Final = click.option("--master", help="Spark's master; not given: as Spark is set up, else all cores here.")
+_MASTER: Final = click.option(
+    "--master", help="Spark's master; default: Spark's own setting, or all cores of this machine."
+)
 
 
 @click.group("spark")
 def app() -> None:
-    """Jobs over journals with Spark. Each may be stopped, and goes on where it was when it is run again."""
+    """Jobs over journals with Spark. A job that was stopped continues when it is run again."""
 
 
 @contextmanager
 def _spark(master: str | None) -> Iterator[SparkSession]:
-    """A session of its own; what Spark says of a failure is its first lines, not a traceback."""
+    """Start a session; a Spark error is reduced to its first lines, without a traceback."""
     from pyspark.errors import PySparkException
 
     from pipeline.sessions import session
@@ -50,15 +52,15 @@ def _spark(master: str | None) -> Iterator[SparkSession]:
 
 
 def _reason(text: str) -> str:
-    """What a person wants to know of an error of Spark: its first line, and what a Python worker raised."""
+    """Return the essential lines of a Spark error: its first line, and the error of a Python worker."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"(?:\w+\.)+\w*Error: ", line)]
-    return "; ".join(dict.fromkeys([*lines[:1], *raised[:1]])) or "Spark failed and said nothing"
+    return "; ".join(dict.fromkeys([*lines[:1], *raised[:1]])) or "Spark failed without a message"
 
 
 @contextmanager
 def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error where somebody looks: standard output is for results."""
+    """Show a progress bar on standard error if that is a terminal; standard output is for results."""
     with progress_bar(what) as show:
         yield lambda done: show(done, total)
 
@@ -71,7 +73,7 @@ def _total(root: Path) -> int:
 
 @app.command()
 @click.argument("root", type=_PATH)
-@click.option("--json", is_flag=True, help="One JSON object.")
+@click.option("--json", is_flag=True, help="Print one JSON object.")
 def count(root: Path, json: bool) -> None:
     """Print how many messages are below ROOT, from the index, without Spark.
 
@@ -84,10 +86,10 @@ def count(root: Path, json: bool) -> None:
 @app.command()
 @click.argument("root", type=_PATH)
 @click.argument("target", type=_PATH)
-@click.option("--reader", help="Keep the progress under this name, so that retention waits for the archive.")
+@click.option("--reader", help="Commit the progress under this reader name, so that retention waits for the archive.")
 @_MASTER
 def archive(root: Path, target: Path, reader: str | None, master: str | None) -> None:
-    """Add what is new below ROOT to an archive of Parquet files by day and shard.
+    """Add new messages below ROOT to an archive of Parquet files by day and shard.
 
     Example: sej spark archive --reader archive data /archive/orders
     """
@@ -109,14 +111,14 @@ def archive(root: Path, target: Path, reader: str | None, master: str | None) ->
 def restore(
     source: Path, root: Path, prefix: str | None, bits: int | None, where: str | None, master: str | None
 ) -> None:
-    """Write an archive back into journals: ROOT is one SEJ directory, or with --bits a tree of shards.
+    """Write an archive back into journals: ROOT is one SEJ directory, or with --bits a sharded journal.
 
     Example: sej spark restore --prefix orders --bits 3 --where "day >= '2026-01-01'" /archive/orders restored
     """
     from pipeline import jobs
 
-    if not source.exists():  # Spark takes its time to start, and would say it worse
-        raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` makes one")
+    if not source.exists():  # Spark starts slowly and has a less clear error for this
+        raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` creates one")
     with _spark(master) as spark, _bar("restore", None) as progress:
         jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where, progress=progress)
     click.echo(f"{_total(root)} messages in {root}")
@@ -130,7 +132,7 @@ def restore(
 @click.option("--pattern", help="Only source directories whose name matches.")
 @_MASTER
 def reshard(source: Path, target: Path, prefix: str | None, bits: int, pattern: str | None, master: str | None) -> None:
-    """Copy journals into a tree with another number of shards.
+    """Copy journals into a sharded journal with another number of shards.
 
     Example: sej spark reshard --prefix orders --bits 5 data wider
     """
@@ -169,10 +171,10 @@ def compact(
 @click.argument("target", type=_PATH)
 @_PREFIX
 @_BITS
-@click.option("--by", default="key,value", show_default=True, help="Columns that make messages equal.")
+@click.option("--by", default="key,value", show_default=True, help="Columns that decide whether messages are equal.")
 @_MASTER
 def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by: str, master: str | None) -> None:
-    """Copy the first of equal messages.
+    """Copy only the first of equal messages.
 
     Example: sej spark dedupe --by key,type,value data distinct
     """
@@ -186,8 +188,8 @@ def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by:
 
 @app.command()
 @click.argument("root", type=_PATH)
-@click.option("--chart", type=_PATH, help="Draw a PNG file as well.")
-@click.option("--json", is_flag=True, help="One JSON object a directory.")
+@click.option("--chart", type=_PATH, help="Draw a PNG file too.")
+@click.option("--json", is_flag=True, help="One JSON object for each directory.")
 @_MASTER
 def stats(root: Path, chart: Path | None, json: bool, master: str | None) -> None:
     """Print sizes, rates, skewed keys, gaps and disorder, by directory.
@@ -199,12 +201,12 @@ def stats(root: Path, chart: Path | None, json: bool, master: str | None) -> Non
 
     from pipeline import jobs
 
-    total = _total(root)  # there is something to look at: Spark takes its time to start
+    total = _total(root)  # fails before Spark starts if there is no journal
     with _spark(master) as spark, _bar("stats", total) as progress:
         found = jobs.stats(spark, root, progress=progress)
     if chart is not None:
         jobs.draw(found, chart)
-        click.echo(f"drawn to {chart}", err=True)
+        click.echo(f"chart written to {chart}", err=True)
     if json:
         for stat in found:
             row = stat._asdict() | {"top_key": stat.top_key.decode("utf-8", "backslashreplace")}
@@ -237,12 +239,14 @@ def _cells(stat: Any) -> list[str]:
 @app.command("import-kestrel")
 @click.argument("directory", type=_PATH)
 @click.argument("places", metavar="[QUEUE] TARGET", nargs=-1, required=True)
-@click.option("--kind", type=click.Choice(["kestrel", "libkestrel"]), help="Who wrote it; else as its files say.")
-@click.option("--reader", help="Of libkestrel: only what this reader has not confirmed.")
+@click.option(
+    "--kind", type=click.Choice(["kestrel", "libkestrel"]), help="The format; default: detected from the files."
+)
+@click.option("--reader", help="For libkestrel: only items that this reader has not confirmed.")
 def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: str | None) -> None:
     """Append the items of a Kestrel queue to a journal; needs no Spark.
 
-    Without QUEUE every queue of DIRECTORY goes into a journal of its name below TARGET.
+    Without QUEUE every queue of DIRECTORY is imported into a journal of its name below TARGET.
 
     Example: sej spark import-kestrel spool cars cars
     """
@@ -250,10 +254,10 @@ def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: 
 
     *queue, target = places
     if len(queue) > 1:
-        raise click.UsageError(f"one queue and one target are due, not {' '.join(places)}")
+        raise click.UsageError(f"expected one queue and one target, got {' '.join(places)}")
     if not queue:
         if reader is not None:
-            raise click.UsageError("--reader is one queue's: name the queue")
+            raise click.UsageError("--reader needs a QUEUE: it applies to one queue only")
         with _bar("import", None) as progress:
             every = jobs.import_kestrel_directory(directory, target, kind=kind, progress=progress)
         for name, count in every.items():
@@ -267,7 +271,7 @@ def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: 
 @app.command()
 @click.argument("root", type=_PATH)
 def finish(root: Path) -> None:
-    """Finish what dead jobs had committed to ROOT, and remove what others left; needs no Spark.
+    """Finish jobs that had committed to ROOT and died, and remove the files of other dead jobs; needs no Spark.
 
     The next job on ROOT does the same.
 
@@ -278,4 +282,4 @@ def finish(root: Path) -> None:
 
     single = (root / "jnl").is_dir()
     finish_dead_jobs(Target(str(root.absolute()), None, None if single else 1))
-    click.echo(f"nothing is left to finish in {root}")
+    click.echo(f"no unfinished jobs in {root}")

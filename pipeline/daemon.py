@@ -1,9 +1,9 @@
-"""The process that Spark forks its Python workers from: ours imports first and then freezes what it imported.
+"""The process that forks Spark's Python workers: it imports modules first and then freezes the imported objects.
 
-Spark starts it as ``python -m pipeline.daemon`` where ``spark.python.daemon.module`` says so. It relies on Spark's own
-daemon for everything but the imports: a worker collects garbage after every task, and objects that were frozen before
-the fork are not walked again. And where Spark has enough rows (``limit``, ``show``) and hangs up on a worker, that is
-no news: Spark's own daemon prints a traceback each time.
+Spark starts it as ``python -m pipeline.daemon`` if ``spark.python.daemon.module`` names it. Everything except the
+imports is Spark's own daemon. A worker collects garbage after every task, and objects that were frozen before the fork
+are not traversed again. If Spark has enough rows (``limit``, ``show``) and closes a worker's socket, that is not an
+error; Spark's own daemon prints a traceback each time.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _FIRST: Final = (
 
 
 def main() -> None:
-    """Import, freeze, serve."""
+    """Import, freeze and serve."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads that numpy starts would not survive the fork
     for name in _FIRST:
-        with suppress(ImportError):  # what is missing shows where it is needed, with its own words
+        with suppress(ImportError):  # a missing library raises a clear error at its use
             importlib.import_module(name)
     from pyspark import daemon
 

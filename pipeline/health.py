@@ -1,4 +1,4 @@
-"""What dead Spark jobs left below a root: ``sej doctor`` names it, and removes what nobody will ever read.
+"""Files of dead Spark jobs below a root: ``sej doctor`` reports them, and removes those that no job needs.
 
 The command finds :func:`look` through the entry-point group ``sej.doctor``. It needs no Spark.
 """
@@ -19,10 +19,10 @@ _WHAT: Final = "spark jobs"
 
 
 def look(given: str | os.PathLike[str]) -> Iterator[_Finding]:
-    """Findings about the jobs that write to a journal or a tree: (what, level, found, what to do).
+    """Yield findings about the jobs that write to a journal or sharded journal: (what, level, found, what to do).
 
     Args:
-        given: a SEJ directory, a shard, or the root of a tree.
+        given: a SEJ directory, a shard, or the root of a sharded journal.
     """
     path = os.path.abspath(given)
     parent = os.path.dirname(path)
@@ -44,9 +44,9 @@ def _look(root: str, staging: str) -> Iterator[_Finding]:
             jobs = decided(staging)
             if jobs:
                 found = f"committed to {root} but not finished: {', '.join(sorted(jobs))}"
-                yield _WHAT, "note", found, f"the next job there finishes it; sej spark finish {root} does so now"
+                yield _WHAT, "note", found, f"the next job on {root} finishes it, or run sej spark finish {root}"
             removed = sweep(staging, keep=jobs)
             if removed:
-                yield _WHAT, "well", f"folders removed that dead jobs had left in {staging}: {removed}", ""
+                yield _WHAT, "well", f"removed {removed} folder(s) of dead jobs from {staging}", ""
     except LockedError:
-        yield _WHAT, "well", f"one is committing to {root}", ""
+        yield _WHAT, "well", f"a job is committing to {root}", ""

@@ -1,4 +1,4 @@
-"""What is said where Spark is not installed: the extra that brings it."""
+"""The error if Spark is not installed: it names the extra."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["spark_needed"]
 
 @contextmanager
 def spark_needed() -> Iterator[None]:
-    """While something is imported that needs Spark: whoever lacks it is told what to install."""
+    """Add the extra's name to the error if the block cannot import Spark."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,8 +1,7 @@
-"""The options of the sources, as a table: name, what it takes, its default, and the Kafka source's counterpart.
+"""The options of the sources, as a table: name, expected value, default, and the Kafka source's counterpart.
 
-Spark hands options over as strings, and their names without regard to case. A name that is not in the table is an
-error that names the nearest one; Spark itself would ignore it in silence. docs/pipeline.md is tested against this
-table.
+Spark passes options as strings, and their names in any case. A name that is not in the table is an error that suggests
+the nearest one; Spark itself would ignore it silently. docs/pipeline.md is tested against this table.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 
 
 class OptionError(SejError, ValueError):
-    """An option or a schema that a source cannot take."""
+    """An option or a schema that a source does not accept."""
 
 
 class Option(NamedTuple):
@@ -41,9 +40,9 @@ class Option(NamedTuple):
 
     Attributes:
         name: as documented; case does not matter.
-        takes: turns the text into a value, or raises ValueError with what is due.
-        default: the value without it.
-        due: what it takes, in words.
+        takes: turns the text into a value, or raises ValueError with more detail.
+        default: the value without the option.
+        expected: the expected value, in words.
         kafka: the Kafka source's counterpart, or an empty string.
         meaning: one sentence.
     """
@@ -51,7 +50,7 @@ class Option(NamedTuple):
     name: str
     takes: Callable[[str], Any]
     default: Any
-    due: str
+    expected: str
     kafka: str
     meaning: str
 
@@ -62,23 +61,23 @@ class Options:
     __slots__ = ("_values",)
 
     def __init__(self, values: dict[str, Any]) -> None:
-        """Keep values under lower-case names."""
+        """Store values under lower-case names."""
         self._values = values
 
     def __getitem__(self, name: str) -> Any:
-        """The value, or the default."""
+        """Return the value, or the default."""
         return self._values[name.lower()]
 
     def __repr__(self) -> str:
-        """All of them."""
+        """Show all options."""
         return f"Options({self._values!r})"
 
 
 def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej") -> Options:
-    """Read the options of a source.
+    """Parse the options of a source.
 
     Raises:
-        OptionError: an unknown name, or a value that is not what is due.
+        OptionError: an unknown name, or a value other than the expected.
     """
     known = {option.name.lower(): option for option in table}
     values = {name: option.default for name, option in known.items()}
@@ -89,18 +88,20 @@ def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej"
         option = known.get(lower)
         if option is None:
             near = get_close_matches(lower, known, 1)
-            hint = f"; is {known[near[0]].name!r} meant?" if near else f": it has {', '.join(o.name for o in table)}"
+            hint = (
+                f"; did you mean {known[near[0]].name!r}?" if near else f": it has {', '.join(o.name for o in table)}"
+            )
             raise OptionError(f"the source {source!r} has no option {name!r} here{hint}")
         try:
             values[lower] = option.takes(text)
         except ValueError as error:
             reason = f" ({error})" if str(error) else ""
-            raise OptionError(f"option {option.name}={text!r}: {option.due} is due{reason}") from error
+            raise OptionError(f"option {option.name} must be {option.expected}, got {text!r}{reason}") from error
     return Options(values)
 
 
 SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname"})
-"""What Spark adds by itself."""
+"""Options that Spark adds itself."""
 
 
 def _truth(text: str) -> bool:
@@ -130,24 +131,24 @@ def _offsets(text: str) -> str | dict[str, int]:
         return text.lower()
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError("the JSON is no object")
+        raise ValueError("the JSON is not an object")
     for name, offset in found.items():
         if type(offset) is not int or offset < -2:
-            raise ValueError(f"{name!r}: an offset, -2 (earliest) or -1 (latest) is due, not {offset!r}")
+            raise ValueError(f"{name!r} must be an offset, -2 (earliest) or -1 (latest), got {offset!r}")
     return found
 
 
 def _expected(text: str) -> dict[str, int]:
     found = _offsets(text)
     if isinstance(found, str) or any(offset < 0 for offset in found.values()):
-        raise ValueError("each directory's own offset, 0 or more")
+        raise ValueError("expected each directory's own offset, at least 0")
     return found
 
 
 def _ends(text: str) -> str | dict[str, int]:
     found = _offsets(text)
     if found == "earliest" or (isinstance(found, dict) and -2 in found.values()):
-        raise ValueError("earliest, -2, is where reading may start: nothing would be read")
+        raise ValueError("reading cannot end at earliest (-2): nothing would be read")
     return found
 
 
@@ -161,7 +162,7 @@ def _time(text: str) -> int:
     except ValueError:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            raise ValueError("a time without a zone") from None
+            raise ValueError("the time has no zone") from None
         since = moment - _EPOCH
         return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
     return number * 10**6 if abs(number) < _MILLISECONDS_UP_TO else number
@@ -202,7 +203,7 @@ SEJ: Final = (
         None,
         "directory, shards or hub",
         "",
-        "what the path is, where its names cannot tell",
+        "what the path is, if its names cannot tell",
     ),
     Option(
         "pattern",
@@ -210,7 +211,7 @@ SEJ: Final = (
         None,
         "a regular expression",
         "subscribePattern",
-        "only directories whose whole name matches; what is no regular expression is taken as a glob",
+        "only directories whose whole name matches; a pattern that is not a regular expression is used as a glob",
     ),
     Option(
         "startingOffsets",
@@ -218,7 +219,7 @@ SEJ: Final = (
         None,
         'earliest, latest or JSON as {"orders.3.005": 23}',
         "startingOffsets",
-        "by default earliest, in a stream too; directories that JSON leaves out: earliest",
+        "default: earliest, for streams too; directories missing in the JSON: earliest",
     ),
     Option(
         "endingOffsets",
@@ -226,7 +227,7 @@ SEJ: Final = (
         "latest",
         'latest or JSON as {"orders.3.005": 23}',
         "endingOffsets",
-        "the offset behind the last one to read; batch only; a directory that JSON leaves out: latest",
+        "the offset after the last one to read; batch only; directories missing in the JSON: latest",
     ),
     Option(
         "startingTimestamp",
@@ -234,7 +235,7 @@ SEJ: Final = (
         None,
         _TIME,
         "startingTimestamp",
-        "start with the first message as new as this; wins over startingOffsets",
+        "start with the first message of this time or later; takes precedence over startingOffsets",
     ),
     Option(
         "endingTimestamp",
@@ -242,17 +243,24 @@ SEJ: Final = (
         None,
         _TIME,
         "endingTimestamp",
-        "end before the first message as new as this; wins over endingOffsets; batch only",
+        "end before the first message of this time or later; takes precedence over endingOffsets; batch only",
     ),
-    Option("minPartitions", _count, None, _WHOLE, "minPartitions", "split until there are as many, at index points"),
-    Option("maxPartitions", _count, None, _WHOLE, "", "pack directories into as many at most"),
+    Option(
+        "minPartitions",
+        _count,
+        None,
+        _WHOLE,
+        "minPartitions",
+        "split into at least this many partitions, at index points",
+    ),
+    Option("maxPartitions", _count, None, _WHOLE, "", "pack directories into at most this many partitions"),
     Option(
         "maxMessagesPerTrigger",
         _count,
         None,
         _WHOLE,
         "maxOffsetsPerTrigger",
-        "messages a micro-batch, spread over the directories by what they have",
+        "messages in a micro-batch, divided among the directories by their backlog",
     ),
     Option(
         "maxBytesPerTrigger",
@@ -260,7 +268,7 @@ SEJ: Final = (
         None,
         _WHOLE,
         "",
-        "bytes a micro-batch; a message that is larger comes alone",
+        "bytes in a micro-batch; a larger message is read alone",
     ),
     Option(
         "failOnDataLoss",
@@ -268,7 +276,7 @@ SEJ: Final = (
         True,
         "true or false",
         "failOnDataLoss",
-        "fail where messages were deleted, or a journal was truncated, removed or made anew; false: go on and log it",
+        "fail if messages were deleted, or a journal was truncated, removed or re-created; false: log it and continue",
     ),
     Option(
         "onCorruption",
@@ -276,7 +284,7 @@ SEJ: Final = (
         "raise",
         "raise or skip",
         "",
-        "wrong bytes: raise names file and position; skip passes over them, logs each place and counts it",
+        "wrong bytes: raise an error with file and position; skip passes over them, logs each place and counts it",
     ),
     Option(
         "damageReport",
@@ -284,7 +292,7 @@ SEJ: Final = (
         None,
         "a directory",
         "",
-        "with onCorruption=skip: each task leaves a JSON line for each place that it passed over",
+        "with onCorruption=skip: each task writes a JSON line for each place that it skipped",
     ),
     Option(
         "verify",
@@ -292,7 +300,7 @@ SEJ: Final = (
         False,
         "true or false",
         "",
-        "compare each block with its checksum before it is read",
+        "check each block against its checksum before it is read",
     ),
     Option(
         "pushFilters",
@@ -300,28 +308,29 @@ SEJ: Final = (
         False,
         "true or false",
         "",
-        "let filters on offset, time, shard, prefix and client choose what is read; for one query of the DataFrame",
+        "let filters on offset, time, shard, prefix and client limit what is read; for one query of the DataFrame",
     ),
     Option(
         "hub",
         _names,
         (),
-        "addresses, host:port, with commas between",
+        "addresses, host:port, separated by commas",
         "kafka.bootstrap.servers",
-        "read through a hub's protocol, where no disk is shared; load then names clients, trees, journals or nothing",
+        "read through a hub's protocol, if no disk is shared; load then names clients, sharded journals, journals"
+        " or nothing",
     ),
-    Option("hubToken", str, None, "a token", "kafka.sasl.*", "shown to the hub with every call"),
-    Option("hubCa", str, None, "a PEM file", "kafka.ssl.*", "who signed the hub's certificate"),
-    Option("hubCertificate", str, None, "a PEM file", "kafka.ssl.*", "the reader's own, for mutual TLS"),
-    Option("hubKey", str, None, "a PEM file", "kafka.ssl.*", "of that certificate"),
-    Option("hubServerName", str, None, "a name", "", "in the hub's certificate, where it is not the address"),
+    Option("hubToken", str, None, "a token", "kafka.sasl.*", "sent to the hub with every call"),
+    Option("hubCa", str, None, "a PEM file", "kafka.ssl.*", "the authority that signed the hub's certificate"),
+    Option("hubCertificate", str, None, "a PEM file", "kafka.ssl.*", "the reader's own certificate, for mutual TLS"),
+    Option("hubKey", str, None, "a PEM file", "kafka.ssl.*", "the key of that certificate"),
+    Option("hubServerName", str, None, "a name", "", "the name in the hub's certificate, if it is not the address"),
     Option(
         "hubTls",
         _truth,
         None,
         "true or false",
         "kafka.security.protocol",
-        "whether TLS is used; by default where hubCa, hubCertificate or hubServerName is given",
+        "whether TLS is used; default: true if hubCa, hubCertificate or hubServerName is set",
     ),
     Option(
         "reader",
@@ -329,7 +338,7 @@ SEJ: Final = (
         None,
         "a reader's name",
         "kafka.group.id",
-        "keep the stream's progress under this name in ofs/, so that retention waits for it; stream only",
+        "commit the stream's progress under this name in ofs/, so that retention waits for it; stream only",
     ),
 )
 """The options for reading ``sej``."""
@@ -340,7 +349,9 @@ READ: Final = tuple(option for option in SEJ if option.name not in _STREAM_ONLY)
 STREAM: Final = tuple(option for option in SEJ if option.name not in _BATCH_ONLY)
 
 WRITE: Final = (
-    Option("prefix", str, None, "a prefix", "topic", "of the shards; without prefix and bits the path is one journal"),
+    Option(
+        "prefix", str, None, "a prefix", "topic", "the shards' prefix; without prefix and bits the path is one journal"
+    ),
     Option(
         "bits",
         _bits,
@@ -355,16 +366,24 @@ WRITE: Final = (
         None,
         "a name",
         "",
-        "who counts the batches; a stream has one by its checkpoint, a batch job is idempotent with it and txnVersion",
+        "the name under which batches are counted; a stream has one by its checkpoint, a batch job is idempotent"
+        " with it and txnVersion",
     ),
-    Option("txnVersion", _number, None, "a number of 0 or more", "", "a batch job's number: one that came is dropped"),
-    Option("segmentBytes", _count, 1 << 30, _WHOLE, "", "where a segment of a journal ends"),
+    Option(
+        "txnVersion",
+        _number,
+        None,
+        "a number of 0 or more",
+        "",
+        "a batch job's number: a number that was written before is dropped",
+    ),
+    Option("segmentBytes", _count, 1 << 30, _WHOLE, "", "the size at which a journal's segment ends"),
     Option("lockTimeout", _seconds, 60.0, "seconds", "", "how long a commit waits for another writer of a journal"),
     Option(
         "discardReaders",
         _names,
         (),
-        "names, with commas between",
+        "names, separated by commas",
         "",
         "overwrite although these readers have not read everything",
     ),
@@ -374,14 +393,14 @@ WRITE: Final = (
         None,
         'JSON as {"orders.3.005": 23}',
         "",
-        "overwrite only while each directory's next offset is this one: what came meanwhile fails the job",
+        "overwrite only if each directory's next offset is this one: messages appended in the meantime fail the job",
     ),
 )
 """The options for writing ``sej``."""
 
 _TXN: Final = tuple(option for option in WRITE if option.name in ("txnAppId", "txnVersion"))
 TEXTQUEUE_READ: Final[tuple[Option, ...]] = ()
-"""The options for reading ``textqueue``: there are none."""
+"""The options for reading ``textqueue``: none."""
 TEXTQUEUE_WRITE: Final = _TXN
 """The options for writing ``textqueue``."""
 KESTREL_READ: Final = (
@@ -392,16 +411,16 @@ KESTREL_READ: Final = (
         None,
         "kestrel or libkestrel",
         "",
-        "who wrote it; by default as its files say",
+        "the format; default: detected from the files",
     ),
-    Option("reader", str, None, "a reader's name", "", "of libkestrel: only what this reader has not confirmed"),
+    Option("reader", str, None, "a reader's name", "", "for libkestrel: only items that this reader has not confirmed"),
     Option(
         "onCorruption",
         _one_of("raise", "skip"),
         "raise",
         "raise or skip",
         "",
-        "damaged files: raise, or take each up to its damage and log it",
+        "damaged files: raise an error, or read each up to its damage and log it",
     ),
 )
 """The options for reading ``kestrel``."""

@@ -1,4 +1,4 @@
-"""The paths that ``load`` and ``save`` were given."""
+"""The paths that were passed to ``load`` and ``save``."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["local_path", "paths_of"]
 
 
 def paths_of(options: Mapping[str, str], *, may_be_none: bool = False) -> list[str]:
-    """What ``load`` was given: one path or many; ``file:`` in front is dropped.
+    """Return the paths passed to ``load``, one or many; a leading ``file:`` is dropped.
 
     Raises:
-        OptionError: no path was given, and may_be_none is false.
+        OptionError: no path was passed, and may_be_none is false.
     """
     given = [options["path"]] if "path" in options else json.loads(options.get("paths", "[]"))
     if not all(given) or not (given or may_be_none):
         raise OptionError(
-            "no path was given; expected load(root) with a SEJ directory, a sharded journal or a hub's root"
+            "expected load(root) with a SEJ directory, a sharded journal or a hub's root; no path was passed"
         )
     return [local_path(path) for path in given]
 
 
 def local_path(address: str) -> str:
-    """A path without ``file:`` in front; anything else as it is."""
+    """Return a path without a leading ``file:``."""
     return re.sub(r"\Afile:(//(?=/))?", "", address)

@@ -1,7 +1,7 @@
-"""The columns of the source ``sej``: one table, from which Spark's schema, Arrow's and the checks are made.
+"""The columns of the source ``sej``: one table, the basis of Spark's schema, Arrow's schema and the checks.
 
-A schema that the user gives is the projection: some of these columns, in any order. Spark 4.3 prunes no columns of a
-Python source, so ``.schema("offset BIGINT, key BINARY")`` is how fewer bytes are sent.
+A schema from the user is the projection: some of these columns, in any order. Spark 4.3 prunes no columns of a Python
+source, so ``.schema("offset BIGINT, key BINARY")`` is the way to transfer fewer bytes.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.it
 
 
 def check_projection(schema: StructType, columns: dict[str, DataType] = COLUMNS) -> StructType:
-    """A user's schema, if all of its columns are ours.
+    """Return a user's schema if the source has all of its columns.
 
     Raises:
-        OptionError: a column that the source does not have, or another type than it has.
+        OptionError: the source does not have a column, or has it with another type.
     """
     for field in schema.fields:
         kind = columns.get(field.name)
         if kind is None:
-            raise OptionError(f"there is no column {field.name!r}: a schema names some of {', '.join(columns)}")
+            raise OptionError(f"there is no column {field.name!r}; expected some of {', '.join(columns)}")
         if field.dataType != kind:
             raise OptionError(
-                f"column {field.name!r} is {kind.simpleString()}, not {field.dataType.simpleString()}: the schema"
-                " chooses columns; cast afterwards"
+                f"column {field.name!r} must be {kind.simpleString()}, got {field.dataType.simpleString()}; the"
+                " schema only selects columns, cast afterwards"
             )
     if not schema.fields:
-        raise OptionError(f"the schema has no columns: name some of {', '.join(columns)}")
+        raise OptionError(f"the schema has no columns; expected some of {', '.join(columns)}")
     return schema
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of batches with these columns."""
+    """Return the Arrow schema that Spark expects of batches with these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

@@ -1,8 +1,8 @@
-"""A Spark session that reads journals well: two settings that matter more than the reader, and the sources.
+"""A Spark session for journals: two settings that matter more than the reader, and the sources.
 
-Spark's own worker daemon collects garbage after every task, about 27 ms of it, and its loopback sockets stall about
-40 ms a task. :func:`spark_conf` takes unix sockets instead, and :mod:`pipeline.daemon`, which imports once and
-freezes what it imported. 200 tiny tasks: 1.7 s instead of 6.5 s.
+Spark's own worker daemon collects garbage after every task, for about 27 ms, and its loopback sockets stall for about
+40 ms in each task. :func:`spark_conf` uses unix sockets instead, and :mod:`pipeline.daemon`, which imports once and
+freezes the imported objects. 200 tiny tasks take 1.7 s instead of 6.5 s.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["find_java", "register", "session", "spark_conf"]
 
 _NO_JAVA: Final = (
-    "Spark needs Java 17 or newer and none was found: set JAVA_HOME, or put java on PATH"
-    " (Debian: openjdk-17-jre-headless)"
+    "Java not found; Spark needs version 17 or newer: set JAVA_HOME, or put java on PATH (Debian:"
+    " openjdk-17-jre-headless)"
 )
 
 
 def spark_conf() -> dict[str, str]:
-    """The settings for a session that is built elsewhere: ``SparkSession.builder.config(map=spark_conf())``.
+    """Return the settings for a session that the caller builds: ``SparkSession.builder.config(map=spark_conf())``.
 
-    They count when a session's first Python worker starts, so they belong before ``getOrCreate()``.
+    They take effect when a session's first Python worker starts, so set them before ``getOrCreate()``.
     """
     return {
         "spark.python.unix.domain.socket.enabled": "true",
@@ -42,15 +42,15 @@ def spark_conf() -> dict[str, str]:
 
 
 def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session with :func:`spark_conf` and the sources registered; the running one where there is one.
+    """Return a session with :func:`spark_conf` and the sources registered; if one is running, that one.
 
     Args:
         app: its name in Spark's pages and logs.
-        master: ``"local[2]"``, or a cluster's address; None: what the environment says, else all cores here.
-        conf: further settings; they win over ours.
+        master: ``"local[2]"``, or a cluster's address; None: from the environment, or all cores of this machine.
+        conf: further settings; they take precedence over ours.
 
     Raises:
-        RuntimeError: no Java was found.
+        RuntimeError: Java was not found.
         ModuleNotFoundError: Spark is not installed.
     """
     require(app=(app, TEXT), master=(master, optional(TEXT)), conf=(conf, optional(a(Mapping))))
@@ -69,7 +69,7 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
 
 
 def register(spark: SparkSession) -> None:
-    """Make the sources known to a session: ``sej``, ``textqueue`` and ``kestrel``."""
+    """Register the sources in a session: ``sej``, ``textqueue`` and ``kestrel``."""
     from pipeline.formats.kestrel import KestrelSource
     from pipeline.formats.sej import SejSource
     from pipeline.formats.textqueue import TextQueueSource
@@ -79,7 +79,7 @@ def register(spark: SparkSession) -> None:
 
 
 def find_java() -> None:
-    """Set JAVA_HOME to what a set-up left beside the interpreter, where nothing else names a Java.
+    """Set JAVA_HOME to a Java installed next to the interpreter, if the environment names no other.
 
     Raises:
         RuntimeError: there is none.
@@ -94,9 +94,9 @@ def find_java() -> None:
 
 
 def _way_for_workers() -> dict[str, str]:
-    """Workers import this package too: from a checkout that is not installed they need to be told where it is.
+    """Return the import path for workers, which import this package too, also from a checkout that is not installed.
 
-    Told to them alone: in the environment of this process every program that it starts would inherit it.
+    It is set for the workers only: in this process's environment every program that it starts would inherit it.
     """
     here = str(Path(__file__).resolve().parent.parent)
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

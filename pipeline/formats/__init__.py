@@ -1,3 +1,3 @@
-"""What Spark calls a format, one module each: ``sej``, ``textqueue``, ``kestrel``."""
+"""Spark's formats, one module for each: ``sej``, ``textqueue``, ``kestrel``."""
 
 __all__: list[str] = []

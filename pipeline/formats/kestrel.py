@@ -1,7 +1,7 @@
-"""The source ``kestrel``: what the queues of Kestrel 2 and libkestrel hold, as a table; nothing is changed.
+"""The source ``kestrel``: the items of Kestrel 2 and libkestrel queues as a table. It changes no file.
 
-``load(directory)`` with the option ``queue``. Which of the two wrote it is seen from the files' first bytes, or said by
-``kind``. With ``reader``, a libkestrel queue shows what that reader has not confirmed.
+Used as ``load(directory)`` with the option ``queue``. The format is detected from the files' first bytes, or set by
+``kind``. With ``reader``, a libkestrel queue shows the items that this reader has not confirmed.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ _log = logging.getLogger("pipeline")
 
 
 class KestrelSource(DataSource):
-    """Kestrel's queues."""
+    """The source for Kestrel's queues."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format(...)``."""
+        """Return the name for ``format(...)``."""
         return "kestrel"
 
     def schema(self) -> StructType:
-        """All columns."""
+        """Return all columns."""
         return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
+        """Return a batch reader."""
         options = parse(KESTREL_READ, self.options, "kestrel")
         if options["queue"] is None:
-            raise OptionError("the option queue is due: the name of the queue in the directory")
+            raise OptionError("the option queue is required: the name of a queue in the directory")
         rows = partial(
             rows_of,
             queue=options["queue"],
@@ -82,7 +82,7 @@ class KestrelSource(DataSource):
 
 
 def kind_of(directory: str, queue: str) -> Kind:
-    """Who wrote a queue's files."""
+    """Return the format of a queue's files."""
     for name in sorted(os.listdir(directory)):
         if name == queue or name.startswith(f"{queue}."):
             file = OS.open(os.path.join(directory, name), "read")
@@ -102,12 +102,12 @@ def rows_of(
     reader: str | None = None,
     on_damage: Literal["raise", "skip"] = "raise",
 ) -> Iterator[dict[str, Any]]:
-    """The items of a queue, head first; those that somebody had reserved come first, as after a restart.
+    """Yield the items of a queue, head first; reserved items come first, as after a restart.
 
     Raises:
-        MissingError: there is no file of such a queue.
-        CorruptionError: a file is damaged; skip logs it and takes each file up to there.
-        OptionError: the queue has no such reader; one of Kestrel 2 has none.
+        MissingError: there is no file of this queue.
+        CorruptionError: a file is damaged; with ``skip`` it is read up to the damage, which is logged.
+        OptionError: the queue has no such reader; a Kestrel 2 queue has none.
     """
     if not any(name == queue or name.startswith((f"{queue}.", f"{queue}~~")) for name in os.listdir(directory)):
         raise MissingError(f"there is no file of a queue {queue!r}", path=directory)
@@ -116,7 +116,9 @@ def rows_of(
         yield from _libkestrel(directory, queue, reader, on_damage)
         return
     if reader is not None:
-        raise OptionError(f"queue {queue!r} is Kestrel 2's, which has no readers: leave the option reader out")
+        raise OptionError(
+            f"queue {queue!r} has the format of Kestrel 2, which has no readers; leave the option reader out"
+        )
     state = kestrel.replay(directory, queue)
     _judge(state.damage, on_damage)
     ordinal = 0
@@ -148,7 +150,7 @@ def _size_of(row: dict[str, Any]) -> int:
 def _judge(damage: Iterable[object], on_damage: str) -> None:
     for found in damage:
         if on_damage == "raise":
-            raise CorruptionError(f"{found}; onCorruption=skip takes each file up to its damage")
+            raise CorruptionError(f"{found}; onCorruption=skip reads each file up to its damage")
         _log.warning("%s", found)
 
 

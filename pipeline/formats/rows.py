@@ -1,4 +1,4 @@
-"""What small sources share: rows in Python, as Arrow batches of the columns that are asked for."""
+"""Shared by the small sources: Python rows as Arrow batches of the requested columns."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["RowReader"]
 
 _ROWS: Final = 4096
 _BYTES: Final = 1 << 20
-"""A batch ends with the row that makes it this large: an Arrow column holds 2 GiB at most."""
+"""A batch ends with the row that reaches this size: an Arrow column holds at most 2 GiB."""
 
 
 class RowReader(DataSourceReader):
-    """Reads some files, one after the other, as rows."""
+    """Reads files, one after the other, as rows."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class RowReader(DataSourceReader):
         *,
         at_once: int = 1,
     ) -> None:
-        """Keep what was asked for.
+        """Set the files and columns.
 
         Args:
-            paths: what rows is called with.
+            paths: the arguments of ``rows``.
             schema: the columns.
-            rows: the rows of one path, by column.
-            size_of: about how many bytes a row has.
-            at_once: paths to a partition.
+            rows: returns the rows of one path, by column.
+            size_of: returns about how many bytes a row has.
+            at_once: paths in one partition.
         """
         self._paths = paths
         self._schema = schema
@@ -48,12 +48,12 @@ class RowReader(DataSourceReader):
         self._at_once = at_once
 
     def partitions(self) -> list[InputPartition]:
-        """Some paths each."""
+        """Return partitions of a few paths each."""
         paths = self._paths
         return [InputPartition(paths[at : at + self._at_once]) for at in range(0, len(paths), self._at_once)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition."""
+        """Yield the rows of one partition."""
         import pyarrow as pa
 
         schema = arrow_schema(self._schema)

@@ -1,7 +1,7 @@
-"""The source ``sej``: what Spark asks of a table, answered with the other modules.
+"""The source ``sej``: implements Spark's interface with the other modules.
 
-Spark makes these objects in several processes and pickles them: they hold text, and look at nothing before they are
-asked.
+Spark creates these objects in several processes and pickles them: they hold text, and open no file until a method needs
+it.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ __all__ = ["SejSource"]
 
 
 class SejSource(DataSource):
-    """``sej``."""
+    """The source and sink ``sej``."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format(...)``."""
+        """Return the name for ``format(...)``."""
         return "sej"
 
     def schema(self) -> StructType:
-        """All columns."""
+        """Return all columns."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
+        """Return a batch reader."""
         options = parse(READ, self.options)
         kind = FilteringSejReader if options["pushFilters"] else SejReader
         return kind(_paths(self.options, options), options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A stream."""
+        """Return a stream reader."""
         options = parse(STREAM, self.options)
         return SejStreamReader(_paths(self.options, options), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch sink."""
+        """Return a batch writer."""
         return SejWriter(_one_path(self.options), parse(WRITE, self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """A stream's sink."""
+        """Return a stream writer."""
         checkpoint = self.options.get("checkpointLocation")
         return SejStreamWriter(_one_path(self.options), parse(WRITE, self.options), schema, overwrite, checkpoint)
 

@@ -1,8 +1,8 @@
 """The source and sink ``textqueue``: ``.tq`` files, which people edit, as a table.
 
-Every entry is a row, whatever became of it; ``status`` says so. Reading marks nothing. A batch is appended as one write
-under the file's lock; which ones are in the file stands beside it in ``NAME.tq.spark``: who counts, the last number,
-and while an append is under way what it is about, so that the next job can tell whether it happened.
+Every entry is a row, with any status; the column ``status`` has it. Reading marks nothing. A batch is appended as one
+write under the file's lock. ``NAME.tq.spark`` next to the file records which batches it has: the name of the job, the
+last number, and during an append its content, so that the next job can tell whether the append happened.
 """
 
 from __future__ import annotations
@@ -58,45 +58,45 @@ _LEDGER_BYTES: Final = 1 << 28
 
 
 class TextQueueSource(DataSource):
-    """``.tq`` files."""
+    """The source and sink for ``.tq`` files."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format(...)``."""
+        """Return the name for ``format(...)``."""
         return "textqueue"
 
     def schema(self) -> StructType:
-        """All columns."""
+        """Return all columns."""
         return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
+        """Return a batch reader."""
         parse(TEXTQUEUE_READ, self.options, "textqueue")
         return RowReader(_files(paths_of(self.options)), check_projection(schema, _COLUMNS), _rows, _size_of)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch sink."""
+        """Return a batch writer."""
         options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
         if (options["txnAppId"] is None) != (options["txnVersion"] is None):
-            raise OptionError("txnAppId and txnVersion belong together: the job's name, and a number that rises")
+            raise OptionError("txnAppId and txnVersion need each other: the job's name, and a number that increases")
         path = _one_file(self.options, overwrite)
         return TextQueueWriter(path, schema, options["txnAppId"] or f"job-{uuid.uuid4().hex}", options["txnVersion"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """A stream's sink."""
+        """Return a stream writer."""
         options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
         name = options["txnAppId"]
         checkpoint = self.options.get("checkpointLocation")
         if name is None and checkpoint:
             name = by_checkpoint(checkpoint)
         if name is None:
-            raise OptionError("give the option checkpointLocation at the stream itself, or txnAppId")
+            raise OptionError("set the option checkpointLocation on the stream itself, or txnAppId")
         return TextQueueStreamWriter(_one_file(self.options, overwrite), schema, name, None)
 
 
 @dataclass
 class TextRows(WriterCommitMessage):
-    """What one task has for the file. Such files are for people, so it is not much."""
+    """The rows of one task. Text queues are for people, so there are not many."""
 
     rows: list[str]
 
@@ -106,13 +106,13 @@ class _Writer:
         foreign = [field.name for field in schema.fields if field.name != "value"]
         if foreign:
             raise OptionError(
-                f"a row becomes one queued message, its value: no place for column {foreign[0]!r}; select value,"
-                " and put into its text what people need to see"
+                f"a row becomes one queued message, its value: column {foreign[0]!r} cannot be written; select"
+                " value, and include in its text what people need to see"
             )
         if "value" not in schema.names:
-            raise OptionError("there is no column 'value': a message is its text")
+            raise OptionError("there is no column 'value'; a message is its text")
         if not isinstance(schema["value"].dataType, StringType):
-            raise OptionError(f"column 'value' is {schema['value'].dataType.simpleString()}; string is due: cast it")
+            raise OptionError(f"column 'value' must be string, got {schema['value'].dataType.simpleString()}; cast it")
         self._path = path
         self._name = name
         self._number = number
@@ -132,11 +132,11 @@ class TextQueueWriter(_Writer, DataSourceArrowWriter):
     """A batch job."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the rows of all tasks, in one write."""
+        """Append the rows of all tasks in one write."""
         self._commit(messages, self._number)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing was written."""
+        """Do nothing: nothing was written."""
 
 
 class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -147,18 +147,18 @@ class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing was written."""
+        """Do nothing: nothing was written."""
 
 
 def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bool) -> None:
-    """Append a batch unless it is in the file. keep: note its number for good."""
+    """Append a batch unless the file has it. keep: record its number permanently."""
     ledger = f"{path}.spark"
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
         known: dict[str, Any] = {"done": {}, "intent": None}
         with suppress(FileNotFoundError):
             known = _read_ledger(ledger)
         intent = known["intent"]
-        if intent is not None:  # a job died in here, perhaps because something could not be synced
+        if intent is not None:  # a job died in this block, perhaps because of a failed sync
             OS.sync_dir(os.path.dirname(os.path.abspath(ledger)))
             _cut_torn(path, intent)
         with TextQueue(path, settle_s=0.0) as queue:
@@ -179,7 +179,7 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
 
 
 def _cut_torn(path: str, intent: dict[str, Any]) -> None:
-    """Take back the beginning of an append that died inside its write, if nobody has touched it since."""
+    """Remove the beginning of an append that died during its write, if the file has not changed since."""
     if OS.status(path) is None:
         return
     with Lock(f"{path}.lck", what=f"the text queue {path}").acquire(timeout=_LOCK_S):
@@ -203,7 +203,7 @@ def _append(queue: TextQueue, rows: list[str]) -> None:
 
 
 def _occurrences(queue: TextQueue, texts: list[str]) -> int:
-    """How often these texts stand in the file in this order, one after the other, whatever their status."""
+    """Count how often these texts are in the file in this order, one after the other, with any status."""
     there = [message.value for message in queue.messages(set(MessageStatus))]
     return sum(there[at : at + len(texts)] == texts for at in range(len(there) - len(texts) + 1))
 
@@ -231,8 +231,8 @@ def _read_ledger(path: str) -> dict[str, Any]:
                 raise ValueError(f"its intent has the members {sorted(intent)}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(
-            f"what was appended for Spark cannot be read from this file ({error}): put a copy back, or compare the end"
-            " of the text queue with the last batch, then remove this file",
+            f"the record of Spark's appends cannot be read from this file ({error}); restore a copy, or compare the"
+            " end of the text queue with the last batch and then remove this file",
             path=path,
         ) from error
     return known
@@ -257,12 +257,12 @@ def _size_of(row: dict[str, Any]) -> int:
 
 
 def _files(paths: list[str]) -> list[str]:
-    """Files as they are; of a directory its ``.tq`` files."""
+    """Return files unchanged, and for a directory its ``.tq`` files."""
     found = []
     for path in paths:
         there = OS.status(path)
         if there is None:
-            raise FileNotFoundError(2, "there is no .tq file, and no directory of them", path)
+            raise FileNotFoundError(2, "there is no .tq file, and no directory of .tq files", path)
         names = sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
         found += [name for name in names if not (there.is_dir and is_special(name))]
     return found
@@ -271,7 +271,7 @@ def _files(paths: list[str]) -> list[str]:
 def _one_file(options: Mapping[str, str], overwrite: bool) -> str:
     paths = paths_of(options)
     if len(paths) != 1:
-        raise OptionError(f"one .tq file is due for writing, not {len(paths)}")
+        raise OptionError(f"expected one .tq file to write to, got {len(paths)}")
     if overwrite:
-        raise OptionError("a .tq file is never overwritten, people work in it: append, or write to another file")
-    return home(os.path.abspath(paths[0]))  # jobs that name it otherwise meet here
+        raise OptionError("a .tq file cannot be overwritten, because people edit it; append, or write to another file")
+    return home(os.path.abspath(paths[0]))  # the same file for jobs that spell its path differently

@@ -1,6 +1,6 @@
-"""Jobs that users of journals need, each a function here and a command of ``sej spark``.
+"""Jobs over journals; each is a function here and a command of ``sej spark``.
 
-Each shows how far it is through ``progress``, and goes on where it stopped when it is run again.
+Each reports through ``progress``, and continues where it stopped when it is run again.
 """
 
 from __future__ import annotations

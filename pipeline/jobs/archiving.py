@@ -23,14 +23,15 @@ def archive(
     messages_per_batch: int = PER_TRIGGER,
     progress: Progress | None = None,
 ) -> int:
-    """Add to an archive what is not in it yet; each message once, whatever crashes.
+    """Add new messages to an archive; each message once, whatever crashes.
 
     Args:
         spark: the session.
-        root: a SEJ directory, a tree of shards or a hub's root.
-        target: a folder of Parquet files, by ``day`` (of the timestamp, UTC) and ``shard``; its own state is in it.
-        reader: keep the progress under this name in ``ofs/``, so that retention deletes only what is archived.
-        messages_per_batch: how much one step takes.
+        root: a SEJ directory, a sharded journal or a hub's root.
+        target: a folder of Parquet files, by ``day`` (of the timestamp, UTC) and ``shard``; it also holds the archive's
+            own state.
+        reader: commit the progress under this name in ``ofs/``, so that retention deletes only archived messages.
+        messages_per_batch: the most messages in one step.
         progress: called with the messages so far.
 
     Returns:
@@ -63,16 +64,16 @@ def restore(
     where: str | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write an archive, or the part of it that ``where`` chooses, into journals; a second time does nothing.
+    """Write an archive, or the part of it that ``where`` selects, into journals; a second run does nothing.
 
-    The order of each shard is kept; key, value, type and time are those that were archived, offsets are new.
+    The order of each shard is kept. Key, value, type and timestamp are the archived ones; offsets are new.
 
     Args:
         spark: the session.
         source: the archive.
-        root: where to; a SEJ directory, or with prefix and bits a tree of shards.
-        prefix: of the shards.
-        bits: of the shards.
+        root: the target: a SEJ directory, or with prefix and bits a sharded journal.
+        prefix: prefix of the shards.
+        bits: bits of the shards.
         where: a condition on the columns, ``"client = 'berlin' AND day >= '2013-07-01'"``.
         progress: called with the messages so far.
     """

@@ -1,4 +1,4 @@
-"""Kestrel's queues into a journal, without Spark: they fit one machine."""
+"""Import Kestrel queues into a journal, without Spark: they fit one machine."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def import_kestrel(
     reader: str | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Append a queue's items to a journal, head first; their time is the message's, and there is no key.
+    """Append a queue's items to a journal, head first; their time becomes the message's, and there is no key.
 
-    Each batch is appended once, so an import that was interrupted goes on when it is run again. Nobody may change the
-    queue meanwhile.
+    Each batch is appended once, so an interrupted import continues when it is run again. The queue must not change
+    during the import.
 
     Args:
-        directory: of the queue's files.
+        directory: the directory of the queue's files.
         queue: its name.
-        target: a SEJ directory; made if missing.
-        kind: ``"kestrel"`` or ``"libkestrel"``; None: as its files say.
-        reader: of libkestrel: only what this reader has not confirmed.
+        target: a SEJ directory; created if it is missing.
+        kind: ``"kestrel"`` or ``"libkestrel"``; None: detected from the files.
+        reader: for libkestrel: only items that this reader has not confirmed.
         progress: called with the items so far.
 
     Returns:
@@ -72,11 +72,11 @@ def import_kestrel_directory(
     kind: Kind | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Every queue of a directory, each into a journal of its name below a root; as :func:`import_kestrel`.
+    """Import every queue of a directory, each into a journal of its name below a root; like :func:`import_kestrel`.
 
     Args:
-        directory: of the queues' files.
-        root: a tree whose prefixes are the queues' names.
+        directory: the directory of the queues' files.
+        root: the root of journals named like the queues.
         kind: as for :func:`import_kestrel`.
         progress: called with the items of all queues so far.
 
@@ -84,7 +84,7 @@ def import_kestrel_directory(
         How many items this run appended, by queue.
 
     Raises:
-        InvalidNameError: a queue's name cannot be a journal's; nothing was imported.
+        InvalidNameError: a queue's name is not allowed for a journal; nothing was imported.
         CorruptionError: a file of a queue is damaged; the queues before it were imported.
     """
     targets = {queue: Path(os.fspath(root), queue, 0).dir(0) for queue in queue_names(directory)}

@@ -1,4 +1,4 @@
-"""A tree of shards, a journal or a hub's root into a tree with another number of shards."""
+"""Copy a journal, a sharded journal or a hub into a sharded journal with another number of shards."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def reshard(
     messages_per_batch: int = PER_TRIGGER,
     progress: Progress | None = None,
 ) -> int:
-    """Copy journals into a tree of shards; run again, it adds what came since.
+    """Copy journals into a sharded journal; a second run adds the messages appended since.
 
-    Messages of one key keep their order, where one source directory has them all. For one machine
-    :func:`shard.reshard` needs no Spark.
+    Messages of one key keep their order if they are all in one source directory. On a single machine
+    :func:`shard.reshard` does the same without Spark.
 
     Args:
         spark: the session.
-        source: where from.
-        target: the new tree's root.
-        prefix: of the new shards.
-        bits: of the new shards.
+        source: the source.
+        target: the root of the new sharded journal.
+        prefix: prefix of the new shards.
+        bits: bits of the new shards.
         pattern: only source directories whose name matches.
-        messages_per_batch: how much one step takes.
+        messages_per_batch: the most messages in one step.
         progress: called with the messages so far.
 
     Returns:

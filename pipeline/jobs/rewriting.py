@@ -1,6 +1,6 @@
-"""Journals written anew with fewer messages: the latest of each key, or each message once.
+"""Rewrite journals with fewer messages: the latest of each key, or each message once.
 
-A target that is not the source is a copy that follows it: run again, the job replaces what it wrote there.
+A target other than the source is a copy that follows it: when the job is run again, it replaces what it wrote there.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ def compact(
 ) -> None:
     """Keep the latest message of each key; one with an empty value deletes its key.
 
-    A job that was interrupted leaves nothing, or all in each shard. Latest is the highest offset in a directory; a
-    hub's clients are apart.
+    If the job is interrupted, each shard has either nothing or everything. The latest message is the one with the
+    highest offset in a directory; a hub's clients are separate.
 
     Args:
         spark: the session.
-        source: where from.
-        target: where to; what this job wrote there before is replaced, and so is the source, where it is named here as
-            well. Readers that are behind forbid it, and so do messages that come into the source meanwhile.
-        prefix: of the target's shards.
-        bits: of the target's shards.
+        source: the source.
+        target: the target; what this job wrote there before is replaced, and so is the source, if it is the target too.
+            The job is refused if readers are behind, or if messages are appended to the source in the meantime.
+        prefix: prefix of the target's shards.
+        bits: bits of the target's shards.
         keep_deleted: keep the empty values.
         progress: called with the messages so far.
 
     Raises:
-        OptionError: the target holds messages that this job did not write, a reader is behind, or messages came into
-            the source that is to be replaced.
+        OptionError: the target holds messages of another writer, a reader is behind, or messages were appended to a
+            source that would be replaced.
     """
     from pyspark.sql import functions as f
 
@@ -79,15 +79,15 @@ def dedupe(
     bits: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Keep the first of the messages that are equal in some columns; as :func:`compact`.
+    """Keep only the first of messages that are equal in some columns; like :func:`compact`.
 
     Args:
         spark: the session.
-        source: where from.
-        target: where to.
-        by: the columns that make messages equal.
-        prefix: of the target's shards.
-        bits: of the target's shards.
+        source: the source.
+        target: the target.
+        by: the columns that decide whether messages are equal.
+        prefix: prefix of the target's shards.
+        bits: bits of the target's shards.
         progress: called with the messages so far.
 
     Raises:
@@ -107,7 +107,7 @@ def dedupe(
 def _read(
     spark: SparkSession, source: str | os.PathLike[str], target: str | os.PathLike[str]
 ) -> tuple[DataFrame, dict[str, int] | None]:
-    """The messages, and where each journal ends then, if the source itself is replaced: what comes later must stay."""
+    """Read the messages and, if the source is replaced, where each journal ends: later messages must not be removed."""
     reader = spark.read.format("sej")
     if os.path.realpath(source) != os.path.realpath(target):
         return reader.load(os.fspath(source)), None
@@ -133,7 +133,7 @@ def _write(
     place = Target.of(os.fspath(target), parse(WRITE, options))
     held = place.existing() and count(target) and not wrote(place, options["txnAppId"])
     if held and os.path.realpath(source) != os.path.realpath(target):
-        raise OptionError(f"{place.root} holds messages that this job did not write: name another target")
+        raise OptionError(f"{place.root} holds messages that this job did not write; choose another target")
     ordered = rows.repartition(*_WHOSE).sortWithinPartitions(*_WHOSE, "offset")
     writer = ordered.select("key", "value", "type", "timestamp_ns").write.format("sej")
     writer.options(**options).option("txnVersion", time.time_ns()).mode("overwrite").save(place.root)

@@ -1,4 +1,4 @@
-"""Running a stream until nothing is left, or a batch job, with a count on the way."""
+"""Run a stream to its end, or a batch job, with progress."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["PER_TRIGGER", "Progress", "run_to_end", "watched"]
 
 Progress = Callable[[int], None]
-"""Called now and then with the messages so far."""
+"""Called from time to time with the messages so far."""
 PER_TRIGGER: Final = 1_000_000
 _LOOK_S: Final = 0.5
 
 
 def run_to_end(writer: DataStreamWriter, progress: Progress | None) -> int:
-    """Run what is there now and stop; returns how many messages this run took.
+    """Process the existing messages and stop; return how many this run took.
 
     Raises:
-        StreamingQueryException: it failed; run it again, it goes on where it stopped.
+        StreamingQueryException: it failed; the next run continues where it stopped.
     """
     query = writer.trigger(availableNow=True).start()
     seen: dict[int, int] = {}
@@ -45,11 +45,11 @@ def run_to_end(writer: DataStreamWriter, progress: Progress | None) -> int:
 
 @contextmanager
 def watched(spark: SparkSession, total: Callable[[], int], progress: Progress | None) -> Iterator[None]:
-    """Tell how far the jobs are that run inside: their finished tasks, as a share of all messages.
+    """Report the progress of the jobs in the block: their finished tasks, as a share of all messages.
 
     Args:
         spark: the session.
-        total: how many messages there are; asked once, and only for progress.
+        total: returns how many messages there are; called once, and only for progress.
         progress: called with the messages so far, in a thread of its own.
     """
     if progress is None:

@@ -1,4 +1,4 @@
-"""What is in journals: sizes, rates, skewed keys, gaps and disorder, by directory; as rows and as a picture."""
+"""Statistics of journals: sizes, rates, skewed keys, gaps and disorder, by directory; as rows and as a chart."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _WHOSE = ("client", "prefix", "shard_bits", "shard")
 
 
 _DRAWN: Final = 64
-"""As many directories can be read on one picture."""
+"""The most directories that are readable on one chart."""
 
 
 class DirectoryStats(NamedTuple):
-    """One directory.
+    """The statistics of one directory.
 
     Attributes:
         client: the hub's client, or None.
-        prefix: of the shard, or None.
-        shard_bits: of the shard, or None.
-        shard: its index, or None.
-        messages: how many.
-        missing: offsets between the first and the last that no message has.
+        prefix: the shard's prefix, or None.
+        shard_bits: the shard's bits, or None.
+        shard: the shard's index, or None.
+        messages: the number of messages.
+        missing: offsets between the first and the last without a message.
         size: bytes of keys and values.
-        mean_value_bytes: of a value.
-        max_value_bytes: of a value.
-        first_ns: the oldest timestamp, ns; None where no message has one.
+        mean_value_bytes: mean bytes of a value.
+        max_value_bytes: most bytes of a value.
+        first_ns: the oldest timestamp, ns; None if no message has one.
         last_ns: the newest timestamp, ns.
         rate: messages a second between them.
-        keys: about how many different ones.
-        top_key: the most frequent.
-        top_key_share: of all messages.
-        disordered: messages that are older than the one before them.
+        keys: about how many distinct keys there are.
+        top_key: the most frequent key.
+        top_key_share: its share of all messages.
+        disordered: messages that are older than the previous one.
     """
 
     client: str | None
@@ -62,7 +62,7 @@ class DirectoryStats(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The directory, as far as its columns say."""
+        """The directory's name, from its columns."""
         parts = [self.client, self.prefix]
         if self.shard_bits:
             parts += [f"{self.shard_bits:x}", f"{self.shard:03x}"]
@@ -76,18 +76,18 @@ _PANELS: Final[tuple[tuple[str, Callable[[DirectoryStats], float], str, bool], .
     ("messages a second", lambda stat: stat.rate or 0.0, _BLUE, False),
     ("the most frequent key", lambda stat: stat.top_key_share, _RED, True),
     ("missing offsets", lambda stat: stat.missing, _RED, False),
-    ("older than the one before", lambda stat: stat.disordered, _RED, False),
+    ("older than the previous message", lambda stat: stat.disordered, _RED, False),
 )
 
 
 def stats(
     spark: SparkSession, root: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> list[DirectoryStats]:
-    """Read everything once or twice, and say what is there.
+    """Read everything once or twice, and return the statistics of each directory.
 
     Args:
         spark: the session.
-        root: a SEJ directory, a tree of shards or a hub's root.
+        root: a SEJ directory, a sharded journal or a hub's root.
         progress: called with the messages so far.
     """
     from pyspark.sql import Window
@@ -131,7 +131,10 @@ def stats(
 
 
 def draw(found: list[DirectoryStats], target: str | os.PathLike[str]) -> None:
-    """Draw everything side by side, a line a directory, into a PNG file; of very many the largest. Needs matplotlib."""
+    """Draw all statistics into a PNG file, one row for each directory; of very many only the largest.
+
+    Needs matplotlib.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")

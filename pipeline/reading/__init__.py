@@ -1,3 +1,3 @@
-"""Journals as tables and streams: what a path means, what is there, which task reads what, and the reading itself."""
+"""Journals as tables and streams: discovering them, planning which task reads what, and reading."""
 
 __all__: list[str] = []

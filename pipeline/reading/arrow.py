@@ -1,7 +1,7 @@
-"""Columns of the codec as Arrow batches, without copying a value.
+"""The codec's columns as Arrow batches, without copying a value.
 
-The codec walks a chunk once and hands over arrays in the machine's byte order; here they get Arrow's names and types,
-beside the columns that are the same for a whole journal.
+The codec walks a chunk once and returns arrays in the machine's byte order. Here they get Arrow's names and types, next
+to the columns that are constant for a journal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NS_IN_US: Final = 1000
 
 
 class Batches:
-    """Makes batches of one schema."""
+    """Builds batches of one schema."""
 
     def __init__(self, schema: pa.Schema, origin: Origin) -> None:
-        """Choose the columns of a schema, for messages of one origin."""
+        """Select the columns of a schema, for messages of one origin."""
         self._schema = schema
         self._origin = origin
         self._constant: dict[str, pa.Array] = {}
@@ -35,7 +35,7 @@ class Batches:
         ]
 
     def batch(self, found: Columns, first_offset: int) -> pa.RecordBatch:
-        """Columns as a batch; the first message has first_offset."""
+        """Return columns as a batch; its first message has the offset ``first_offset``."""
         arrays = [make(found, first_offset) for make in self._make]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

@@ -1,6 +1,6 @@
-"""The source ``sej`` in batch: the driver plans slices, each task reads its own.
+"""The source ``sej`` in batch mode: the driver plans slices, each task reads its own.
 
-Spark pickles these objects: they hold text, and look at nothing before they are asked.
+Spark pickles these objects: they hold text, and open no file until a method needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.filters import Chosen, choose
 from pipeline.reading.planning import pack
 from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
-from pipeline.reading.task import how, read
+from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
 
 if TYPE_CHECKING:
@@ -28,17 +28,17 @@ __all__ = ["FilteringSejReader", "SejReader"]
 
 
 class SejReader(DataSourceReader):
-    """Reads journals in batch: plans on the driver, reads in the tasks."""
+    """Reads journals in batch mode: plans on the driver, reads in the tasks."""
 
     def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
-        """Keep what was asked for; nothing is looked at."""
+        """Store the arguments; nothing is opened."""
         self._paths = paths
         self._options = options
         self._schema = check_projection(schema)
         self._chosen = Chosen()
 
     def partitions(self) -> list[InputPartition]:
-        """The slices of each task; empty where there is nothing to read."""
+        """Return the slices of each task; empty if there is nothing to read."""
         options = self._options
         extents = list(self._extents())
         parts = slices(extents, options, self._chosen.low, self._chosen.high)
@@ -71,20 +71,20 @@ class SejReader(DataSourceReader):
                 yield Extent(origin, on_corruption=options["onCorruption"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task. Spark makes a partition of None out of no partitions."""
-        way = how(self._options)._replace(since=self._chosen.since, until=self._chosen.until)
+        """Read the partition of one task. Spark passes None if there are no partitions."""
+        way = task_options(self._options)._replace(since=self._chosen.since, until=self._chosen.until)
         return read(partition.value or (), arrow_schema(self._schema), way)
 
 
 class FilteringSejReader(SejReader):
-    """The same, with filters: only where it is asked for, and for one query.
+    """The same reader with filters; used only if requested, and for one query.
 
-    Spark 4.3 keeps what was planned with the filters of one query in the table's object, and reads the same partitions
-    in the next query of that DataFrame, or in the other side of a join. And it refuses a reader with this method where
-    its setting is off.
+    Spark 4.3 keeps the plan with the filters of one query in the table's object, and reads the same partitions in the
+    next query of that DataFrame, or in the other side of a join. It also refuses a reader with this method if its
+    setting is off.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be answered by choosing what is read; hand the rest back."""
+        """Accept the filters that limit what is read; return the others."""
         self._chosen, rest = choose(filters)
         return rest

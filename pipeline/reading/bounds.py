@@ -1,8 +1,8 @@
-"""Which messages a batch read means: start and end by offset, by time, by filter, against what is really there.
+"""The messages of a batch read: start and end by offset, by time, by filter, compared with what exists.
 
-The words are the Kafka source's: ``earliest``, ``latest``, JSON by directory with -2 and -1; a time wins over an
-offset. What was deleted, and what is not there yet, is data loss: an error, or with ``failOnDataLoss=false`` a line
-in the log.
+The values are the Kafka source's: ``earliest``, ``latest``, JSON by directory with -2 and -1; a time takes precedence
+over an offset. Messages that were deleted or do not exist yet are data loss: an error, or with ``failOnDataLoss=false``
+a line in the log.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _log = logging.getLogger("pipeline")
 
 
 def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option: str, rest: int) -> dict[str, int]:
-    """What an option says for each origin, by its name; rest for those that its JSON leaves out.
+    """Return an option's value for each origin, by its name; ``rest`` for those missing in its JSON.
 
     Raises:
-        OptionError: JSON names a directory that is not read.
+        OptionError: the JSON names a directory that is not read.
     """
     if isinstance(given, str):
         return dict.fromkeys((origin.name for origin in origins), _WORDS[given])
@@ -36,7 +36,9 @@ def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option:
     unknown = [name for name in given if name not in names]
     if unknown:
         there = ", ".join(sorted(origin.name for origin in origins)[:10])
-        raise OptionError(f"option {option} names {unknown[0]!r}, which is not read; there are {there or 'none'}")
+        raise OptionError(
+            f"option {option} names {unknown[0]!r}, which is not read; the directories are {there or 'none'}"
+        )
     found = dict.fromkeys((origin.name for origin in origins), rest)
     found.update({names[name]: offset for name, offset in given.items()})
     return found
@@ -45,17 +47,17 @@ def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option:
 def slices(
     extents: Iterable[Extent | RemoteExtent], options: Options, low: int = 0, high: int | None = None
 ) -> list[Slice]:
-    """The messages that are meant, one slice an origin; empty ones are left out.
+    """Return the messages to read, one slice for each origin, without empty ones.
 
     Args:
-        extents: what is there.
+        extents: the existing messages.
         options: of a batch read.
-        low: a filter on offset: none below.
-        high: a filter on offset: none from here on.
+        low: a filter on offset: the lowest.
+        high: a filter on offset: the first one beyond.
 
     Raises:
         OffsetTooSmallError: the start was deleted, and failOnDataLoss is true.
-        OffsetBeyondEndError: start or end lie behind the last message, and failOnDataLoss is true.
+        OffsetBeyondEndError: start or end are past the last message, and failOnDataLoss is true.
     """
     extents = list(extents)
     origins = [extent.origin for extent in extents]
@@ -85,8 +87,8 @@ def _resolve(extent: Extent | RemoteExtent, offset: int, option: str, *, fail: b
     if offset < extent.first and option == "startingOffsets":
         if fail:
             raise OffsetTooSmallError(
-                f"{option} asks for message {offset}, which was deleted; the first one that is there is {extent.first}:"
-                " start from there, or give failOnDataLoss=false",
+                f"{option} requests message {offset}, which was deleted; start from {extent.first}, the first"
+                " existing message, or set failOnDataLoss=false",
                 first_available=extent.first,
                 path=path,
                 offset=offset,
@@ -95,7 +97,7 @@ def _resolve(extent: Extent | RemoteExtent, offset: int, option: str, *, fail: b
     if offset > extent.end:
         if fail:
             raise OffsetBeyondEndError(
-                f"{option} asks for offset {offset}, but the journal ends at {extent.end}: take latest, or give"
+                f"{option} requests offset {offset}, but the journal ends at {extent.end}; use latest, or set"
                 " failOnDataLoss=false",
                 path=path,
                 offset=offset,

@@ -1,7 +1,7 @@
-"""How many messages there are, from the index, without moving a value.
+"""Count messages from the index, without reading a value.
 
-Spark 4.3 pushes no aggregate into a Python source: ``df.count()`` ships every row. This asks each journal where it
-begins and ends.
+Spark 4.3 pushes no aggregate into a Python source: ``df.count()`` transfers every row. This function only needs each
+journal's first and end offset.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def count(
     layout: Layout | None = None,
     pattern: str | None = None,
 ) -> int:
-    """The number of messages below a root: what ``spark.read.format("sej").load(root).count()`` would say.
+    """Return the number of messages below a root, like ``spark.read.format("sej").load(root).count()``.
 
     Args:
-        root: a SEJ directory, a tree of shards, a hub's root, or several of them.
-        layout: ``"directory"``, ``"shards"`` or ``"hub"``, where names cannot tell.
+        root: a SEJ directory, a sharded journal, a hub's root, or several of them.
+        layout: ``"directory"``, ``"shards"`` or ``"hub"``, if names cannot tell.
         pattern: only directories whose name matches.
 
     Raises:
-        JournalNotFoundError: nothing is there.
+        JournalNotFoundError: the path does not exist.
         NotAJournalError: there is no journal in it.
         CorruptionError: good messages follow damage at a journal's end.
 

@@ -1,8 +1,8 @@
-"""From paths to origins: which SEJ directories are meant, and what their names say.
+"""From paths to origins: which SEJ directories a path has, and what their names mean.
 
-A path is one SEJ directory, a tree of shards, or a hub's root. It is recognised as everywhere in this house: ``jnl/``
-makes a SEJ directory, the marker ``.hub`` a hub's root; without it a tree whose names all parse as shards is a tree of
-shards, and anything else a hub. ``layout`` forces one. Dot folders are nobody's.
+A path is one SEJ directory, a sharded journal, or a hub's root. The rules are the same in all packages: ``jnl/`` means
+a SEJ directory, the marker ``.hub`` a hub's root. Without the marker, a directory whose names all parse as shards is a
+sharded journal, and anything else a hub. ``layout`` forces one. Names that begin with a dot are ignored.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def discover(
     may_be_empty: bool = False,
     may_be_gone: bool = False,
 ) -> list[Origin]:
-    """The SEJ directories below paths, sorted by name in each.
+    """Return the SEJ directories below paths, sorted by name in each.
 
     Args:
         paths: roots.
-        layout: what each of them is; None: look.
+        layout: the layout of each; None: detect it.
         pattern: only names that match it; see :func:`matcher`.
-        may_be_empty: whether a directory without journals may still become something.
-        may_be_gone: whether a path where nothing is, or no journal any more, is passed over.
+        may_be_empty: whether a directory without journals is accepted.
+        may_be_gone: whether a path that does not exist, or has no journal, is skipped.
 
     Raises:
-        JournalNotFoundError: nothing is at a path.
+        JournalNotFoundError: a path does not exist.
         NotAJournalError: a path is a file, or a directory without a journal in it.
-        OptionError: the pattern matches none of the directories, or a path comes twice.
+        OptionError: the pattern matches none of the directories, or a path is passed twice.
     """
     roots = [os.path.abspath(path) for path in paths]
     if len(set(roots)) < len(roots):
-        raise OptionError(f"a path is given twice: {', '.join(roots)}")
+        raise OptionError(f"a path is passed twice: {', '.join(roots)}")
     found = []
     for root in roots:
         if may_be_gone and (OS.status(root) is None or (layout == "directory" and not _is_journal(root))):
@@ -63,12 +63,14 @@ def discover(
     matches = matcher(pattern)
     chosen = [origin for origin in found if matches(os.path.basename(origin.path))]
     if found and not chosen and not may_be_empty:
-        raise OptionError(f"pattern={pattern!r} matches none of {len(found)} directories; one is {found[0].name!r}")
+        raise OptionError(
+            f"pattern={pattern!r} matches none of {len(found)} directories; one of them is {found[0].name!r}"
+        )
     return chosen
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """A test of a directory's whole name: by regular expression, or by glob where it is none (``*.orders.*``)."""
+    """Return a test of a directory's whole name, by regular expression or else by glob (``*.orders.*``)."""
     try:
         expression = re.compile(pattern)
     except re.error:
@@ -77,19 +79,19 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def layout_of(root: str, *, may_be_empty: bool = False) -> Layout:
-    """What a path is.
+    """Return the layout of a path.
 
     Raises:
-        JournalNotFoundError: nothing is there.
-        NotAJournalError: a file, or a directory without a journal in it.
+        JournalNotFoundError: the path does not exist.
+        NotAJournalError: the path is a file, or a directory without a journal in it.
     """
     there = OS.status(root)
     if there is None:
         raise JournalNotFoundError(
-            "nothing is here: a SEJ directory, a tree of shards or a hub's root is due", path=root
+            "the path does not exist; expected a SEJ directory, a sharded journal or a hub's root", path=root
         )
     if not there.is_dir:
-        raise NotAJournalError("this is a file; a SEJ directory, a tree of shards or a hub's root is due", path=root)
+        raise NotAJournalError("this is a file; expected a SEJ directory, a sharded journal or a hub's root", path=root)
     if _is_journal(root):
         return "directory"
     if is_root(root):
@@ -97,7 +99,8 @@ def layout_of(root: str, *, may_be_empty: bool = False) -> Layout:
     journals = _journals(root)
     if not journals and not may_be_empty and OS.status(os.path.join(root, RECORDS_DIR)) is None:
         raise NotAJournalError(
-            "this directory has no jnl/ and holds no SEJ directories: it is no journal, no tree of shards and no hub",
+            "this directory has no jnl/ and holds no SEJ directories; expected a SEJ directory, a sharded journal"
+            " or a hub's root",
             path=root,
         )
     return "shards" if all(split_name(name) is not None for name in journals) else "hub"
@@ -105,17 +108,17 @@ def layout_of(root: str, *, may_be_empty: bool = False) -> Layout:
 
 def _below(root: str, layout: Layout) -> list[Origin]:
     if layout not in _LAYOUTS:
-        raise OptionError(f"layout={layout!r}: one of {', '.join(_LAYOUTS)} is due")
+        raise OptionError(f"layout must be one of {', '.join(_LAYOUTS)}, got {layout!r}")
     if layout == "directory":
         if not _is_journal(root):
-            raise NotAJournalError("this is no SEJ directory: it has no jnl/", path=root)
+            raise NotAJournalError("this is not a SEJ directory: it has no jnl/", path=root)
         return [Origin(root, os.path.basename(root))]
     if layout == "shards":
         found = []
         for name in _journals(root):
             shard = split_name(name)
             if shard is None:
-                raise NotAJournalError(f"{name!r} is no shard's name; layout='hub' reads it as a client's", path=root)
+                raise NotAJournalError(f"{name!r} is not a shard name; layout='hub' reads it as a client's", path=root)
             found.append(_named(Origin(os.path.join(root, name), name), shard))
         return sorted(found, key=lambda origin: (origin.prefix or "", origin.bits, origin.shard))
     return [
@@ -125,7 +128,7 @@ def _below(root: str, layout: Layout) -> list[Origin]:
 
 
 def _named(origin: Origin, shard: tuple[str, int, int] | None) -> Origin:
-    """An origin with what its shard's name says; a tree without a prefix has none."""
+    """Add to an origin the fields of its shard's name; without a prefix that is None."""
     if shard is None:
         return origin
     prefix, bits, index = shard

@@ -1,8 +1,7 @@
-"""What a journal holds right now: its offsets, its bytes, and which of them belong together.
+"""The extent of a journal: its offsets, its bytes, and how they correspond.
 
-Where byte n of a journal is which offset, and the other way round, comes from the sidecar index to a block; where
-there is no index (the original writes none) it is interpolated between the names of the segments. Nothing is walked
-here but the unindexed tail.
+The sidecar index maps bytes to offsets and back, to a block. Without an index (the original writes none) positions are
+interpolated between the names of the segments. Only the unindexed tail is walked.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ __all__ = ["Extent"]
 
 
 class _Knot(NamedTuple):
-    """A message and the byte where it stands, counted from the journal's beginning."""
+    """A message and its byte position, counted from the journal's beginning."""
 
     offset: int
     byte: int
 
 
 class Extent:
-    """One origin as it was when this was made.
+    """One origin when this object was created.
 
     Attributes:
         origin: the journal.
         first: the offset of its first message.
-        end: the offset behind its last whole message; behind the damage, where damage is skipped.
+        end: the offset after its last whole message; if damage is skipped, after the damage.
     """
 
     def __init__(
         self, origin: Origin, *, on_corruption: Literal["raise", "skip"] = "raise", judge: bool = True
     ) -> None:
-        """Look.
+        """Measure the journal.
 
         Args:
             origin: the journal.
-            on_corruption: what to do where good messages follow damage at its end.
-            judge: whether to look behind what stands after the last whole message. A torn tail ends quietly.
+            on_corruption: what to do if good messages follow damage at its end.
+            judge: whether to check the bytes after the last whole message. A torn tail is accepted.
 
         Raises:
-            CorruptionError: that is no torn tail.
-            JournalNotFoundError: it is not there.
+            CorruptionError: they are not a torn tail.
+            JournalNotFoundError: the journal does not exist.
         """
         self.origin = origin
         self._directory = Directory(origin.path, OS)
@@ -75,27 +74,27 @@ class Extent:
 
     @property
     def size(self) -> int:
-        """All bytes of its segments."""
+        """The bytes of all its segments."""
         return self._before[-1]
 
     @property
     def messages(self) -> int:
-        """How many messages are there: offsets without the recorded gaps."""
+        """The number of messages: offsets without the recorded gaps."""
         gaps = (min(gap.stop, self.end) - max(gap.start, self.first) for gap in read_gaps(self._directory))
         return self.end - self.first - sum(missing for missing in gaps if missing > 0)
 
     def find_time(self, timestamp: int) -> int:
-        """The first offset as new as timestamp, ns; the end where there is none."""
+        """Return the first offset from a timestamp (ns) on; the end if there is none."""
         return min(Journal(self.origin.path).find_time(timestamp), self.end)
 
     def slice(self, start: int, stop: int) -> Slice:
-        """The messages [start, stop), with their size."""
+        """Return the messages [start, stop) with their size."""
         start, stop = max(start, self.first), min(stop, self.end)
         size = self.byte_of(stop) - self.byte_of(start) if start < stop else 0
         return Slice(self.origin, start, max(start, stop), size)
 
     def byte_of(self, offset: int) -> int:
-        """About where a message stands, counted from the journal's beginning."""
+        """Return about where a message is, counted from the journal's beginning."""
         if offset <= self.first or not self._segments:
             return 0
         if offset >= self.end:
@@ -108,7 +107,7 @@ class Extent:
         return _between(offset, knots[right - 1], knots[right])
 
     def cut(self, part: Slice, size: int) -> tuple[Slice, Slice] | None:
-        """Divide a slice so that the first part has about size bytes; None where it cannot be divided there."""
+        """Divide a slice so that the first part has about ``size`` bytes; None if it cannot be divided there."""
         byte = self.byte_of(part.start) + size
         at = min(max(bisect_right(self._before, byte) - 1, 0), len(self._segments) - 1)
         knots = self._knots_of(at)
@@ -135,7 +134,7 @@ class Extent:
         return self._segments[at + 1].first_offset if at + 1 < len(self._segments) else self.end
 
     def _knots_of(self, at: int) -> list[_Knot]:
-        """The known places of one segment: its beginning, its indexed blocks, its end."""
+        """Return the known positions of one segment: its beginning, its indexed blocks, its end."""
         if at not in self._knots:
             segment, before = self._segments[at], self._before[at]
             knots = [_Knot(segment.first_offset, before)]

@@ -1,8 +1,8 @@
-"""Filters of a query that choose what is read, instead of being looked at message by message.
+"""Filters of a query that limit what is read, instead of testing each message.
 
-Spark hands over an AND-list. What is answered here in full is taken off its list. A filter on time stays on it: the
-index finds the first message that is new enough, and the tasks send on only what lies between the bounds; there the
-last microsecond counts as a whole. Clocks need not be sorted, so nothing but the beginning is left unread.
+Spark passes an AND-list. A filter that is fully answered here is removed from the list. A filter on time stays in it:
+the index finds the first message that is new enough, and the tasks return only messages within the bounds, which
+include the whole last microsecond. Timestamps may be unordered, so only the beginning is skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Chosen(NamedTuple):
         high: no offset from here on; None: no bound.
         since: no message older than this, ns; None: no bound.
         until: no message newer than this, ns; None: no bound.
-        origins: (attribute of an origin, the values it may have) each.
+        origins: pairs of an origin's attribute and its accepted values.
     """
 
     low: int = 0
@@ -52,12 +52,12 @@ class Chosen(NamedTuple):
     origins: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def takes(self, origin: Origin) -> bool:
-        """Whether an origin has to be read."""
+        """Return whether an origin must be read."""
         return all(getattr(origin, name) in values for name, values in self.origins)
 
 
 def choose(filters: Iterable[Filter]) -> tuple[Chosen, list[Filter]]:
-    """What filters leave to read, and those that Spark still has to look at."""
+    """Return what filters leave to read, and the filters that Spark must still apply."""
     chosen, rest = Chosen(), []
     for given in filters:
         narrowed, done = _apply(given, chosen)
@@ -102,7 +102,7 @@ def _by_origin(given: Filter, name: str, chosen: Chosen) -> tuple[Chosen, bool]:
 
 
 def _bounds(given: Filter) -> tuple[Any, Any] | None:
-    """(lowest, highest) value that passes; whole numbers, so that > is >= of the next one."""
+    """Return the lowest and the highest accepted value; for integers, > n becomes >= n + 1."""
     if isinstance(given, EqualTo | EqualNullSafe):
         return (given.value, given.value) if given.value is not None else None
     if isinstance(given, GreaterThanOrEqual):
@@ -133,6 +133,6 @@ def _times(chosen: Chosen, since: int | None, until: int | None) -> Chosen:
 
 
 def _ns(moment: datetime) -> int:
-    """Nanoseconds since the epoch. Spark cuts a timestamp to microseconds, so all of that microsecond counts."""
+    """Return nanoseconds since the epoch. Spark cuts a timestamp to microseconds, so the whole microsecond counts."""
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * _US_NS

@@ -1,7 +1,7 @@
-"""Where journals end, asked again and again while they grow: what a stream looks at.
+"""The ends of growing journals, read repeatedly: what a stream polls.
 
-With no new data Spark asks every 10 ms, so a look at a journal that did not change costs two calls of ``stat``, and
-one at a journal that grew walks what is new. Nothing here may be pickled: it lives in the one process that plans a
+Without new data Spark polls every 10 ms. A poll of an unchanged journal costs two calls of ``stat``, and one of a
+journal that grew walks the new messages. These objects are never pickled: they live in the one process that plans a
 stream.
 """
 
@@ -33,13 +33,13 @@ class Follower:
 
     Attributes:
         origin: the journal.
-        id: its identity in hex, so that a journal that was made anew is noticed; empty where it has none.
-        first: the offset of its first message, as of the last look.
-        end: the offset behind its last whole message, as of the last look.
+        id: its identity in hex, which shows a re-created journal; empty if it has none.
+        first: the offset of its first message, at the last poll.
+        end: the offset after its last whole message, at the last poll.
     """
 
     def __init__(self, origin: Origin, on_corruption: Literal["raise", "skip"]) -> None:
-        """Nothing is looked at yet."""
+        """Create a follower that has not polled yet."""
         self.origin = origin
         self.id = ""
         self.first = self.end = 0
@@ -52,11 +52,12 @@ class Follower:
         self._places: OrderedDict[int, Place] = OrderedDict()
 
     def look(self) -> int:
-        """Look; returns the end.
+        """Poll the journal; return the end.
 
         Raises:
-            JournalNotFoundError: the journal is gone.
-            CorruptionError: good messages follow what stands after the last whole one: the stream would hang there.
+            JournalNotFoundError: the journal was removed.
+            CorruptionError: good messages follow the bytes after the last whole message: the stream would never pass
+                them.
         """
         seen = self._state()
         if seen is not None and seen == self._seen:
@@ -81,18 +82,18 @@ class Follower:
         return self.end
 
     def place(self, offset: int) -> Place | None:
-        """Where a message stands, if it was the next one at one of the last looks."""
+        """Return where a message is, if it was the next one at a recent poll."""
         return self._places.get(offset)
 
     def size_of(self, start: int, stop: int) -> int:
-        """About how many bytes [start, stop) take."""
+        """Return about how many bytes [start, stop) takes."""
         left, right = self._places.get(start), self._places.get(stop)
         if left is not None and right is not None and left.identity == right.identity:
             return right.position - left.position
         return Extent(self.origin, judge=False).slice(start, stop).size
 
     def _state(self) -> tuple[object, ...] | None:
-        """What changes when anything does; None where that is not known yet."""
+        """Return a value that changes with the journal; None if it is unknown yet."""
         if self._last_path is None:
             return None
         jnl = OS.status(self._directory.jnl)
@@ -102,7 +103,7 @@ class Follower:
         return _mark(jnl), last.identity, last.size
 
     def _judge(self, place: Place) -> None:
-        """Bytes that stand behind the last whole message at two looks in a row: an append in flight, or damage?"""
+        """Check bytes that follow the last whole message at two polls in a row: an append in progress, or damage?"""
         last = None if self._last_path is None else OS.status(self._last_path)
         if last is None or last.identity != place.identity or last.size <= place.position:
             self._rest = None
@@ -112,7 +113,7 @@ class Follower:
             self.end = Extent(self.origin, on_corruption=self._on_corruption).end
         else:
             self._rest = rest
-            self._last_path = None  # look again next time, whatever stat says
+            self._last_path = None  # poll again next time, whatever stat returns
 
 
 def _mark(status: Status) -> tuple[int, int, int]:
@@ -120,7 +121,7 @@ def _mark(status: Status) -> tuple[int, int, int]:
 
 
 class Root:
-    """The journals below the paths of a stream, new ones included.
+    """The journals below the paths of a stream, including new ones.
 
     Attributes:
         followers: by name.
@@ -135,13 +136,13 @@ class Root:
         may_vanish: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is looked at yet.
+        """Create a root that has not polled yet.
 
         Args:
-            paths: whose change means a new look at what is below.
-            discover: what is below; told whether a path may be gone.
-            make: follows what was found.
-            may_vanish: whether what was there once may be gone; else that is an error.
+            paths: a change of one of them triggers a new discovery.
+            discover: returns the origins; its argument is whether a path may be missing.
+            make: creates the follower of an origin.
+            may_vanish: whether a journal may be removed; else that is an error.
             clock: in seconds.
         """
         self.followers: dict[str, Follower] = {}
@@ -154,7 +155,7 @@ class Root:
         self._scanned_at = float("-inf")
 
     def look(self) -> dict[str, Follower]:
-        """The journals that are there now, each looked at; the names of vanished ones are gone."""
+        """Return the existing journals, each polled, without those that were removed."""
         marks = [None if (there := OS.status(path)) is None else _mark(there) for path in self._paths]
         now = self._clock()
         if marks != self._marks or now - self._scanned_at >= _RESCAN_S:
@@ -168,6 +169,6 @@ class Root:
             except (JournalNotFoundError, NotAJournalError, FileNotFoundError):
                 if not self._may_vanish:
                     raise
-                del self.followers[name]  # while it was looked at, or it is being removed
+                del self.followers[name]  # removed during the poll, or being removed
                 self._marks = []
         return self.followers

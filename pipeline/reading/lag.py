@@ -1,7 +1,7 @@
-"""How far streams are behind: for people in the log, for monitoring as a text file.
+"""The lag of streams: for people in the log, for monitoring as a text file.
 
 Register it with a session: ``spark.streams.addListener(Lag(...))``. The lag of a directory is the difference between
-where it ends and where the last micro-batch ended.
+its end and the end of the last micro-batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Behind(NamedTuple):
     """One stream after a micro-batch.
 
     Attributes:
-        query: its name, or its id where it has none.
+        query: its name, or its id if it has none.
         batch: the micro-batch's number.
-        messages: in that micro-batch.
+        messages: messages in that micro-batch.
         rate: messages a second.
-        lag: messages that wait, by directory.
+        lag: messages not read yet, by directory.
     """
 
     query: str
@@ -46,11 +46,11 @@ class Behind(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Messages that wait in all directories."""
+        """Messages not read yet in all directories."""
         return sum(self.lag.values())
 
     def __str__(self) -> str:
-        """One line."""
+        """Format as one line."""
         return (
             f"{self.query}: batch {self.batch}, {self.messages:,} messages, {self.rate:,.0f} a second,"
             f" {self.total:,} behind in {sum(count > 0 for count in self.lag.values())} of {len(self.lag)} directories"
@@ -61,7 +61,7 @@ class Lag(StreamingQueryListener):
     """Reports the lag of every stream over journals."""
 
     def __init__(self, report: Callable[[Behind], None] | None = None, *, metrics: str | None = None) -> None:
-        """Choose where it goes.
+        """Choose the output.
 
         Args:
             report: called after each micro-batch; None: a line in the log ``pipeline.lag``.
@@ -73,16 +73,16 @@ class Lag(StreamingQueryListener):
         self.latest: dict[str, Behind] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing yet."""
+        """Do nothing."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing new."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """It stands where it stood."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch is done."""
+        """Report after a micro-batch."""
         progress = event.progress
         lag: dict[str, int] = {}
         for source in progress.sources:
@@ -97,7 +97,7 @@ class Lag(StreamingQueryListener):
 
 
 def _offsets(text: Any) -> dict[str, int]:
-    """A source's offset as (directory, next message); empty where it is another source's."""
+    """Return a source's offset as (directory, next message); empty for another source."""
     try:
         found = json.loads(text) if isinstance(text, str) else text
         return {name: entry["offset"] for name, entry in found.items()}

@@ -1,8 +1,7 @@
-"""How far one micro-batch goes: a limit in messages or bytes, spread over the directories by what each has.
+"""The limit of a micro-batch, in messages or bytes, divided among the directories by their backlog.
 
-As the Kafka source does it: a directory with twice the backlog gets twice the share. Whose share is less than a message
-gets one in turn with the others of that kind, so that nobody starves, however many directories there are and however
-long the backlog of another is.
+As in the Kafka source, a directory with twice the backlog gets twice the share. Directories with a share of less than
+one message take turns to get one, so that none starves, for any number of directories and any backlog.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["by_bytes", "by_messages"]
 
 
 def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) -> dict[str, int]:
-    """New ends, so that no more than limit messages are read.
+    """Return new ends, so that at most ``limit`` messages are read.
 
     Example:
         >>> by_messages({"a": 0, "b": 0}, {"a": 30, "b": 10}, 20)
@@ -28,7 +27,7 @@ def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) 
     left = limit - sum(shares.values())
     late = _in_turn((name for name in waiting if waiting[name] and not shares[name]), starts)
     most = sorted((name for name in waiting if shares[name]), key=lambda name: (-waiting[name], name))
-    for name in [*late, *most][:left]:  # what rounding leaves
+    for name in [*late, *most][:left]:  # the remainder of rounding
         shares[name] += shares[name] < waiting[name]
     return {name: starts[name] + share for name, share in shares.items()}
 
@@ -36,7 +35,7 @@ def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) 
 def by_bytes(
     starts: Mapping[str, int], ends: Mapping[str, int], limit: int, size_of: Callable[[str, int, int], int]
 ) -> dict[str, int]:
-    """New ends, so that about limit bytes are read; a message that is larger comes alone.
+    """Return new ends, so that about ``limit`` bytes are read; a larger message is read alone.
 
     Example:
         >>> by_bytes({"a": 0, "b": 0}, {"a": 30, "b": 10}, 200, lambda name, start, stop: 10 * (stop - start))
@@ -51,7 +50,7 @@ def by_bytes(
     counts = _whole(waiting, sizes, limit)
     late = _in_turn((name for name, count in counts.items() if not count), starts)
     average = {name: -(-size // waiting[name]) for name, size in sizes.items()}
-    if late:  # one of them first, however large its message is; the others share what that leaves
+    if late:  # one of them first, with a message of any size; the others share the rest
         rest = {name: sizes[name] for name in sizes if name != late[0]}
         counts = {late[0]: 1, **_whole(waiting, rest, max(limit - average[late[0]], 0))}
     left = limit - sum(count * average[name] for name, count in counts.items())
@@ -63,12 +62,12 @@ def by_bytes(
 
 
 def _whole(waiting: Mapping[str, int], sizes: Mapping[str, int], limit: int) -> dict[str, int]:
-    """How many whole messages fit into each one's share of a limit in bytes."""
+    """Return how many whole messages fit into each share of a limit in bytes."""
     total = max(sum(sizes.values()), limit, 1)
     return {name: waiting[name] * (size * limit // total) // size for name, size in sizes.items()}
 
 
 def _in_turn(names: Iterable[str], starts: Mapping[str, int]) -> list[str]:
-    """Names in an order that is another one in each batch, and the same when a batch is planned again."""
+    """Return names in an order that differs between batches, and is the same when a batch is planned again."""
     turn = sum(starts.values())
     return sorted(names, key=lambda name: (crc32(f"{turn} {name}".encode()), name))

@@ -1,6 +1,6 @@
-"""What a read is about: origins (journals and what their names say) and slices (stretches of offsets in them).
+"""Origins (journals and the fields of their names) and slices (ranges of offsets in them).
 
-Plain values that travel from the driver to the tasks.
+Plain values that are sent from the driver to the tasks.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ __all__ = ["Origin", "Slice"]
 
 
 class Origin(NamedTuple):
-    """One SEJ directory among those that are read.
+    """One SEJ directory of a read.
 
     Attributes:
         path: the directory.
-        name: how options, offsets and messages call it: its name below the root, or its path where several roots
-            are read.
+        name: its name in options, offsets and log lines: the name below the root, or the path if several roots are
+            read.
         client: the hub's client, or None.
-        prefix: of a shard, or None.
-        bits: of a shard, or None.
-        shard: its index, or None.
+        prefix: the shard's prefix, or None.
+        bits: the shard's bits, or None.
+        shard: the shard's index, or None.
     """
 
     path: str
@@ -39,9 +39,9 @@ class Slice(NamedTuple):
     Attributes:
         origin: the journal.
         start: the first offset.
-        stop: the offset behind the last.
+        stop: the offset after the last.
         size: about how many bytes they take.
-        place: where the first message stands, if it is known.
+        place: where the first message is, if known.
     """
 
     origin: Origin

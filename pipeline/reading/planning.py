@@ -1,7 +1,7 @@
-"""Slices into partitions: packed by bytes, about one a core, never one a directory.
+"""Slices into partitions: packed by bytes, about one for each core, never one for each directory.
 
-A partition costs Spark 10 to 40 ms however little is in it, so many small directories share one; a large directory is
-divided, at index points, so that each task can start in the middle of a segment.
+A partition costs Spark 10 to 40 ms however little it holds, so small directories share one. A large directory is
+divided at index points, so that each task can start in the middle of a segment.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from pipeline.reading.remote import RemoteExtent
 __all__ = ["PARTITION_BYTES_MAX", "PARTITION_BYTES_MIN", "cores", "pack", "partition_count"]
 
 PARTITION_BYTES_MAX: Final = 256 << 20
-"""More than this is divided further: what one failed task has to read again. Half of it costs a tenth of the speed."""
+"""Larger partitions are divided further: a failed task reads its partition again.
+
+Half of this costs a tenth of the speed.
+"""
 PARTITION_BYTES_MIN: Final = 1 << 20
-"""Less than this is not worth a task of its own."""
+"""Fewer bytes are not worth a task of their own."""
 
 
 def cores() -> int:
-    """How many tasks run at once: what ``SEJ_SPARK_CORES`` says, else the cores that this process may use."""
+    """Return how many tasks run concurrently: ``SEJ_SPARK_CORES``, or the cores that this process may use."""
     told = os.environ.get("SEJ_SPARK_CORES", "")
     return int(told) if told.isdigit() and int(told) else len(os.sched_getaffinity(0))
 
 
 def partition_count(size: int, at_least: int | None, at_most: int | None, at_once: int) -> int:
-    """How many partitions so many bytes are worth; of many, as many as keep all cores busy to the end."""
+    """Return how many partitions a size needs; if many, enough to keep all cores busy to the end."""
     rounds = -(-size // (PARTITION_BYTES_MAX * at_once))
     count = max(min(at_once, -(-size // PARTITION_BYTES_MIN)), rounds * at_once if rounds > 1 else 1)
     count = max(count, at_least or 1)
@@ -47,14 +50,14 @@ def pack(
     """Divide and pack slices, in order.
 
     Args:
-        slices: what is read.
+        slices: the messages to read.
         extents: by the origin's name, for dividing; a slice without one stays whole.
-        at_least: so many partitions, where there are as many messages.
-        at_most: not more.
+        at_least: at least this many partitions, if there are as many messages.
+        at_most: at most this many.
         at_once: cores; None: :func:`cores`.
 
     Returns:
-        The partitions; empty where there is nothing to read.
+        The partitions; empty if there is nothing to read.
     """
     total = sum(part.size for part in slices)
     count = partition_count(total, at_least, at_most, at_once or cores())
@@ -94,5 +97,5 @@ def _share(size: int, partitions: int) -> int:
 
 
 def _slack(room: int, filled: int) -> int:
-    """A little too much is better than a cut for a few bytes."""
+    """Return how far a partition may exceed its size, to avoid a cut for a few bytes."""
     return (room + filled) // 8

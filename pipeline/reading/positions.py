@@ -1,12 +1,12 @@
-"""A stream's offset: for each directory the next message to read, and which journal that number belongs to.
+"""A stream's offset: for each directory the next message to read, and the journal that the number belongs to.
 
-As Spark keeps it in a checkpoint::
+As Spark stores it in a checkpoint::
 
     {"orders.3.005": {"id": "9f2c11d0a1b2c3d4", "offset": 23}, ...}
 
-Names are sorted, because Spark compares offsets as text. A directory that vanished stays in it. What was deleted,
-truncated, removed or made anew between two looks is data loss: an error, or with ``failOnDataLoss=false`` a line in
-the log and a new start.
+Names are sorted, because Spark compares offsets as text. A directory that was removed stays in it. Messages that were
+deleted, and a journal that was truncated, removed or re-created between two polls, are data loss: an error, or with
+``failOnDataLoss=false`` a line in the log and a new start.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _log = logging.getLogger("pipeline")
 
 
 def entry(follower: Follower | RemoteFollower, offset: int) -> dict[str, Any]:
-    """One directory's part of an offset."""
+    """Return one directory's part of an offset."""
     return {"id": follower.id, "offset": offset}
 
 
 def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool) -> int:
-    """Where a stream goes on in a journal. A journal that is new to it is read from its first message on.
+    """Return where a stream continues in a journal. A journal that is new to it is read from its first message on.
 
     Raises:
         OffsetTooSmallError: messages were deleted before they were read.
-        OffsetBeyondEndError: the journal lost messages, or was made anew.
+        OffsetBeyondEndError: the journal lost messages, or was re-created.
     """
     known = start.get(follower.origin.name)
     if known is None:
@@ -45,8 +45,8 @@ def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool)
     if known["id"] and follower.id != known["id"]:
         _lost(
             OffsetBeyondEndError(
-                "this journal was made anew since the stream read it: its messages are others; give"
-                f" failOnDataLoss=false to go on with its first one, {follower.first}",
+                "this journal was re-created since the stream read it, with other messages; set"
+                f" failOnDataLoss=false to continue with its first one, {follower.first}",
                 path=path,
                 offset=offset,
             ),
@@ -56,8 +56,8 @@ def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool)
     if offset < follower.first:
         _lost(
             OffsetTooSmallError(
-                f"messages {offset} to {follower.first - 1} were deleted before the stream read them; give the stream a"
-                " name with the option reader, so that retention waits for it, or failOnDataLoss=false to go on",
+                f"messages {offset} to {follower.first - 1} were deleted before the stream read them; set the option"
+                " reader, so that retention waits for the stream, or failOnDataLoss=false to continue",
                 first_available=follower.first,
                 path=path,
                 offset=offset,
@@ -69,7 +69,7 @@ def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool)
         _lost(
             OffsetBeyondEndError(
                 f"the stream has read up to {offset}, but the journal ends at {follower.end}: it was truncated or"
-                " replaced; give failOnDataLoss=false to go on with what is appended from now on",
+                " replaced; set failOnDataLoss=false to continue with new messages",
                 path=path,
                 offset=offset,
             ),
@@ -82,10 +82,10 @@ def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool)
 def advance(
     followers: Mapping[str, Follower | RemoteFollower], start: Offsets, ends: Mapping[str, int], *, fail: bool
 ) -> Offsets:
-    """The offset with these ends; directories that vanished keep their place in it.
+    """Return the offset with these ends; directories that were removed keep their offset.
 
     Raises:
-        JournalNotFoundError: a directory vanished.
+        JournalNotFoundError: a directory was removed.
     """
     found = {name: entry(followers[name], end) for name, end in ends.items()}
     for name in sorted(start.keys() - found.keys()):
@@ -96,11 +96,11 @@ def advance(
 
 
 def still_there(follower: Follower | RemoteFollower | None, name: str, until: Mapping[str, Any], *, fail: bool) -> bool:
-    """Whether a planned batch can be read in a directory: Spark plans it again where it died in it, much later even.
+    """Return whether a planned batch can be read in a directory: after a crash Spark plans it again, even much later.
 
     Raises:
-        JournalNotFoundError: the directory vanished.
-        OffsetBeyondEndError: the journal was made anew.
+        JournalNotFoundError: the directory was removed.
+        OffsetBeyondEndError: the journal was re-created.
     """
     if follower is None:
         _lost(_gone(name), fail=fail)
@@ -108,8 +108,8 @@ def still_there(follower: Follower | RemoteFollower | None, name: str, until: Ma
     if until["id"] and follower.id != until["id"]:
         _lost(
             OffsetBeyondEndError(
-                f"this journal was made anew since a batch up to {until['offset']} of it was planned: its messages are"
-                " others; give failOnDataLoss=false to go on without those",
+                f"this journal was re-created since a batch up to {until['offset']} of it was planned; set"
+                " failOnDataLoss=false to continue without that batch",
                 path=follower.origin.path,
                 offset=int(until["offset"]),
             ),
@@ -121,7 +121,7 @@ def still_there(follower: Follower | RemoteFollower | None, name: str, until: Ma
 
 def _gone(name: str) -> JournalNotFoundError:
     return JournalNotFoundError(
-        f"the stream reads directory {name!r}, which is gone; give failOnDataLoss=false to go on without it"
+        f"the stream reads directory {name!r}, which was removed; set failOnDataLoss=false to continue without it"
     )
 
 

@@ -1,8 +1,8 @@
-"""A stream's progress in ``ofs/``, so that retention knows what is still needed.
+"""A stream's progress in ``ofs/``, which tells retention what the stream still needs.
 
-Spark calls ``commit`` for a batch only when the next one is built, and for the last batch of a run never. But whenever
-it asks how far a stream may go, it names the end of the last finished batch: that is kept here, at once, in a thread of
-its own, because keeping an offset syncs the journal and Spark's batch must not wait for it.
+Spark calls ``commit`` for a batch only when the next one is built, and never for the last batch of a run. But each time
+it asks how far a stream may read, it names the end of the last finished batch. That is committed here, immediately, in
+a thread of its own, because a commit syncs the journal and Spark's batch must not wait for it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _log = logging.getLogger("pipeline")
 
 
 class Progress:
-    """Keeps a reader's offsets in many journals; holds the reader's lock in each."""
+    """Commits a reader's offsets in many journals; holds the reader's lock in each."""
 
     def __init__(self, reader: str) -> None:
-        """Name the reader; no lock is taken yet."""
+        """Set the reader; no lock is taken yet."""
         self._reader = reader
         self._kept: dict[str, Offset] = {}
         self._ids: dict[str, str] = {}
@@ -35,12 +35,12 @@ class Progress:
         self._closed = False
 
     def begin(self, path: str, offset: int, identity: str = "") -> None:
-        """Become the reader of a journal that the stream starts at offset: from now on retention counts it.
+        """Register as the reader of a journal at an offset: from now on retention waits for it.
 
-        Where a journal of another identity stands at the path by now, its reader begins anew.
+        If the path has a journal of another identity now, its reader starts from scratch.
 
         Raises:
-            LockedError: another stream or process is this reader.
+            LockedError: another stream or process has this reader name.
         """
         if self._ids.get(path, identity) != identity:
             self._forget(path, self._kept.get(path))
@@ -50,10 +50,10 @@ class Progress:
             if kept.value < offset:
                 self.keep({path: offset})
             elif kept.value > offset:
-                kept.reset(offset)  # a new query that starts before the old one's end: it still needs those
+                kept.reset(offset)  # a new query starts before the old one's end and still needs those messages
 
     def keep(self, offsets: Mapping[str, int], *, wait: bool = False) -> None:
-        """Keep offsets by path, soon; wait: before it returns. Raises what went wrong."""
+        """Commit offsets by path, soon; wait: before it returns. Raises the error of a failed commit."""
         if self._failure is not None:
             raise self._failure
         with self._changed:
@@ -68,7 +68,7 @@ class Progress:
             raise self._failure
 
     def close(self) -> None:
-        """Keep what is due, and let go of the locks."""
+        """Commit pending offsets, and release the locks."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -91,10 +91,10 @@ class Progress:
                     if kept is not None:
                         kept.commit(offset)
                 except (ClosedError, FileNotFoundError, JournalNotFoundError, LockLostError) as error:
-                    _log.warning("%s: the journal is gone, and what was to be kept there: %s", path, error)
+                    _log.warning("%s: the journal was removed, with the offset to commit there: %s", path, error)
                     self._forget(path, kept)
                     continue
-                except OffsetBeyondEndError as error:  # truncated or made anew: the stream itself decides about it
+                except OffsetBeyondEndError as error:  # truncated or re-created: the stream itself decides what to do
                     _log.warning("%s", error)
                 except (SejError, OSError) as error:
                     with self._changed:
@@ -102,12 +102,12 @@ class Progress:
                         self._changed.notify_all()
                     return
                 with self._changed:
-                    if self._kept.get(path) is kept:  # and was not begun anew meanwhile
+                    if self._kept.get(path) is kept:  # and was not registered again in the meantime
                         self._done[path] = offset
                     self._changed.notify_all()
 
     def _forget(self, path: str, kept: Offset | None) -> None:
-        """Be the reader of a journal no more; it may have been made anew, and then it is begun with again."""
+        """Unregister from a journal; if it was re-created, it is registered again."""
         with self._changed:
             if kept is not None and self._kept.get(path) is kept:
                 del self._kept[path]

@@ -1,8 +1,7 @@
-"""Journals that are read through a hub's protocol, where Spark's executors share no disk with it.
+"""Journals read through a hub's protocol, if Spark's executors share no disk with it.
 
-The hub is asked which journals there are, and gives them as they stand in its files: the tasks take them apart, in
-batches, as they do with files. Each task has its own connection, made after the fork. Several addresses are several
-ways to the same hub: journals are spread over them.
+The hub lists its journals and returns encoded messages: the tasks decode them in batches, as from files. Each task has
+its own connection, made after the fork. Several addresses lead to the same hub: journals are spread over them.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ _T = TypeVar("_T")
 
 
 class Remote(NamedTuple):
-    """How to reach a hub; travels to the tasks.
+    """How to reach a hub; sent to the tasks.
 
     Attributes:
         addresses: ``host:port`` each.
-        token: shown with every call.
-        ca: a PEM file: who signed the hub's certificate; None: the usual authorities.
+        token: sent with every call.
+        ca: a PEM file: the authority that signed the hub's certificate; None: the usual ones.
         certificate: a PEM file, for mutual TLS.
         key: a PEM file, for mutual TLS.
-        server_name: in the hub's certificate, where it is not the address.
-        tls: whether TLS is used; None: where one of the four above is given.
+        server_name: the name in the hub's certificate, if it is not the address.
+        tls: whether TLS is used; None: if one of the four above is set.
     """
 
     addresses: tuple[str, ...]
@@ -58,20 +57,20 @@ class Remote(NamedTuple):
 
     @classmethod
     def of(cls, options: Options) -> Remote | None:
-        """What the options say; None where no hub is given.
+        """Return the hub of the options; None if no hub is set.
 
         Raises:
-            OptionError: a layout, which is a path's.
+            OptionError: layout is set, which applies to a path.
         """
         if not options["hub"]:
             return None
         if options["layout"] is not None:
-            raise OptionError("layout says what a path is; with the option hub there is none")
+            raise OptionError("the option layout applies to a path; leave it out with the option hub")
         names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls")
         return cls(options["hub"], *(options[name] for name in names))
 
     def client(self, name: str = "", turn: int = 0) -> Client:
-        """A connection for one journal; the next turn takes the next address."""
+        """Open a connection for one journal; the next turn uses the next address."""
         from hub.wire import Client, ClientTLS
 
         secure = any((self.ca, self.certificate, self.server_name)) if self.tls is None else self.tls
@@ -80,14 +79,14 @@ class Remote(NamedTuple):
         return Client(self.addresses[at], token=self.token, tls=tls)
 
     def read(self, part: Slice, *, skip: bool = False, verify: bool = False) -> Iterator[tuple[int, Columns]]:
-        """The messages of a slice as (first offset, columns); fewer where the hub has no more.
+        """Yield the messages of a slice as (first offset, columns); fewer if the hub has no more.
 
-        A connection that is lost is made anew, and reading goes on behind the last message that came.
+        A lost connection is made again, and reading continues after the last received message.
 
         Raises:
             OffsetTooSmallError: the hub deleted them.
             CorruptionError: the hub's copy is damaged, and skip is not set.
-            UnavailableError: the hub could not be reached again and again.
+            UnavailableError: the hub could not be reached in several attempts.
         """
         due, turn = part.start, 0
         journal, whose = part.origin.name.partition(".")[2], part.origin.client
@@ -106,19 +105,19 @@ class Remote(NamedTuple):
 
 
 class Line:
-    """A connection for short calls, kept between them; the next address where a hub cannot be reached."""
+    """A connection for short calls, kept between them; uses the next address if a hub cannot be reached."""
 
     def __init__(self, remote: Remote) -> None:
-        """Nothing is connected yet."""
+        """Create it without connecting."""
         self._remote = remote
         self._client: Client | None = None
         self._turn = 0
 
     def ask(self, question: Callable[[Client], _T]) -> _T:
-        """One call, tried again where the hub cannot be reached.
+        """Make one call; try again if the hub cannot be reached.
 
         Raises:
-            UnavailableError: it could not be reached again and again.
+            UnavailableError: it could not be reached in several attempts.
         """
         for attempt in range(_TRIES):
             try:
@@ -128,37 +127,37 @@ class Line:
                 self.close()
                 self._turn += 1
                 _pause(attempt, error)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def close(self) -> None:
-        """Hang up; the next call connects anew."""
+        """Disconnect; the next call connects again."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def __str__(self) -> str:
-        """The addresses."""
+        """Show the addresses."""
         return ", ".join(self._remote.addresses)
 
     def __enter__(self) -> Line:
-        """Itself."""
+        """Return the connection."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
+        """Disconnect."""
         self.close()
 
 
 def _pause(turn: int, error: UnavailableError) -> None:
-    """Wait a little before the next try; raise after the last one."""
+    """Wait a little before the next attempt; raise after the last one."""
     if turn + 1 >= _TRIES:
         raise error
-    _log.warning("%s; once more", error)
+    _log.warning("%s; trying again", error)
     time.sleep(_WAIT_S * 2**turn)
 
 
 def _columns(chunk: bytes | memoryview, stop: int) -> Iterator[tuple[int, Columns]]:
-    """A chunk's messages below stop."""
+    """Yield a chunk's messages below ``stop``."""
     position, due = 0, OFFSET.unpack(chunk[:OFFSET_SIZE])[0]
     while position < len(chunk) and due < stop:
         found = columns(chunk, position, len(chunk), due, min(_MESSAGES, stop - due))
@@ -168,28 +167,28 @@ def _columns(chunk: bytes | memoryview, stop: int) -> Iterator[tuple[int, Column
 
 
 class RemoteExtent:
-    """What a journal on a hub holds; as :class:`pipeline.reading.extents.Extent`, as far as the hub tells."""
+    """The extent of a journal on a hub; like :class:`pipeline.reading.extents.Extent`, as far as the hub reports it."""
 
     def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
-        """Keep what the hub said."""
+        """Store the hub's answer."""
         self.origin = origin
         self.first, self.end = listed.first_offset, listed.next_offset
         self._size = listed.size
         self._remote = remote
 
     def find_time(self, timestamp: int) -> int:
-        """The first offset as new as timestamp, ns; the end where there is none."""
+        """Return the first offset from a timestamp (ns) on; the end if there is none."""
         journal, whose = self.origin.name.partition(".")[2], self.origin.client
         with Line(self._remote) as line:
             return min(line.ask(lambda client: client.find_time(journal, timestamp, client_id=whose)), self.end)
 
     def slice(self, start: int, stop: int) -> Slice:
-        """The messages [start, stop)."""
+        """Return the messages [start, stop)."""
         start, stop = max(start, self.first), min(stop, self.end)
         return Slice(self.origin, start, max(start, stop), self.size_of(start, stop))
 
     def size_of(self, start: int, stop: int) -> int:
-        """About how many bytes [start, stop) take: the hub tells those of the whole journal."""
+        """Return about how many bytes [start, stop) takes: the hub reports the size of the whole journal."""
         return max(stop - start, 0) * self._size // max(self.end - self.first, 1)
 
     def cut(self, part: Slice, size: int) -> tuple[Slice, Slice] | None:
@@ -201,10 +200,10 @@ class RemoteExtent:
 
 
 class RemoteFollower:
-    """A growing journal on a hub, as the last list said; as :class:`pipeline.reading.following.Follower`."""
+    """A growing journal on a hub, from the last list; like :class:`pipeline.reading.following.Follower`."""
 
     def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
-        """Keep what the hub said."""
+        """Store the hub's answer."""
         self.origin = origin
         self.id = listed.id.hex()[:16]
         self.first, self.end = listed.first_offset, listed.next_offset
@@ -212,21 +211,21 @@ class RemoteFollower:
 
     @property
     def extent(self) -> RemoteExtent:
-        """The same as an extent."""
+        """Return the same as an extent."""
         return self._extent
 
     def place(self, offset: int) -> None:
-        """The hub tells no places."""
+        """Return None: the hub reports no positions."""
 
     def size_of(self, start: int, stop: int) -> int:
-        """About how many bytes [start, stop) take."""
+        """Return about how many bytes [start, stop) takes."""
         return self._extent.size_of(start, stop)
 
 
 class RemoteRoot:
-    """The journals on a hub that a stream reads, new ones included; as :class:`pipeline.reading.following.Root`.
+    """The journals on a hub that a stream reads, including new ones; like :class:`pipeline.reading.following.Root`.
 
-    Spark asks every 10 ms, the hub is asked ten times a second: one call for all journals.
+    Spark polls every 10 ms, but the hub gets ten calls a second: one for all journals.
 
     Attributes:
         followers: by name.
@@ -235,7 +234,7 @@ class RemoteRoot:
     def __init__(
         self, remote: Remote, names: Sequence[str], pattern: str | None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Nothing is asked yet."""
+        """Create it without a call."""
         self.followers: dict[str, RemoteFollower] = {}
         self._remote = remote
         self._line = Line(remote)
@@ -245,15 +244,15 @@ class RemoteRoot:
         self._looked_at = float("-inf")
 
     def check(self) -> None:
-        """Make sure that what is named is there, before a stream waits for it.
+        """Check that the named journals exist, before a stream waits for them.
 
         Raises:
-            JournalNotFoundError: a name is no journal, tree or client.
+            JournalNotFoundError: a name is not a journal, sharded journal or client.
         """
         matching(self._line, self._names, None)
 
     def look(self) -> dict[str, RemoteFollower]:
-        """The journals as the last list said."""
+        """Return the journals of the last list."""
         if self._clock() - self._looked_at >= _LOOK_S:
             found = matching(self._line, self._names, self._pattern, may_be_empty=True)
             self.followers = {
@@ -263,24 +262,24 @@ class RemoteRoot:
         return self.followers
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self._line.close()
 
 
 def matching(
     line: Line, names: Sequence[str], pattern: str | None, *, may_be_empty: bool = False
 ) -> dict[Origin, Listed]:
-    """The journals on a hub that are meant.
+    """Return the requested journals on a hub.
 
     Args:
-        line: to the hub.
-        names: ``berlin.orders.3.005`` is a journal, ``berlin.orders.3`` all shards of a tree, ``berlin`` all of a
-            client; none: all that may be read.
+        line: the connection to the hub.
+        names: ``berlin.orders.3.005`` is a journal, ``berlin.orders.3`` all shards of a sharded journal, ``berlin`` all
+            journals of a client; none: every readable journal.
         pattern: only names that match it, as on a disk.
-        may_be_empty: whether what is not there may still come.
+        may_be_empty: whether missing journals are accepted.
 
     Raises:
-        JournalNotFoundError: a name is no journal, tree or client there.
+        JournalNotFoundError: a name is not a journal, sharded journal or client there.
         OptionError: the pattern matches none.
         UnavailableError: the hub cannot be reached.
     """
@@ -295,14 +294,16 @@ def matching(
     for name in names:
         meant = {origin: listed for origin, listed in there.items() if name in _called(origin)}
         if not meant and not may_be_empty:
-            raise JournalNotFoundError(f"the hub at {line} has no journal, tree or client {name!r} that may be read")
+            raise JournalNotFoundError(f"the hub at {line} has no readable journal, sharded journal or client {name!r}")
         chosen |= meant
     if pattern is None:
         return chosen
     matches = matcher(pattern)
     kept = {origin: listed for origin, listed in chosen.items() if matches(origin.name)}
     if chosen and not kept and not may_be_empty:
-        raise OptionError(f"pattern={pattern!r} matches none of {len(chosen)} journals; one is {min(chosen).name!r}")
+        raise OptionError(
+            f"pattern={pattern!r} matches none of {len(chosen)} journals; one of them is {min(chosen).name!r}"
+        )
     return kept
 
 
@@ -315,6 +316,6 @@ def _origin(listed: Listed) -> Origin:
 
 
 def _called(origin: Origin) -> tuple[str, ...]:
-    """The names that mean a journal: its own, its tree's, its client's."""
+    """Return the names that select a journal: its own, its sharded journal's, its client's."""
     own = (origin.name, str(origin.client))
     return own if not origin.bits else (*own, origin.name.rpartition(".")[0])

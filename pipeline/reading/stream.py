@@ -1,8 +1,8 @@
 """The source ``sej`` as a stream.
 
-Planning lives in one process beside Spark's driver for as long as a query runs; what it remembers there (the ends of
-the journals, the reader's locks) saves looking, and nothing depends on it: everything that has to survive is in the
-offsets that Spark keeps. Reading happens in the tasks, by another instance that holds text alone.
+One process next to Spark's driver plans a query for as long as it runs. It caches the ends of the journals and holds
+the reader's locks, but nothing depends on them: all state that must survive is in the offsets that Spark stores.
+Reading happens in the tasks, in another instance that holds only text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pipeline.reading.planning import PARTITION_BYTES_MIN, pack
 from pipeline.reading.positions import Offsets, advance, entry, start_in, still_there
 from pipeline.reading.progress import Progress
 from pipeline.reading.remote import Remote, RemoteExtent, RemoteFollower, RemoteRoot
-from pipeline.reading.task import how, read
+from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
 from sej.errors import JournalNotFoundError
 
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 __all__ = ["SejStreamReader"]
 
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The program of the process that plans a stream, and nothing else."""
+"""The program of a process that only plans a stream."""
 
 
 class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches over journals that grow, and reads them."""
+    """Plans micro-batches over growing journals, and reads them."""
 
     def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
-        """Keep what was asked for; nothing is looked at."""
+        """Store the arguments; nothing is opened."""
         self._paths = paths
         self._options = options
         self._schema = check_projection(schema)
@@ -81,13 +81,13 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._options["reader"] is None else Progress(self._options["reader"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels: nothing that was looked at."""
+        """Return the state that is pickled: only the arguments."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_root", "_progress")}
 
     # --- planning
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query starts."""
+        """Return where a new query starts."""
         options = self._options
         if isinstance(self._root, RemoteRoot):
             self._root.check()
@@ -107,7 +107,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(sorted(found.items()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit of a micro-batch, from the options."""
+        """Return the limit of a micro-batch, from the options."""
         if self._options["maxMessagesPerTrigger"] is not None:
             return ReadMaxRows(self._options["maxMessagesPerTrigger"])
         if self._options["maxBytesPerTrigger"] is not None:
@@ -115,12 +115,12 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember where everything ends now: this run goes that far and no further."""
-        self._root.look()  # bytes behind the last whole message are judged at the second look
+        """Remember the current ends: this run stops there."""
+        self._root.look()  # the second poll checks bytes after the last whole message
         self._target = {name: follower.end for name, follower in self._root.look().items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch goes. Everything up to start is finished by now."""
+        """Return the end of the next micro-batch. Everything up to start is finished."""
         followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
         fail = self._options["failOnDataLoss"]
         starts = {name: start_in(follower, start, fail=fail) for name, follower in followers.items()}
@@ -135,12 +135,12 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return advance(followers, start, ends, fail=fail)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where everything ends: what a query's progress compares its own end with."""
+        """Return the current ends, with which a query's progress compares its own."""
         followers = self._root.look()
         return dict(sorted((name, entry(follower, follower.end)) for name, follower in followers.items()))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The slices between two offsets, packed."""
+        """Return the slices between two offsets, packed."""
         followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
         fail = self._options["failOnDataLoss"]
         parts: list[Slice] = []
@@ -166,14 +166,14 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keep_progress(end, self._root.followers)
 
     def stop(self) -> None:
-        """Let go of the reader's locks and of the hub."""
+        """Release the reader's locks and the connection to the hub."""
         if "_progress" in self.__dict__ and self._progress is not None:
             self._progress.close()
         root = self.__dict__.get("_root")
         if isinstance(root, RemoteRoot):
             root.close()
         if sys.argv[1:2] == [_RUNNER] and isinstance(sys.exc_info()[1], EOFError):
-            os._exit(0)  # Spark hung up: its runner would complain of that, to nobody, with a traceback
+            os._exit(0)  # Spark has disconnected: its runner would only print a traceback about that
 
     def _limited(
         self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Follower | RemoteFollower]
@@ -190,7 +190,9 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if progress is None:
             return
         if self._options["hub"]:
-            raise OptionError("reader keeps progress in a directory's ofs/, which a hub's reader does not have")
+            raise OptionError(
+                "the option reader commits progress in a directory's ofs/, which is not available through a hub"
+            )
         kept = {}
         for name, follower in followers.items():
             known = done.get(name)
@@ -198,15 +200,15 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 try:
                     progress.begin(follower.origin.path, int(known["offset"]), follower.id)
                 except JournalNotFoundError:
-                    continue  # removed a moment ago: the next look decides about it
+                    continue  # removed a moment ago: the next poll handles it
                 kept[follower.origin.path] = int(known["offset"])
-        progress.keep(kept, wait=self._target is not None)  # a run that ends soon is not asked again
+        progress.keep(kept, wait=self._target is not None)  # a run that ends soon is not called again
 
     # --- reading
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task."""
-        return read(partition.value or (), arrow_schema(self._schema), how(self._options))
+        """Read the partition of one task."""
+        return read(partition.value or (), arrow_schema(self._schema), task_options(self._options))
 
 
 def _extent(follower: Follower | RemoteFollower) -> Extent | RemoteExtent:

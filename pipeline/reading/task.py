@@ -1,7 +1,8 @@
-"""What a task does: slices of journals as Arrow batches.
+"""The work of a task: slices of journals as Arrow batches.
 
-Runs in Spark's Python workers, with nothing but the slices and :class:`How`. Memory is bounded by a chunk of a segment
-and by the largest message; small slices are gathered into one batch, because each batch costs Spark a fixed price.
+It runs in Spark's Python workers and needs only the slices and :class:`TaskOptions`. Memory is bounded by one chunk of
+a segment and by the largest message. Small slices are combined into one batch, because each batch has a fixed cost in
+Spark.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import Gap
 from sej.system.disk import OS
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "How", "how", "read"]
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "TaskOptions", "read", "task_options"]
 
 BATCH_ROWS: Final = 1 << 14
 BATCH_BYTES: Final = 1 << 20
-"""Batches smaller than both are gathered; none is larger than these and one chunk."""
+"""Batches smaller than both are combined; none is larger than these and one chunk."""
 _CHUNK_BYTES_MIN: Final = 1 << 16
 _log = logging.getLogger("pipeline")
 
 
-class How(NamedTuple):
-    """What a task does where bytes are wrong or messages are gone.
+class TaskOptions(NamedTuple):
+    """What a task does if bytes are wrong or messages are missing.
 
     Attributes:
         on_corruption: raise, or skip and report.
-        fail_on_data_loss: raise where messages were deleted since the plan was made, or log it.
-        verify: compare blocks with their checksums.
-        report: a directory for reports of what was skipped, or None.
+        fail_on_data_loss: raise if messages were deleted since the plan was made, or log it.
+        verify: check blocks against their checksums.
+        report: a directory for reports of skipped messages, or None.
         remote: the hub to read through, or None.
         since: leave out messages older than this, ns; None: none.
         until: leave out messages newer than this, ns; None: none.
@@ -58,11 +59,11 @@ class How(NamedTuple):
     until: int | None = None
 
 
-def read(slices: Iterable[Slice], schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
-    """The messages of slices, as batches of a schema.
+def read(slices: Iterable[Slice], schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of slices, as batches of a schema.
 
     Raises:
-        CorruptionError: wrong bytes that are no torn tail; names file and position.
+        CorruptionError: bytes are wrong and not a torn tail; names file and position.
         OffsetTooSmallError: messages were deleted since the plan was made.
         TruncatedError: a journal is shorter than the plan.
     """
@@ -80,7 +81,7 @@ def read(slices: Iterable[Slice], schema: pa.Schema, how: How) -> Iterator[pa.Re
         yield pa.concat_batches(gathered)
 
 
-def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
+def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
     batches = Batches(schema, part.origin)
     cursor = _cursor(part, part.start, how)
     try:
@@ -101,7 +102,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBat
                 break
             first = cursor.due - found.messages
             batch = batches.batch(found, first)
-            if cursor.due > part.stop:  # damage was skipped, up to behind the end of the slice
+            if cursor.due > part.stop:  # damage was skipped, to a point after the end of the slice
                 batch = batch.slice(0, max(part.stop - first, 0))
             batch = _within(batch, found, how)
             if batch.num_rows:
@@ -111,7 +112,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBat
         cursor.close()
 
 
-def _read_remote(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.RecordBatch]:
+def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
     assert how.remote is not None
     batches = Batches(schema, part.origin)
     due, gaps = part.start, []
@@ -137,8 +138,8 @@ def _read_remote(part: Slice, schema: pa.Schema, how: How) -> Iterator[pa.Record
     _report(part, gaps, how)
 
 
-def _within(batch: pa.RecordBatch, found: Columns, how: How) -> pa.RecordBatch:
-    """The rows whose time is between the bounds; what lies together is not copied."""
+def _within(batch: pa.RecordBatch, found: Columns, how: TaskOptions) -> pa.RecordBatch:
+    """Return the rows whose time is within the bounds; consecutive rows are not copied."""
     if (how.since is None and how.until is None) or not batch.num_rows:
         return batch
     times = np.frombuffer(found.timestamps, np.int64, batch.num_rows)
@@ -156,7 +157,7 @@ def _within(batch: pa.RecordBatch, found: Columns, how: How) -> pa.RecordBatch:
     return batch.filter(pa.array(keep))
 
 
-def _cursor(part: Slice, start: int, how: How) -> Cursor:
+def _cursor(part: Slice, start: int, how: TaskOptions) -> Cursor:
     return Cursor(
         Directory(part.origin.path, OS),
         start,
@@ -167,10 +168,10 @@ def _cursor(part: Slice, start: int, how: How) -> Cursor:
     )
 
 
-def _missing(part: Slice, due: int, how: How) -> None:
+def _missing(part: Slice, due: int, how: TaskOptions) -> None:
     error: SejError = TruncatedError(
-        f"messages up to {part.stop - 1} were there when the read was planned, but now the journal ends at {due}:"
-        " it was truncated or replaced; read again, or give failOnDataLoss=false",
+        f"messages up to {part.stop - 1} existed when the read was planned, but the journal ends at {due}: it was"
+        " truncated or replaced; read again, or set failOnDataLoss=false",
         path=part.origin.path,
         offset=due,
     )
@@ -179,8 +180,8 @@ def _missing(part: Slice, due: int, how: How) -> None:
     _log.warning("%s", error)
 
 
-def _report(part: Slice, gaps: Sequence[Gap], how: How) -> None:
-    """Say what was passed over: in the log, and in the report where one is asked for."""
+def _report(part: Slice, gaps: Sequence[Gap], how: TaskOptions) -> None:
+    """Report skipped messages: in the log, and in the report if one is requested."""
     if how.on_corruption != "skip" or not gaps:
         return
     lines = []
@@ -194,8 +195,8 @@ def _report(part: Slice, gaps: Sequence[Gap], how: How) -> None:
             file.writelines(lines)
 
 
-def how(options: Options) -> How:
-    """What the options mean for a task."""
+def task_options(options: Options) -> TaskOptions:
+    """Return the options of a task."""
     chosen: dict[str, Any] = {
         "on_corruption": options["onCorruption"],
         "fail_on_data_loss": options["failOnDataLoss"],
@@ -203,4 +204,4 @@ def how(options: Options) -> How:
         "report": options["damageReport"],
         "remote": Remote.of(options),
     }
-    return How(**chosen)
+    return TaskOptions(**chosen)

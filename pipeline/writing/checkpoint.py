@@ -1,8 +1,8 @@
-"""Who counts a stream's batches: the query that its checkpoint is of.
+"""The name under which a stream's batches are counted: the query that its checkpoint belongs to.
 
-The name of the checkpoint's folder says too little: two programs may each have their own ``checkpoint`` in their own
-directory, one folder is spelled in several ways, and where somebody removes it to begin anew Spark counts from 0 again.
-Batches of one would be dropped as those of another. Spark keeps the identity of the query in the folder.
+The name of the checkpoint's folder is not enough: two programs may each have a ``checkpoint`` in their own directory,
+one folder can be spelled in several ways, and if a user removes it to start from scratch, Spark counts from 0 again.
+Batches of one query would be dropped as those of another. Spark stores the identity of the query in the folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def by_checkpoint(location: str) -> str:
-    """The name for a stream with this checkpoint; where the folder is on no disk of ours, it is made of its address."""
+    """Return the name for a stream with this checkpoint.
+
+    If the folder is not on a local disk, the name is derived from its address.
+    """
     path = local_path(location)
     if _SCHEME.match(path):
         return _hashed(path)

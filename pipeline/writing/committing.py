@@ -1,15 +1,16 @@
-"""Committing a job: staged rows into journals, all of them or none, once.
+"""Commit a job: staged rows into journals, all of them or none, once.
 
-The steps, under a lock that lets one job of a root commit at a time:
+The steps, under a lock that allows one commit at a time in a root:
 
-1. What dead jobs had decided is finished, what they had not decided is removed. Then every journal concerned is locked:
-   a job that cannot have them all fails here, and leaves nothing.
-2. The decision: ``job-<job>.json`` names the job's files. From here on its rows will be there, whoever finishes it.
+1. Decided jobs whose driver died are finished, undecided ones are removed. Then every journal concerned is locked. A
+   job that cannot lock them all fails here, and leaves nothing.
+2. The decision: ``job-<job>.json`` names the job's files. From here on its rows will be in the journals, even if its
+   driver dies: the next job finishes it.
 3. Each journal gets its rows by ``append_once``: a repeat after a crash appends nothing.
-4. The number is noted in ``done.json``; the decision and the files go.
+4. The number is recorded in ``done.json``; the decision and the files are removed.
 
-A job that is run again under the same name with a number that is done is dropped whole: Spark replays a micro-batch
-whose end it could not note.
+If a job is run again under the same name with a recorded number, all of it is dropped: Spark replays a micro-batch
+whose end it could not record.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sej.writing.writer import Writer
 __all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "is_decided", "wrote"]
 
 ANONYMOUS: Final = "spark-batch"
-"""The name that counts batch jobs that gave none."""
+"""The name that counts batch jobs without a name."""
 _THREADS: Final = 8
 _JSON_BYTES: Final = 1 << 28
 """A decision names each file of each task."""
@@ -47,16 +48,16 @@ _log = logging.getLogger("pipeline")
 
 
 class Job(NamedTuple):
-    """What is to be committed.
+    """A job to commit.
 
     Attributes:
-        id: unique; what its tasks' folders are called by.
-        name: who counts: the stream, the application, or :data:`ANONYMOUS`.
+        id: unique; part of its tasks' folder names.
+        name: the name under which batches are counted: the stream, the application, or :data:`ANONYMOUS`.
         number: its number under that name; None: the next.
         rows: the staged files, in the order of the tasks.
-        overwrite: remove what was there before.
+        overwrite: remove the existing messages.
         discard: readers that may lose messages to an overwrite.
-        expected: where each journal ended when the rows were made out of it; an overwrite takes nothing behind that.
+        expected: where each journal ended when the rows were computed from it; an overwrite removes nothing after that.
     """
 
     id: str
@@ -69,11 +70,11 @@ class Job(NamedTuple):
 
 
 def commit(target: Target, job: Job) -> bool:
-    """Commit a job; False where it was there already.
+    """Commit a job; return False if it was committed before.
 
     Raises:
         LockedError: another writer held a journal for longer than the target waits; run the job again.
-        OptionError: an overwrite would take messages from a reader, or messages that came in meanwhile.
+        OptionError: an overwrite would remove messages that a reader needs, or that were appended in the meantime.
     """
     with _locked(target):
         _finish_dead_jobs(target)
@@ -96,24 +97,24 @@ def commit(target: Target, job: Job) -> bool:
 
 
 def wrote(target: Target, name: str) -> bool:
-    """Whether a job of this name has written to the target."""
+    """Return whether a job of this name has written to the target."""
     return _key(target, Job("", name, None, [])) in _read_done(target)
 
 
 def is_decided(target: Target, job: str) -> bool:
-    """Whether a job's rows will be in the journals, whatever happens to its driver."""
+    """Return whether a job's rows will be in the journals, whatever happens to its driver."""
     return OS.status(_decision(target, job)) is not None
 
 
 def finish_dead_jobs(target: Target) -> None:
-    """Finish what dead jobs had decided, and remove what they had not."""
+    """Finish decided jobs whose driver died, and remove undecided ones."""
     if OS.status(target.staging) is not None:
         with _locked(target):
             _finish_dead_jobs(target)
 
 
 def check_readers(target: Target, discard: Iterable[str]) -> None:
-    """Make sure that an overwrite takes nothing from a reader with a kept offset.
+    """Check that an overwrite removes no message that a reader with a kept offset needs.
 
     Raises:
         OptionError: a reader that is not named has not read everything.
@@ -124,8 +125,8 @@ def check_readers(target: Target, discard: Iterable[str]) -> None:
         for name, offset in kept_offsets(directory).items():
             if name not in discard and (offset or 0) < end:
                 raise OptionError(
-                    f"{directory.path}: reader {name!r} stands at {offset or 0} of {end}, and an overwrite would take"
-                    f" the rest from it: let it finish, or give discardReaders={name}"
+                    f"{directory.path}: reader {name!r} has read {offset or 0} of {end} messages, and an overwrite"
+                    f" would remove the rest; let it finish, or set discardReaders={name}"
                 )
 
 
@@ -137,13 +138,13 @@ def _check_expected(target: Target, job: Job) -> None:
         end, due = Journal(directory.path).end_offset, _due(job, directory.path)
         if end != due:
             raise OptionError(
-                f"{directory.path} ends at offset {end}, not at {due} any more: messages came in while this job was at"
-                " work, and overwriting would take them; stop what writes there, and run it again"
+                f"{directory.path} ends at offset {end}, expected {due}: messages were appended during this job, and"
+                " overwriting would remove them; stop their writer, and run the job again"
             )
 
 
 def _due(job: Job, path: str) -> int:
-    """Where a journal is expected to end; one that is not named was not there."""
+    """Return where a journal is expected to end; 0 if it is not named, because it did not exist."""
     return (job.expected or {}).get(os.path.basename(path), 0)
 
 
@@ -158,24 +159,25 @@ def _locked(target: Target) -> Lock:
 
 
 def _finish_dead_jobs(target: Target) -> None:
-    """Whoever holds the lock and finds a decision knows that its driver died."""
+    """A process that holds the lock and finds a decision knows that its driver died."""
     names = decided(target.staging)
     if names:
-        OS.sync_dir(target.staging)  # the driver may have failed to, after it gave the decision its name
+        OS.sync_dir(target.staging)  # the driver may have renamed the decision and failed before this
     for name in names:
         path = _decision(target, name)
         found = _read(path)
-        # A root may hold several trees: the job's own is meant, not that of the job that finishes it.
+        # A root may hold several sharded journals: the target is the dead job's own, not that of the job that finishes
+        # it.
         try:
             its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
             rows = [Rows(whole(shard), str(file), whole(count)) for shard, file, count in found.pop("rows")]
             job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
             number = whole(job.number)
             if job.id != name:
-                raise ValueError(f"it is of job {job.id!r}")
+                raise ValueError(f"it belongs to job {job.id!r}")
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(
-                f"no decision can be read from this file ({error}): move it away, and run its job again", path=path
+                f"this file is not a readable decision ({error}); move it away, and run its job again", path=path
             ) from error
         with _writers(its, job) as writers:
             _apply(its, job, number, writers)
@@ -184,7 +186,7 @@ def _finish_dead_jobs(target: Target) -> None:
 
 @contextmanager
 def _writers(target: Target, job: Job) -> Iterator[Callable[[int], Writer]]:
-    """The writers of the journals concerned, opened and locked; of very many, each only while it is used."""
+    """Open and lock the writers of the journals concerned; if there are very many, each only while it is used."""
     shards = {rows.shard for rows in job.rows} | set(target.existing() if job.overwrite else ())
     with ExitStack() as stack:
         if len(shards) > _OPEN_MAX:
@@ -195,7 +197,7 @@ def _writers(target: Target, job: Job) -> Iterator[Callable[[int], Writer]]:
 
 
 def _apply(target: Target, job: Job, number: int, writers: Callable[[int], Writer]) -> None:
-    """Steps 3 and 4."""
+    """Run steps 3 and 4."""
     by_shard: dict[int, list[Rows]] = {shard: [] for shard in (target.existing() if job.overwrite else ())}
     for rows in job.rows:
         by_shard.setdefault(rows.shard, []).append(rows)
@@ -222,7 +224,7 @@ def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows]
     span = writer.append_once_encoded(job.name, number, renumbered(files, writer.offset))
     directory = target.directory(shard)
     if job.overwrite and job.expected is not None and span.start > _due(job, directory.path):
-        _log.warning("%s: messages came in behind what this job read: nothing is removed", directory.path)
+        _log.warning("%s: messages were appended after those that this job read: nothing is removed", directory.path)
     elif job.overwrite:
         keep = sum(segment.first_offset >= span.start for segment in directory.segments())
         readers = kept_offsets(directory)
@@ -231,12 +233,12 @@ def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows]
 
 
 def _key(target: Target, job: Job) -> str:
-    """What a job's number is noted under: a root may hold several trees, and a name may count in each."""
+    """Return the key of a job's number: a root may hold several sharded journals, and a name may count in each."""
     return job.name if target.tree is None else f"{target.tree.name}/{job.name}"
 
 
 def _last(target: Target, job: Job) -> int:
-    """The highest number that a journal of the target has from a name."""
+    """Return the highest number that a journal of the target has from a name."""
     found = (Batches(target.directory(shard)).last(job.name) for shard in target.existing())
     return max((number for number in found if number is not None), default=-1)
 
@@ -248,7 +250,7 @@ def _read_done(target: Target) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise CorruptionError(f"no numbers of jobs can be read from this file ({error})", path=path) from error
+        raise CorruptionError(f"this file has no readable numbers of jobs ({error})", path=path) from error
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -257,7 +259,7 @@ def _read(path: str) -> dict[str, Any]:
         return unseal(path, data, any_members=True)
     except ValueError as error:
         raise CorruptionError(
-            f"this file cannot be read ({error}); move it away to go on without it", path=path
+            f"this file cannot be read ({error}); move it away to continue without it", path=path
         ) from error
 
 

@@ -1,9 +1,8 @@
-"""The sinks of ``sej``: rows into a journal or a tree of shards, exactly once.
+"""The sinks of ``sej``: rows into a journal or a sharded journal, exactly once.
 
 Tasks encode and stage (:mod:`pipeline.writing.staging`), the driver commits (:mod:`pipeline.writing.committing`).
-Columns: ``key`` and ``value``, bytes or text; ``type`` and ``timestamp_ns`` where given (``timestamp`` serves where
-that is missing). The other columns of the source are passed over, so that what was read can be written: offsets are new
-in a new place.
+Columns: ``key`` and ``value``, bytes or text; optionally ``type`` and ``timestamp_ns`` (or else ``timestamp``). The
+source's other columns are ignored, so that rows that were read can be written; they get new offsets.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _KINDS = {
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task left.
+    """The files of one task.
 
     Attributes:
         job: the job's id.
@@ -54,7 +53,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Sink:
-    """What batch and stream share: the tasks' part."""
+    """Shared by batch and stream: the part that runs in tasks."""
 
     def __init__(self, root: str, options: Options, schema: StructType, overwrite: bool) -> None:
         """Check everything that can be checked before a row is written."""
@@ -69,7 +68,7 @@ class _Sink:
             check_readers(self._target, options["discardReaders"])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One task: encode and stage."""
+        """Encode and stage the rows of one task."""
         stage = Stage(self._target.staging, self._job, self._owner)
         try:
             for batch in iterator:
@@ -109,7 +108,7 @@ class _Sink:
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         for job in {self._job, *(message.job for message in messages if isinstance(message, Staged))}:
-            if not is_decided(self._target, job):  # else the next job finishes it
+            if not is_decided(self._target, job):  # if it is decided, the next job finishes it
                 forget(self._target.staging, job)
 
 
@@ -117,22 +116,22 @@ class SejWriter(_Sink, DataSourceArrowWriter):
     """A batch job."""
 
     def __init__(self, root: str, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Check.
+        """Check the options.
 
         Raises:
-            OptionError: txnAppId without txnVersion, or the other way round.
+            OptionError: txnAppId without txnVersion, or the reverse.
         """
         if (options["txnAppId"] is None) != (options["txnVersion"] is None):
-            raise OptionError("txnAppId and txnVersion belong together: the job's name, and a number that rises")
+            raise OptionError("txnAppId and txnVersion need each other: the job's name, and a number that increases")
         self._name = ANONYMOUS if options["txnAppId"] is None else check_name(options["txnAppId"], "txnAppId")
         super().__init__(root, options, schema, overwrite)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done: put their rows into the journals."""
+        """Commit the rows of all tasks to the journals."""
         self._commit(messages, self._name, self._options["txnVersion"])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed: leave nothing."""
+        """The job failed: remove its files."""
         self._abort(messages)
 
 
@@ -142,38 +141,38 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
     def __init__(
         self, root: str, options: Options, schema: StructType, overwrite: bool, checkpoint: str | None
     ) -> None:
-        """Check.
+        """Check the options.
 
         Raises:
-            OptionError: nothing says who counts the batches, or txnVersion was given.
+            OptionError: nothing names the stream, or txnVersion is set.
         """
         if options["txnVersion"] is not None:
-            raise OptionError("txnVersion is for batch jobs: a stream's batches are counted by Spark")
+            raise OptionError("txnVersion applies to batch jobs only: Spark counts a stream's batches")
         if options["txnAppId"] is not None:
             self._name = check_name(options["txnAppId"], "txnAppId")
         elif checkpoint:
             self._name = by_checkpoint(checkpoint)
         else:
             raise OptionError(
-                "give the option checkpointLocation at the stream itself, or txnAppId: the name under which its batches"
-                " are counted"
+                "set the option checkpointLocation on the stream itself, or txnAppId, the name under which its"
+                " batches are counted"
             )
         super().__init__(root, options, schema, overwrite)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """All tasks of a micro-batch are done; a batch that is there already is dropped."""
+        """Commit the rows of a micro-batch; a batch that was committed before is dropped."""
         self._commit(messages, self._name, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The micro-batch failed: leave nothing."""
+        """The micro-batch failed: remove its files."""
         self._abort(messages)
 
 
 def _check_columns(schema: StructType) -> dict[str, int]:
-    """Where the columns are that are written.
+    """Return the positions of the columns that are written.
 
     Raises:
-        OptionError: there is no value, a column that a journal has no place for, or one of another type.
+        OptionError: there is no value, a column that a journal cannot store, or one of another type.
     """
     found = {}
     for place, field in enumerate(schema.fields):
@@ -182,21 +181,21 @@ def _check_columns(schema: StructType) -> dict[str, int]:
             if field.name in COLUMNS:
                 continue
             raise OptionError(
-                f"a journal has no place for column {field.name!r}: select key, value, and type and timestamp_ns where"
-                " given; put the rest into the value, for example with to_json"
+                f"a journal cannot store column {field.name!r}; select key, value, and optionally type and"
+                " timestamp_ns, and put other columns into the value, for example with to_json"
             )
         if field.dataType.simpleString() not in kinds:
             raise OptionError(
-                f"column {field.name!r} is {field.dataType.simpleString()}; {' or '.join(kinds)} is due: cast it"
+                f"column {field.name!r} must be {' or '.join(kinds)}, got {field.dataType.simpleString()}; cast it"
             )
         found[field.name] = place
     if "value" not in found:
-        raise OptionError(f"there is no column 'value' among {', '.join(schema.names)}: a message is its value")
+        raise OptionError(f"there is no column 'value' among {', '.join(schema.names)}; a message needs a value")
     return found
 
 
 def _bytes(column: pa.Array) -> list[bytes]:
-    """Bytes; text as UTF-8, null as none."""
+    """Return bytes; text as UTF-8, null as empty."""
     import pyarrow as pa
 
     if column.type != pa.binary():

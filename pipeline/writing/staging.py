@@ -1,17 +1,17 @@
-"""Rows on their way into journals: what a task leaves behind, for the driver to commit.
+"""Staged rows: the files that tasks write, for the driver to commit.
 
-A task writes one file a shard, in a folder of its own below the staging folder::
+A task writes one file for each shard, in a folder of its own below the staging folder::
 
-    ROOT/.staging/                      beside the shards; in a single SEJ directory: tmp/staging/
-        task-<job>-<uuid>/owner.json    whose job it is: host, process and start of Spark's driver
+    ROOT/.staging/                      next to the shards; in a single SEJ directory: tmp/staging/
+        task-<job>-<uuid>/owner.json    the job's driver: host, process and start of Spark's driver
         task-<job>-<uuid>/005.rows      encoded messages, offsets counted from 0
         job-<job>.json                  the decision: these files will be in the journals
         done.json                       the last number of each name that is in the journals
         commit.lck                      one commit at a time
 
-A job is decided when its ``job-`` file is there, and not before: what a failed job left is nobody's message, and is
-swept away by the next job once its driver is dead. Rows are synced before a task reports them, because whoever finds a
-decision relies on them, after a power loss too.
+A job is decided as soon as its ``job-`` file exists, and not before. The files of a failed job belong to no message,
+and the next job removes them once their driver is dead. Rows are synced before a task reports them, because a decision
+relies on them, after a power loss too.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _BATCH_BYTES: Final = 1 << 20
 _OWNER_BYTES: Final = 1 << 16
 _READ_BYTES: Final = 4 << 20
 _FOREIGN_AGE_S: Final = 86_400.0
-"""What another host's job left is taken for dead after so long."""
+"""The age at which a job of another host is considered dead."""
 
 
 class Owner(NamedTuple):
-    """Spark's driver: the process that a job lives and dies with."""
+    """Spark's driver: the process that a job depends on."""
 
     host: str
     pid: int
@@ -52,14 +52,14 @@ class Owner(NamedTuple):
 
     @classmethod
     def here(cls) -> Owner:
-        """The driver of the process that asks: Spark's JVM stands above the daemon that forked it."""
+        """Return the driver of this process: Spark's JVM is the parent of the daemon that forked it."""
         parent = os.getppid()
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{parent}/stat", encoding="ascii") as file:
             parent = int(file.read().rpartition(")")[2].split()[1])
         return cls(socket.gethostname(), parent, process_start(parent))
 
     def is_gone(self, age_s: float) -> bool:
-        """Whether the driver is dead; of another host's it is only known by age."""
+        """Return whether the driver is dead; for another host, only its age decides."""
         if self.host != socket.gethostname():
             return age_s > _FOREIGN_AGE_S
         return process_start(self.pid) != self.start or self.start is None
@@ -74,10 +74,10 @@ class Rows(NamedTuple):
 
 
 class Stage:
-    """One task's files."""
+    """The files of one task."""
 
     def __init__(self, folder: str, job: str, owner: Owner) -> None:
-        """Make the task's folder."""
+        """Create the task's folder."""
         self._folder = os.path.join(folder, f"task-{job}-{uuid.uuid4().hex}")
         os.makedirs(self._folder)
         path = os.path.join(self._folder, "owner.json")
@@ -92,14 +92,14 @@ class Stage:
         """Encode messages for a shard.
 
         Raises:
-            InvalidMessageError: a field out of its range.
+            InvalidMessageError: a field is out of its range.
         """
         if shard not in self._files:
             self._files[shard] = _RowsFile(os.path.join(self._folder, f"{shard:03x}.rows"))
         self._files[shard].append(values, keys, types, timestamps)
 
     def finish(self) -> list[Rows]:
-        """Sync and close; the files that have rows."""
+        """Sync and close; return the files that have rows."""
         found = []
         for shard, file in self._files.items():
             file.close(sync=True)
@@ -112,7 +112,7 @@ class Stage:
         return found
 
     def drop(self) -> None:
-        """Leave nothing."""
+        """Remove the task's files."""
         for file in self._files.values():
             file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -148,7 +148,7 @@ class _RowsFile:
 
 
 def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
-    """The messages of files one after the other, with consecutive offsets from first on, in chunks.
+    """Yield the messages of files one after the other, with consecutive offsets from ``first`` on, in chunks.
 
     Raises:
         CorruptionError: a file does not hold the messages that its task reported.
@@ -165,7 +165,7 @@ def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
                 if not len(starts):
                     if position + want >= size:
                         break
-                    want *= 2  # one message larger than the chunk
+                    want *= 2  # one message is larger than the chunk
                     continue
                 end = int(starts[-1])
                 starts = starts[:-1]
@@ -178,15 +178,15 @@ def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
             file.close()
         if first != due:
             raise CorruptionError(
-                f"{rows.messages} messages were staged here, {rows.messages - due + first} can be read: the job cannot"
-                " be finished; move its job- file away and run it again",
+                f"{rows.messages} messages were staged here, but only {rows.messages - due + first} can be read, so"
+                " the job cannot be finished; move its job- file away and run it again",
                 path=rows.path,
                 position=position,
             )
 
 
 def _starts(data: bytearray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where the whole messages of data start, and where the last of them ends; empty where there is none."""
+    """Return where the whole messages of data start, and where the last of them ends; empty if there is none."""
     from sej.codec import walk
 
     count = len(data) // 26 + 1
@@ -204,14 +204,14 @@ def _starts(data: bytearray) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _number(data: bytearray, starts: np.ndarray[Any, np.dtype[np.int64]], first: int) -> None:
-    """Write consecutive offsets over those of the messages at starts."""
+    """Overwrite the offsets of the messages at ``starts`` with consecutive ones."""
     offsets = np.arange(first, first + len(starts), dtype=">u8").view(np.uint8).reshape(-1, OFFSET_SIZE)
     view = np.frombuffer(data, np.uint8)
     view[starts[:, None] + np.arange(OFFSET_SIZE)] = offsets
 
 
 def forget(folder: str, job: str) -> None:
-    """Remove everything that the tasks of a job left, failed attempts included."""
+    """Remove everything that the tasks of a job left, including failed attempts."""
     with suppress(FileNotFoundError):
         for name in os.listdir(folder):
             if name.startswith(f"task-{job}-"):
@@ -219,16 +219,19 @@ def forget(folder: str, job: str) -> None:
 
 
 def decided(folder: str) -> list[str]:
-    """The jobs in a staging folder that are decided and not finished. Who holds the lock knows that they are dead."""
+    """Return the jobs in a staging folder that are decided and not finished.
+
+    The holder of the lock knows that they are dead.
+    """
     names = OS.list(folder) if os.path.isdir(folder) else []
     return [name[len("job-") : -len(".json")] for name in names if name.startswith("job-") and name.endswith(".json")]
 
 
 def sweep(folder: str, keep: Collection[str] = ()) -> int:
-    """Remove what the tasks of dead jobs left in a staging folder; returns how many there were.
+    """Remove the files of dead jobs in a staging folder; return how many folders there were.
 
     Args:
-        folder: the staging folder; its commit lock is held.
+        folder: the staging folder; the caller holds its commit lock.
         keep: jobs whose files are still needed.
     """
     gone = 0

@@ -1,4 +1,4 @@
-"""What a sink writes to: one SEJ directory, or a tree of shards below a root."""
+"""The target of a sink: one SEJ directory, or a sharded journal below a root."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Target"]
 
 
 class Target(NamedTuple):
-    """The journals of a sink. Names them; makes them when they are opened.
+    """The journals of a sink. They are created when they are opened.
 
     Attributes:
-        root: the path that was given.
-        prefix: of the shards; None with bits None: the root is the journal.
-        bits: of the shards.
+        root: the path that was passed.
+        prefix: prefix of the shards; if bits is None too, the root is the journal.
+        bits: bits of the shards.
         segment_bytes: as for the writer.
         lock_timeout: seconds to wait for another writer.
     """
@@ -37,40 +37,41 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, root: str, options: Options) -> Target:
-        """What the options say.
+        """Return the target of the options.
 
         Raises:
-            InvalidNameError: the prefix is none.
+            InvalidNameError: the prefix has characters that are not allowed.
             OptionError: bits 0 without a prefix.
-            NotAJournalError: the path is a file, or holds something else than what is to be written.
+            NotAJournalError: the path is a file, or holds journals of another layout.
         """
         prefix, bits = options["prefix"], options["bits"]
         target = cls(os.path.abspath(root), prefix, bits, options["segmentBytes"], options["lockTimeout"])
         there = OS.status(target.root)
         if there is not None and not there.is_dir:
-            raise NotAJournalError("this is a file; a directory is due", path=target.root)
+            raise NotAJournalError("this is a file; expected a directory", path=target.root)
         inside = OS.status(os.path.join(target.root, "jnl")) is not None
         if target.tree is not None and inside:
             raise NotAJournalError(
-                "this is one SEJ directory: leave prefix and bits out, or name the root of a tree", path=target.root
+                "this is one SEJ directory; leave prefix and bits out, or name the root of a sharded journal",
+                path=target.root,
             )
         if target.tree is None and there is not None and not inside and _holds_journals(target.root):
             raise OptionError(
-                f"{target.root} holds SEJ directories: give prefix and bits to write to shards below it,"
-                " or name a directory of its own"
+                f"{target.root} holds SEJ directories; set prefix and bits to write to shards below it, or use a"
+                " directory of its own"
             )
         return target
 
     @property
     def tree(self) -> Path | None:
-        """The tree of shards, or None where the root is the journal."""
+        """The sharded journal, or None if the root is the journal."""
         if self.prefix is None and self.bits is None:
             return None
         return Path(self.root, self.prefix or "", self.bits or 0)
 
     @property
     def staging(self) -> str:
-        """The folder for rows on their way; on the journals' own disk, and seen by no reader."""
+        """The folder for staged rows; on the journals' own disk, and ignored by readers."""
         return os.path.join(self.root, "tmp", "staging") if self.tree is None else os.path.join(self.root, ".staging")
 
     def hash(self) -> Hash:
@@ -87,18 +88,18 @@ class Target(NamedTuple):
         return name
 
     def directory(self, shard: int) -> Directory:
-        """A journal's directory, there or not."""
+        """Return a journal's directory, whether or not it exists."""
         tree = self.tree
         return Directory(self.root if tree is None else tree.dir(shard), OS)
 
     def existing(self) -> list[int]:
-        """The shards that are there."""
+        """Return the shards that exist."""
         tree = self.tree
         count = 1 if tree is None else tree.count
         return [shard for shard in range(count) if OS.status(self.directory(shard).jnl) is not None]
 
     def prepare(self) -> None:
-        """Make what a reader recognises even if no message ever comes."""
+        """Create what a reader recognises even if no message is ever written."""
         tree = self.tree
         if tree is None:
             self.open(0).close()
@@ -106,10 +107,10 @@ class Target(NamedTuple):
             Records(tree).prepare()
 
     def open(self, shard: int) -> Writer:
-        """A journal's writer; the journal is made if it is missing.
+        """Open a journal's writer; the journal is created if it is missing.
 
         Raises:
-            LockedError: another writer had it for lock_timeout.
+            LockedError: another writer held it for lock_timeout.
         """
         tree = self.tree
         if tree is not None:

@@ -96,7 +96,7 @@ def test_not_null_columns_keep_their_promise(spark: SparkSession, journal: Path)
     ("schema", "says"),
     [
         ("offset BIGINT, colour STRING", "there is no column 'colour'"),
-        ("offset INT", "column 'offset' is bigint, not int"),
+        ("offset INT", "column 'offset' must be bigint, got int"),
     ],
 )
 def test_foreign_column_or_type_is_named(spark: SparkSession, journal: Path, schema: str, says: str) -> None:
@@ -181,16 +181,18 @@ def test_pattern_chooses_directories(spark: SparkSession, hub_root: Path) -> Non
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
-        ("startingOffsets", '{"nowhere": 3}', "names 'nowhere', which is not read; there are journal"),
+        ("startingOffsets", '{"nowhere": 3}', "names 'nowhere', which is not read; the directories are journal"),
         ("startingOffsets", '{"journal": -3}', "earliest"),
         ("startingOffsets", "soon", "earliest, latest or JSON"),
-        ("startingTimestamp", "2013-01-01", "without a zone"),
-        ("maxPartitions", "0", "a whole number of 1 or more is due"),
-        ("startingOfsets", "latest", "is 'startingOffsets' meant?"),
-        ("layout", "tree", "directory, shards or hub is due"),
+        ("startingTimestamp", "2013-01-01", "the time has no zone"),
+        ("maxPartitions", "0", "must be a whole number of 1 or more"),
+        ("startingOfsets", "latest", "did you mean 'startingOffsets'?"),
+        ("layout", "tree", "must be directory, shards or hub"),
     ],
 )
-def test_bad_option_says_what_is_due(spark: SparkSession, journal: Path, option: str, value: str, says: str) -> None:
+def test_bad_option_says_what_was_expected(
+    spark: SparkSession, journal: Path, option: str, value: str, says: str
+) -> None:
     with pytest.raises(Exception) as caught:
         load(spark, journal, **{option: value}).collect()
     assert says in str(caught.value)
@@ -199,9 +201,9 @@ def test_bad_option_says_what_is_due(spark: SparkSession, journal: Path, option:
 def test_bad_paths_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "nothing").mkdir()
-    assert "nothing is here" in failure(load(spark, tmp_path / "missing"))
+    assert "the path does not exist" in failure(load(spark, tmp_path / "missing"))
     assert "this is a file" in failure(load(spark, tmp_path / "file"))
-    assert "no journal, no tree of shards and no hub" in failure(load(spark, tmp_path / "nothing"))
+    assert "has no jnl/ and holds no SEJ directories" in failure(load(spark, tmp_path / "nothing"))
 
 
 # --- partitions

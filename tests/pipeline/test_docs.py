@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "pipeline.md").read_text()
 @pytest.mark.parametrize("option", [*SEJ, *WRITE, *KESTREL_READ], ids=lambda option: option.name)
 def test_every_option_is_on_the_page_as_it_is(option: Option) -> None:
     rows = [row for row in PAGE.splitlines() if row.startswith(f"| `{option.name}` |")]
-    assert any(option.due in row and option.meaning in row and option.kafka in row for row in rows)
+    assert any(option.expected in row and option.meaning in row and option.kafka in row for row in rows)
 
 
 def test_no_other_option_is_on_the_page() -> None:

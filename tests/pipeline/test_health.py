@@ -46,23 +46,23 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     return target
 
 
-def test_the_doctor_removes_what_nobody_will_read(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_removes_files_that_no_job_needs(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Owner, "is_gone", lambda owner, _: owner == GONE)
     places = [target.root, target.directory(0).path]
     first, second = look(places[0])
     assert "not finished: decided" in first[2]
-    assert first[3].endswith(f"sej spark finish {target.root} does so now")
-    assert second[2] == f"folders removed that dead jobs had left in {target.staging}: 1"
+    assert first[3].endswith(f"or run sej spark finish {target.root}")
+    assert second[2] == f"removed 1 folder(s) of dead jobs from {target.staging}"
     assert left(target) == {"running", "decided"}
     assert [row[1] for row in look(places[1])] == ["note"]
     with Lock(os.path.join(target.staging, "commit.lck")).acquire():
-        assert [row[2] for row in look(places[0])] == [f"one is committing to {target.root}"]
+        assert [row[2] for row in look(places[0])] == [f"a job is committing to {target.root}"]
 
 
 def test_the_program_does_so(target: Target) -> None:
     done = run([sys.executable, "-m", "sej.cli", "doctor", target.root], ROOT)
     assert done.returncode == 0, done.stderr
-    assert "folders removed that dead jobs had left" in done.stdout
+    assert "folder(s) of dead jobs from" in done.stdout
     assert "dead" not in left(target)
 
 
@@ -84,11 +84,11 @@ def test_staged_rows_that_were_damaged_stop_the_job_that_needs_them(target: Targ
     file.write_bytes(whole[:-3] if change is None else whole[:20] + change * (len(whole) - 20))
     done = CliRunner().invoke(app, ["finish", target.root])
     assert isinstance(done.exception, sej.CorruptionError)
-    assert "1 messages were staged here, 0 can be read" in str(done.exception)
+    assert "1 messages were staged here, but only 0 can be read" in str(done.exception)
     assert sej.Journal(target.directory(0).path).end_offset == 1
 
 
-def test_the_doctor_has_nothing_to_say_where_no_job_wrote(tmp_path: Path) -> None:
+def test_the_doctor_reports_nothing_if_no_job_wrote(tmp_path: Path) -> None:
     sej.Writer(tmp_path / "j").close()
     assert list(look(tmp_path / "j")) == []
     assert list(look(tmp_path)) == []

@@ -67,28 +67,28 @@ def test_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("berlin.nothing.1", "no journal, tree or client 'berlin.nothing.1'"),
-        ("moscow", "no journal, tree or client 'moscow'"),
-        ("x/y", "no journal, tree or client"),
+        ("berlin.nothing.1", "no readable journal, sharded journal or client 'berlin.nothing.1'"),
+        ("moscow", "no readable journal, sharded journal or client 'moscow'"),
+        ("x/y", "no readable journal, sharded journal or client"),
     ],
 )
 def test_what_the_hub_does_not_give_is_named(far: Load, name: str, says: str) -> None:
     with pytest.raises(Exception, match=says):
         far(name).collect()
-    with pytest.raises(Exception, match="layout says what a path is"):
+    with pytest.raises(Exception, match="layout applies to a path"):
         far("tokyo", layout="hub").collect()
 
 
 def test_stream_of_what_is_not_there_fails(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
     frame = spark.readStream.format("sej").options(**options).load("paris")
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
-    with pytest.raises(Exception, match="no journal, tree or client 'paris'"):
+    with pytest.raises(Exception, match="no readable journal, sharded journal or client 'paris'"):
         query.awaitTermination(60)
 
 
-def test_a_caller_without_a_token_is_told(spark: SparkSession, options: dict[str, str]) -> None:
+def test_a_caller_without_a_token_is_refused(spark: SparkSession, options: dict[str, str]) -> None:
     without = {name: value for name, value in options.items() if name != "hubToken"}
-    with pytest.raises(Exception, match="wants a token"):
+    with pytest.raises(Exception, match="requires a token"):
         spark.read.format("sej").options(**without).load("tokyo").collect()
 
 
@@ -131,7 +131,7 @@ def test_stream_sees_new_messages_journals_and_clients(
     assert sorted(found) == sorted(wanted)
 
 
-def test_reading_goes_on_when_the_hub_is_back(tmp_path: Path) -> None:
+def test_reading_continues_when_the_hub_is_back(tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "berlin.large") as writer:
         writer.append_many([b"x" * 1000] * 20_000)
     address = f"127.0.0.1:{free_port()}"

@@ -29,7 +29,7 @@ def contents(root: Path) -> list[tuple[int, int, bytes, bytes]]:
     return sorted(found)
 
 
-def test_archive_is_incremental_and_comes_back(spark: SparkSession, shards: Path, tmp_path: Path) -> None:
+def test_archive_is_incremental_and_can_be_restored(spark: SparkSession, shards: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     assert jobs.archive(spark, shards, tmp_path / "archive", messages_per_batch=40, progress=seen.append) == 100
     assert seen[-1] == 100
@@ -44,7 +44,7 @@ def test_archive_is_incremental_and_comes_back(spark: SparkSession, shards: Path
     assert contents(tmp_path / "back") == contents(shards)
 
 
-def test_reshard_keeps_the_order_of_a_key_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_reshard_keeps_the_order_of_a_key_and_continues(spark: SparkSession, tmp_path: Path) -> None:
     keys = [b"k%d" % (number % 13) for number in range(500)]
     values = [b"%d" % number for number in range(500)]
     source = shard.Path(tmp_path / "old", "orders", 1)
@@ -92,7 +92,7 @@ def test_what_comes_in_while_a_source_is_replaced_is_not_lost(
 
     monkeypatch.setattr(rewriting, "_write", append_first)
     run = functools.partial(getattr(jobs, job), spark, tmp_path / "t", tmp_path / "t", prefix="orders", bits=1)
-    with pytest.raises(Exception, match=r"orders\.1\.001 ends at offset 23, not at 20 any more"):
+    with pytest.raises(Exception, match=r"orders\.1\.001 ends at offset 23, expected 20"):
         run()
     assert pipeline.count(tmp_path / "t") == 43
     assert not [path for kind in ("task-*", "job-*") for path in (tmp_path / "t" / ".staging").glob(kind)]

@@ -44,7 +44,7 @@ def test_many_large_messages_come_one_by_one() -> None:
     assert batches == 100
 
 
-def test_who_has_little_is_served_beside_those_who_never_end() -> None:
+def test_a_small_backlog_is_not_starved_by_endless_ones() -> None:
     starts = dict.fromkeys("abc", 0)
     batches = 0
     while not starts["c"]:

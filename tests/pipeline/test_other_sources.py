@@ -41,14 +41,14 @@ def test_rows_are_appended_to_a_text_queue_once(spark: SparkSession, tmp_path: P
         writer.save(str(path))
     rows.write.format("textqueue").mode("append").save(str(path))
     assert path.read_text().splitlines() == ["-first", *(["-flight 0", "-flight 1", "-flight 2"] * 3)]
-    with pytest.raises(Exception, match="never overwritten"):
+    with pytest.raises(Exception, match="cannot be overwritten"):
         rows.write.format("textqueue").mode("overwrite").save(str(path))
 
 
 @pytest.mark.parametrize("column", ["key", "type", "status", "variables"])
 def test_a_text_queue_takes_nothing_but_text(spark: SparkSession, tmp_path: Path, column: str) -> None:
     rows = spark.sql(f"SELECT 'x' AS value, 1 AS {column}")
-    with pytest.raises(Exception, match=f"no place for column '{column}'; select value"):
+    with pytest.raises(Exception, match=f"column '{column}' cannot be written; select value"):
         rows.write.format("textqueue").mode("append").save(str(tmp_path / "review.tq"))
     assert not (tmp_path / "review.tq").exists()
 
@@ -98,7 +98,7 @@ def test_a_link_to_a_text_queue_is_the_text_queue(tmp_path: Path) -> None:
     assert path.read_text() == "-a\n"
 
 
-def test_what_is_no_regular_file_is_no_text_queue(tmp_path: Path) -> None:
+def test_only_a_regular_file_is_a_text_queue(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.tq")
     (tmp_path / "b.tq").write_text("-b\n")
     reader = TextQueueSource({"path": str(tmp_path)}).reader(StructType().add("value", "string"))
@@ -138,7 +138,7 @@ def test_libkestrel_queue_is_a_table(spark: SparkSession, tmp_path: Path) -> Non
     assert [(row.id, bytes(row.data)) for row in rows] == [(1, b"a"), (2, b"b"), (3, b"c")]
 
 
-def test_a_kestrel_queue_or_reader_that_is_not_there_is_no_empty_table(tmp_path: Path) -> None:
+def test_a_missing_kestrel_queue_or_reader_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(kestrel.KestrelError, match="no file of a queue 'jobs'"):
         list(rows_of(str(tmp_path), queue="jobs"))
     with segmented.Queue(tmp_path, "jobs") as queue:

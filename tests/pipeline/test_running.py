@@ -128,7 +128,7 @@ def truncated(path: Path, old: Path) -> list[bytes]:
     return []
 
 
-LOSSES = [(anew, "made anew"), (deleted, "were deleted before the stream read them"), (truncated, "was truncated or")]
+LOSSES = [(anew, "re-created"), (deleted, "were deleted before the stream read them"), (truncated, "was truncated or")]
 
 
 @pytest.mark.parametrize(("become", "says"), LOSSES)
@@ -163,4 +163,4 @@ def test_new_and_vanished_directories_under_a_running_stream(live: Callable[...,
     fill(tmp_path / "tree" / "payments.1.001", 5, tag="new")
     stream.wait_for(wanted + [b"new-%d" % number for number in range(5)])
     (tmp_path / "tree" / "orders.1.001").rename(tmp_path / "aside")
-    assert "'orders.1.001', which is gone" in stream.failure()
+    assert "'orders.1.001', which was removed" in stream.failure()

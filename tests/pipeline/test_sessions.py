@@ -11,9 +11,7 @@ from tests.house.house import ROOT
 pytestmark = pytest.mark.spark
 
 
-def test_workers_are_told_where_the_package_is_and_nobody_else(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_workers_get_the_import_path(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     told = spark.sparkContext.parallelize(["PYTHONPATH"], 1).map(os.getenv).first()
     assert told is not None
     assert str(ROOT) in told.split(os.pathsep)

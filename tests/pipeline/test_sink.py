@@ -82,9 +82,9 @@ def test_null_key_is_the_empty_key_before_it_is_hashed(spark: SparkSession, tmp_
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("SELECT 'x' AS value, 1 AS colour", "no place for column 'colour'"),
+        ("SELECT 'x' AS value, 1 AS colour", "cannot store column 'colour'"),
         ("SELECT 'x' AS key", "there is no column 'value'"),
-        ("SELECT 1 AS value", "column 'value' is int; binary or string is due"),
+        ("SELECT 1 AS value", "column 'value' must be binary or string, got int"),
         ("SELECT 'x' AS value, 256 AS type", "256"),
         ("SELECT 'x' AS value, repeat('k', 128) AS key", "128 bytes"),
     ],
@@ -106,7 +106,7 @@ def test_batch_that_came_is_dropped(spark: SparkSession, tmp_path: Path) -> None
     for version in (1, 1, 2, 1):
         save(numbers(spark, 100, 100 * version), tmp_path / "tree", bits=2, txnAppId="nightly", txnVersion=version)
     assert tree_values(tmp_path / "tree") == wanted(200, 100)
-    assert "belong together" in failure(numbers(spark, 1), tmp_path / "tree", bits=2, txnAppId="nightly")
+    assert "need each other" in failure(numbers(spark, 1), tmp_path / "tree", bits=2, txnAppId="nightly")
 
 
 def test_name_counts_in_each_tree_of_a_root(spark: SparkSession, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_no_rows_make_an_empty_table(spark: SparkSession, tmp_path: Path) -> Non
 
 def test_journal_and_tree_are_not_mixed(spark: SparkSession, journal: Path, shards: Path) -> None:
     assert "this is one SEJ directory" in failure(numbers(spark, 1), journal, bits=2)
-    assert "give prefix and bits" in failure(numbers(spark, 1), shards)
+    assert "set prefix and bits" in failure(numbers(spark, 1), shards)
 
 
 def test_writer_of_another_process_is_waited_for_and_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_overwrite_waits_for_readers_unless_named(spark: SparkSession, tmp_path:
     fill(tmp_path / "j", 10)
     with sej.Offset(tmp_path / "j", "slow") as offset:
         offset.commit(4)
-    assert "reader 'slow' stands at 4 of 10" in failure(numbers(spark, 1), tmp_path / "j", "overwrite")
+    assert "reader 'slow' has read 4 of 10" in failure(numbers(spark, 1), tmp_path / "j", "overwrite")
     save(numbers(spark, 1), tmp_path / "j", "overwrite", discardReaders="slow")
     assert values(tmp_path / "j") == [b"v-0"]
 
@@ -180,7 +180,7 @@ def test_stream_writes_every_row_once_though_spark_replays_a_batch(
     assert litter(root) == []
 
 
-def test_a_checkpoint_that_begins_anew_counts_anew(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+def test_a_recreated_checkpoint_counts_from_scratch(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
     """Whoever removes it wants the rows again, and Spark counts its batches from 0."""
     root, checkpoint = tmp_path / "tree", tmp_path / "checkpoint"
     stream(spark, journal, root, checkpoint, prefix="orders", bits=2)

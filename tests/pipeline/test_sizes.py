@@ -16,7 +16,7 @@ from pipeline.formats.textqueue import TextQueueSource
 from pipeline.reading.extents import Extent
 from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
-from pipeline.reading.task import How, read
+from pipeline.reading.task import TaskOptions, read
 from sej.writing.shared_writer import SharedWriter
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 from textqueue import TextQueue
@@ -70,9 +70,9 @@ def test_partitions_hold_every_message_once(seed: int, tmp_path: Path) -> None:
             found: dict[str, list[Row]] = {name: [] for name in expected}
             for partition in partitions:
                 for part in partition:
-                    for batch in read([part], SCHEMA, How(verify=dice.random() < 0.5)):
+                    for batch in read([part], SCHEMA, TaskOptions(verify=dice.random() < 0.5)):
                         found[part.origin.name] += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-                rows_together = sum(batch.num_rows for batch in read(partition, SCHEMA, How()))
+                rows_together = sum(batch.num_rows for batch in read(partition, SCHEMA, TaskOptions()))
                 assert rows_together == sum(part.stop - part.start for part in partition)
             assert found == expected
 

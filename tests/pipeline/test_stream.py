@@ -70,7 +70,7 @@ def test_limit_in_bytes(spark: SparkSession, tmp_path: Path, checkpoint: Path) -
     assert run.sizes == [30, 30, 30, 10]
 
 
-def test_restart_goes_on_with_new_messages_and_new_directories(
+def test_restart_continues_with_new_messages_and_new_directories(
     spark: SparkSession, hub_root: Path, checkpoint: Path
 ) -> None:
     assert len(again(spark, hub_root, checkpoint)) == 25
@@ -94,11 +94,11 @@ def test_start(
     assert again(spark, journal, checkpoint, **options) == expected
 
 
-def test_journal_made_anew_is_noticed(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
+def test_recreated_journal_is_noticed(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
     again(spark, journal, checkpoint)
     shutil.rmtree(journal)
     fill(journal, 150)
-    assert "made anew" in failing(spark, journal, checkpoint)
+    assert "re-created" in failing(spark, journal, checkpoint)
     assert again(spark, journal, checkpoint, failOnDataLoss="false") == list(range(150))
 
 
@@ -128,11 +128,11 @@ def test_deleted_messages_are_noticed(spark: SparkSession, tmp_path: Path, check
 def test_vanished_directory_is_noticed(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
     again(spark, shards, checkpoint)
     shutil.rmtree(shards / "orders.2.001")
-    assert "'orders.2.001', which is gone" in failing(spark, shards, checkpoint)
+    assert "'orders.2.001', which was removed" in failing(spark, shards, checkpoint)
     assert again(spark, shards, checkpoint, failOnDataLoss="false") == []
 
 
-def test_damage_behind_the_last_message_fails_instead_of_hanging(
+def test_damage_after_the_last_message_fails_instead_of_hanging(
     spark: SparkSession, journal: Path, checkpoint: Path
 ) -> None:
     with (journal / "jnl" / "0000000000000000.jnl").open("r+b") as file:
