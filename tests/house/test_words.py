@@ -1,0 +1,164 @@
+"""Plain words: phrases that never come back, the longest sentence of an error, and distinct names of modules.
+
+CLEAN lists the packages whose docstrings, comments and error texts have none of the phrases. It only grows: rewrite a
+package, run this file with its path added, and commit both together. A phrase is added to PHRASES with its replacement.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.house.house import PACKAGES, ROOT
+
+CLEAN: Final = (
+    "hub",
+    "pipeline",
+    "sej/__init__.py",
+    "sej/aio.py",
+    "sej/checks.py",
+    "sej/cli",
+    "sej/errors.py",
+    "sej/imports.py",
+    "sej/message.py",
+)
+SENTENCE_WORDS: Final = 25
+
+PHRASES: Final = {
+    "due": (r"\b(is|are|was|were|be) due\b", "must be ..., got ...; expected ..."),
+    "is no": (
+        r"(?<!there )(?<!There )\b(is|are|was|were) (none\b|no (?!longer|more|need|use|room|point|other)\w)",
+        "not a",
+    ),
+    "where": (
+        r"\bwhere (it|they|there|that|this|one|none|nothing) (is|are|was|were|has|have|does|do|can|may)\b"
+        r"|\bwhere (given|missing|needed|possible|known)\b",
+        "if, for a condition",
+    ),
+    "behind": (r"\bbehind (it|that|those|them|the (message|end|last|segment|journal|offset|damage))\b", "after"),
+    "anew": (r"\b(anew|afresh)\b", "again, reopen, re-create"),
+    "stands": (r"\b(stands?|stood)\b", "is stored, is, is next to"),
+    "beside": (r"\bbesides?\b", "next to, in addition to"),
+    "goes on": (r"\b(goes|went|go|going) on\b|\b(comes?|came) back\b", "continues, is delivered again"),
+    "people": (r"\b(nobody|somebody|someone|whoever|anybody|everybody|he|his|himself)\b", "name the actor"),
+    "at once": (r"(?<!many )\bat once\b", "concurrently, immediately"),
+    "face": (r"\b(its|the|asyncio|same|queue) faces?\b", "interface, API"),
+    "tree of shards": (r"\btrees? of shards\b|\bherds?\b", "sharded journal"),
+    "told": (
+        r"\btold\b|\basked for\b|\bsa(id|ys) (of|in full)\b|\bsay(s|ing)? so\b",
+        "documented, reported, requested",
+    ),
+    "of which": (r"\bof which\b|\bsuch as (were|are|was)\b", "two sentences"),
+    "private": (r"\b([Gg]raves?|buried|buries|bury|[Ee]nders?|doomed|resting)\b", "dead letters, ack, exhausted, idle"),
+    "for ever": (
+        r"\bfor ever\b|\bin vain\b|\bthereof\b|\bthereby\b|\bwherein\b|\bby now\b",
+        "without a limit, already",
+    ),
+    "let go": (r"\blets? go of\b|\bhand(s|ed)? (out|on)\b|\bgiven out\b|\btaken apart\b", "release, return, decode"),
+}
+_RULES: Final = {name: re.compile(pattern) for name, (pattern, _) in PHRASES.items()}
+_TOOLS: Final = re.compile(r"#\s*(type:|noqa|fmt:|pragma)")
+
+
+class Text(NamedTuple):
+    """A docstring, a comment or the text of an error."""
+
+    kind: str
+    line: int
+    text: str
+
+
+def _literal(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "value" for part in node.values]
+        return "".join(map(str, parts))
+    return None
+
+
+def texts(source: str) -> Iterator[Text]:
+    """Yield every docstring, comment and error text of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield Text("docstring", node.lineno, node.value.value)
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            nested = {id(part) for found in ast.walk(node.exc) if isinstance(found, ast.JoinedStr)
+                      for part in ast.walk(found) if part is not found}  # fmt: skip
+            for found in ast.walk(node.exc):
+                text = None if id(found) in nested else _literal(found)
+                if text is not None and " " in text.strip():
+                    yield Text("error", node.lineno, text)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not _TOOLS.match(token.string):
+            yield Text("comment", token.start[0], token.string)
+
+
+def problems(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and problem of each phrase of PHRASES, and of each sentence of an error that is too long."""
+    for kind, line, text in texts(source):
+        flat = " ".join(text.split())
+        for name, rule in _RULES.items():
+            found = rule.search(flat)
+            if found:
+                yield line, f"{kind}: {found[0]!r}: {PHRASES[name][1]}"
+        if kind == "error":
+            for sentence in re.split(r"[.;:?] ", flat):
+                if len(sentence.split()) > SENTENCE_WORDS:
+                    yield line, f"error: a sentence of {len(sentence.split())} words: {sentence!r}"
+
+
+@pytest.mark.parametrize("place", CLEAN)
+def test_no_phrase_that_words_md_replaces(place: str) -> None:
+    """A clean package stays clean: each problem is named with file, line and what to write instead."""
+    path = ROOT / place
+    files = [path] if path.is_file() else sorted(found for found in path.rglob("*.py") if "_pb2" not in found.name)
+    assert files, place
+    found = [f"{file.relative_to(ROOT)}:{line}: {what}" for file in files for line, what in problems(file.read_text())]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ('"""A size is due."""', 1),
+        ("x = 1\n# Opened anew.", 2),
+        ('def f(n):\n    raise ValueError(\n        f"{n} is no size")', 2),
+        ('def f(n):\n    raise ValueError("' + "word " * 26 + '")', 2),
+        ('def f():\n    """Keep it for ever."""', 2),
+    ],
+)
+def test_the_check_can_fail(source: str, line: int) -> None:
+    assert [found for found, _ in problems(source)] == [line]
+
+
+def test_plain_words_pass() -> None:
+    source = (
+        'def f(n):\n    """There is no limit."""\n    raise ValueError(f"size must be at least 1, got {n}")  # no 0\n'
+    )
+    assert not list(problems(source))
+
+
+def _folders() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield ROOT / package
+        yield from sorted(path.parent for path in (ROOT / package).rglob("*/__init__.py"))
+
+
+def test_names_of_modules_differ_by_more_than_an_ending() -> None:
+    alike = []
+    for folder in _folders():
+        names = sorted({path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")})
+        for one, other in combinations(names, 2):
+            if re.sub(_ENDING, "", one) == re.sub(_ENDING, "", other):
+                alike.append(f"{folder.relative_to(ROOT)}: {one}, {other}")
+    assert not alike, alike
+
+
+_ENDING: Final = re.compile(r"(ing|ed|er|ers|s|e)$")
