@@ -1,8 +1,8 @@
 """Programs of this project as processes of their own, started in a tenth of the time.
 
 A fresh interpreter spends most of a short test on imports. A :class:`Forkserver` is a fresh interpreter that imports
-once. For each call it forks, and the child runs the program to its end, as ``python -m NAME WORDS`` would. The child
-has its own pipes, its own locks and its own exit, so a test sees what it would see of any other process. Two things
+once. For each call it forks, and the child runs the program as ``python -m NAME WORDS`` would. The child has its own
+standard streams, its own locks and its own exit, so a test sees what it would see of any other process. Two things
 differ: the child's modules are imported already, and its environment is the server's. A test of either starts a fresh
 interpreter instead.
 
@@ -13,6 +13,7 @@ import atexit
 import json
 import os
 import runpy
+import selectors
 import signal
 import socket
 import subprocess
@@ -21,17 +22,64 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import Final
 
-__all__ = ["Forkserver"]
+__all__ = ["Forkserver", "Program"]
 
-_REQUEST_BYTES = 1 << 20
-_TIMEOUT_S = 60
+_REQUEST_BYTES: Final = 1 << 20
+_ANSWER_BYTES: Final = 100
+_TIMEOUT_S: Final = 60
+
+
+class Program:
+    """A program that a server forked. It does what an object of :class:`subprocess.Popen` without pipes does."""
+
+    def __init__(self, words: Sequence[str], answers: socket.socket) -> None:
+        self.args = list(words)
+        self.returncode: int | None = None
+        self._answers = answers
+        answers.settimeout(_TIMEOUT_S)
+        pid, (self._handle,), _, _ = socket.recv_fds(answers, _ANSWER_BYTES, 1)
+        self.pid = int(pid)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; a program that has ended gets none."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code, negative after a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after timeout seconds.
+        """
+        if self.returncode is None:
+            self._answers.settimeout(timeout)
+            try:
+                answer = self._answers.recv(_ANSWER_BYTES)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self.returncode = int(answer)
+            self._answers.close()
+            os.close(self._handle)
+        return self.returncode
 
 
 class Forkserver:
     """An interpreter that has imported some modules, and forks for each program that it is asked to run."""
 
-    def __init__(self, *modules: str, options: Sequence[str], env: dict[str, str]) -> None:
+    def __init__(self, *modules: str, options: Sequence[str] = (), env: dict[str, str]) -> None:
         """Start it.
 
         Args:
@@ -39,52 +87,62 @@ class Forkserver:
             options: of the interpreter, e.g. ``["-W", "error"]``.
             env: its whole environment.
         """
-        self._lock = threading.Lock()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(_TIMEOUT_S)
+        self._requests, theirs = _pair()
         number = theirs.fileno()
         command = [sys.executable, *options, "-m", "tests.forking", str(number), *modules]
         # Pipes, because the objects in sys that the children inherit know what they were opened for.
         with theirs:
             self._server = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[number], env=env, process_group=0
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[number], env=env
             )
         atexit.register(self.close)
 
     def close(self) -> None:
         """End the server."""
-        self._socket.close()
+        self._requests.close()
         with self._server:
             pass
 
+    def start(self, words: Sequence[str], streams: Sequence[int]) -> Program:
+        """Start ``python -m WORDS`` in the current directory, with these descriptors as its standard streams."""
+        ours, theirs = _pair()
+        with theirs:
+            given = [theirs.fileno(), *streams]
+            socket.send_fds(self._requests, [json.dumps([os.getcwd(), *words]).encode()], given)
+        return Program(words, ours)
+
     def run(self, words: Sequence[str], *, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         """Run ``python -m WORDS`` to its end; the caller judges the exit code."""
-        with self._lock:
-            (stdin_of_child, feed), (out, stdout_of_child), (err, stderr_of_child) = (os.pipe() for _ in range(3))
-            given = [stdin_of_child, stdout_of_child, stderr_of_child]
-            socket.send_fds(self._socket, [json.dumps([os.getcwd(), *words]).encode()], given)
-            for number in given:
-                os.close(number)
-            printed = [b"", b""]
+        (stdin_of_child, feed), (out, stdout_of_child), (err, stderr_of_child) = (os.pipe() for _ in range(3))
+        streams = [stdin_of_child, stdout_of_child, stderr_of_child]
+        program = self.start(words, streams)
+        for number in streams:
+            os.close(number)
+        printed = [b"", b""]
 
-            def read(at: int, number: int) -> None:
-                with open(number, "rb") as pipe:
-                    printed[at] = pipe.read()
+        def read(at: int, number: int) -> None:
+            with open(number, "rb") as pipe:
+                printed[at] = pipe.read()
 
-            readers = [threading.Thread(target=read, args=each) for each in enumerate((out, err))]
+        readers = [threading.Thread(target=read, args=each) for each in enumerate((out, err))]
+        for reader in readers:
+            reader.start()
+        with suppress(BrokenPipeError), open(feed, "wb", buffering=0) as pipe:
+            pipe.write(stdin)
+        try:
+            code = program.wait(_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            raise
+        finally:
             for reader in readers:
-                reader.start()
-            with suppress(BrokenPipeError), open(feed, "wb", buffering=0) as pipe:
-                pipe.write(stdin)
-            try:
-                code = int(self._socket.recv(_REQUEST_BYTES))
-            except TimeoutError:
-                os.killpg(self._server.pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(words), _TIMEOUT_S) from None
-            finally:
-                for reader in readers:
-                    reader.join()
+                reader.join()
         return subprocess.CompletedProcess(list(words), code, *printed)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends that keep messages apart."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def serve(number: int, modules: Sequence[str]) -> list[str]:
@@ -92,25 +150,52 @@ def serve(number: int, modules: Sequence[str]) -> list[str]:
     for module in modules:
         import_module(module)
     requests = socket.socket(fileno=number)
-    while True:
-        request, given, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 3)
-        if not request:
-            requests.close()
-            sys.exit()
-        child = os.fork()
-        if child == 0:
-            break
-        for each in given:
-            os.close(each)
-        _, status = os.waitpid(child, 0)
-        requests.send(b"%d" % os.waitstatus_to_exitcode(status))
-    requests.close()
-    for place, each in enumerate(given):
+    running: dict[int, tuple[int, socket.socket]] = {}  # by its handle: the child, and where its end is reported
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(requests, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                if key.fileobj is not requests:
+                    waiting.unregister(key.fd)
+                    child, answers = running.pop(key.fd)
+                    os.close(key.fd)
+                    with answers, suppress(BrokenPipeError):
+                        answers.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                    continue
+                request, given, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 4)
+                if not request:
+                    requests.close()
+                    for _, answers in running.values():
+                        answers.close()
+                    sys.exit()
+                place, *streams = given
+                answers = socket.socket(fileno=place)
+                child = os.fork()
+                if child == 0:
+                    for handle, (_, others) in running.items():
+                        others.close()
+                        os.close(handle)
+                    answers.close()
+                    requests.close()
+                    return _become(streams, json.loads(request))
+                for each in streams:
+                    os.close(each)
+                handle = os.pidfd_open(child)
+                running[handle] = child, answers
+                waiting.register(handle, selectors.EVENT_READ)
+                socket.send_fds(answers, [b"%d" % child], [handle])
+
+
+def _become(streams: Sequence[int], request: list[str]) -> list[str]:
+    """Take over the standard streams and the directory; returns the words."""
+    for place, each in enumerate(streams):
         os.dup2(each, place)
         os.close(each)
-    directory, *words = json.loads(request)
+    directory, *words = request
     os.chdir(directory)
-    return list(words)
+    if not hasattr(sys.modules.get(words[0]), "__path__"):
+        sys.modules.pop(words[0], None)  # what was imported of a program is what it imports itself
+    return words
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Processes that do things at random until they are killed or die by themselves, and are replaced."""
 
+import functools
 import os
 import random
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,8 +12,25 @@ from pathlib import Path
 from typing import Self
 
 import sej
+from tests.forking import Forkserver, Program
 
 ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = [
+    *("tests.crash.chaos", "tests.crash.consuming", "tests.queue.chaos", "tests.queue.crowd", "tests.queue.worker"),
+    "tests.shard.working",
+]
+
+
+@functools.cache
+def _forkserver() -> Forkserver:
+    """One for all tests of a run: a process that is killed every moment must not spend its life on imports."""
+    return Forkserver(*PROGRAMS, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def fork(words: list[str], said: Path) -> Program:
+    """Start ``python -m WORDS``; what it says goes to a file, so that nothing it said is lost with it."""
+    with said.open("wb") as out, open(os.devnull) as nothing:
+        return _forkserver().start(words, [nothing.fileno(), out.fileno(), 2])
 
 
 def chance() -> random.Random:
@@ -38,7 +55,7 @@ class Herd(ABC):
         self.dice = dice
         self.said = folder / "said"
         self.said.mkdir()
-        self.alive: list[subprocess.Popen[bytes]] = []
+        self.alive: list[Program] = []
         self.started = 0
 
     @abstractmethod
@@ -48,12 +65,9 @@ class Herd(ABC):
     def start(self) -> None:
         who = f"w{self.started}"
         self.started += 1
-        command = [sys.executable, "-m", *self.words(who), str(self.dice.randrange(2**32))]
-        with (self.said / who).open("wb") as out:
-            env = {**os.environ, "PYTHONPATH": str(ROOT)}
-            self.alive.append(subprocess.Popen(command, cwd=ROOT, stdout=out, env=env))
+        self.alive.append(fork([*self.words(who), str(self.dice.randrange(2**32))], self.said / who))
 
-    def kill(self, child: subprocess.Popen[bytes]) -> None:
+    def kill(self, child: Program) -> None:
         child.kill()
         assert child.wait(30) < 0, "it failed"
         self.alive.remove(child)

@@ -1,10 +1,8 @@
 """Processes that put and get while others are killed: nothing acknowledged is lost, nothing confirmed comes back."""
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,8 +12,7 @@ import pytest
 import sej
 from sej.queue.backends import open_queue
 from sej.writing.shared_writer import SharedDurability
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.crash.herd import fork
 
 
 class Worker:
@@ -24,13 +21,7 @@ class Worker:
     def __init__(self, kind: str, path: Path, durability: str, said: Path) -> None:
         self.said = said
         self.kind = kind
-        with said.open("wb") as out:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "tests.queue.worker", kind, str(path), "worker", durability, said.stem],
-                cwd=ROOT,
-                stdout=out,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
+        self.child = fork(["tests.queue.worker", kind, str(path), "worker", durability, said.stem], said)
 
     def kill(self) -> None:
         self.child.send_signal(signal.SIGKILL)
