@@ -5,10 +5,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.quick_spark import CONF, JAVA_OPTIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NO_JAVA = (
     "no Java was found, and Spark's tests are never skipped: set JAVA_HOME or PATH to Java 17 or newer "
@@ -35,14 +42,19 @@ def pytest_configure() -> None:
     remembered = Path(sys.prefix) / "java-home"
     if not os.environ.get("JAVA_HOME") and remembered.exists():
         os.environ["JAVA_HOME"] = remembered.read_text().strip()
+    for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+        os.environ.setdefault(name, JAVA_OPTIONS)
     # Spark's workers must be this interpreter, wherever a test starts them from.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests share one session, so they share a worker too."""
+    """What takes long to make is made once: tests that need the same wheel, or Spark's JVM, run in the same process."""
     for item in items:
-        if item.get_closest_marker("spark") is not None:
+        if "wheel" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("wheel"))
+        elif item.get_closest_marker("spark") is not None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
@@ -58,6 +70,43 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def torture_s() -> float:
     """Seconds that one torture test may repeat for: short in `make test`, SEJ_TORTURE_S in `make torture`."""
     return float(os.environ.get("SEJ_TORTURE_S", "0.5"))
+
+
+@pytest.fixture(scope="session")
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where Spark writes, and in ``here`` where its JVM is started."""
+    home = tmp_path_factory.mktemp("spark")
+    (home / "here").mkdir()
+    yield home
+    from pyspark.sql import SparkSession
+
+    if (session := SparkSession.getActiveSession()) is not None:
+        session.stop()
+
+
+@pytest.fixture
+def spark(spark_home: Path) -> "SparkSession":
+    """The session that all tests share: two cores, everything it writes in a temporary folder.
+
+    A script under test may stop it. The next test gets a new one in the same JVM.
+    """
+    import pipeline
+
+    folders = {"spark.sql.warehouse.dir": str(spark_home / "warehouse"), "spark.local.dir": str(spark_home / "local")}
+    with chdir(spark_home / "here"):
+        session = pipeline.session("tests", master="local[2]", conf={**CONF, **folders})
+    session.sparkContext.setLogLevel("OFF")  # what is tested here includes many failures
+    return session
+
+
+@pytest.fixture
+def spark_directory(spark: "SparkSession", spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of the shared session, empty, and now of this process too."""
+    here = spark_home / "here"
+    for entry in here.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    monkeypatch.chdir(here)
+    return here
 
 
 @pytest.fixture

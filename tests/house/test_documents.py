@@ -2,7 +2,7 @@
 
 The blocks of a page, ``python`` and ``sh``, run in the order of the page, in one directory that was empty before; those
 of a shell in a terminal. A warning, or an exit code other than 0, fails it. The tutorial runs in
-tests/house/test_tutorial.py, with the wheel installed.
+tests/house/test_tutorial.py, with the wheel installed. A page about Spark runs in the session that the tests share.
 
 What is not run is a ``console`` block: it needs another machine, another account, minutes, or a shell of one's own. Its
 commands, and those in the text, must be commands of `sej` or targets of make, with options that they have.
@@ -19,7 +19,6 @@ import termios
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import click
@@ -42,12 +41,18 @@ def blocks(page: Path) -> list[tuple[int, str, str]]:
     return [(text.count("\n", 0, block.start()) + 1, block[1], block[2]) for block in found]
 
 
-def pages_that_run() -> Iterator[Any]:
+def pages_that_run() -> Iterator[Path]:
     for page in PAGES:
-        code = [text for _, language, text in blocks(page) if language in ("python", "sh")]
-        if code and page != TUTORIAL:
-            spark = [pytest.mark.spark] if any("import pipeline" in text for text in code) else []
-            yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=spark)
+        if page != TUTORIAL and any(language in ("python", "sh") for _, language, _ in blocks(page)):
+            yield page
+
+
+def needs_spark(page: Path) -> bool:
+    return any(language == "python" and "import pipeline" in text for _, language, text in blocks(page))
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def typed(text: str, directory: Path) -> tuple[int, str]:
@@ -67,7 +72,7 @@ def typed(text: str, directory: Path) -> tuple[int, str]:
     return shell.returncode, printed.decode()
 
 
-@pytest.mark.parametrize("page", list(pages_that_run()))
+@pytest.mark.parametrize("page", [page for page in pages_that_run() if not needs_spark(page)], ids=name_of)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     for line, language, text in blocks(page):
         if language == "sh":
@@ -81,11 +86,21 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         assert not has_traceback(printed), f"{page.name}:{line}\n{printed}"
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark_directory")
+@pytest.mark.parametrize("page", [page for page in pages_that_run() if needs_spark(page)], ids=name_of)
+def test_blocks_run_in_the_session_that_the_tests_share(page: Path) -> None:
+    for line, language, text in blocks(page):
+        assert language != "sh", f"{page.name}:{line}: a block of a shell starts a process"
+        if language == "python":
+            exec(compile(text, f"{page.name}:{line}", "exec"), {"__name__": "__main__"})
+
+
 def test_the_pages_that_show_most_run() -> None:
-    assert {"README.md", "docs/howto/durability.md", "docs/pipeline.md"} <= {param.id for param in pages_that_run()}
+    assert {"README.md", "docs/howto/durability.md", "docs/pipeline.md"} <= {name_of(page) for page in pages_that_run()}
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_code_escapes(page: Path) -> None:
     unknown = {language for _, language, _ in blocks(page)} - {"python", "sh", "console"} - DATA
     assert not unknown, "a block that is not run is a console block"
@@ -123,7 +138,7 @@ def problem(words: list[str]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_exist(page: Path) -> None:
     wrong = []
     for line in commands(page):
@@ -150,7 +165,7 @@ def test_a_wrong_command_is_found() -> None:
     assert problem(["sej", "queue", "get", "mails", "--", "cat", "--no-such"]) is None
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()) if "://" not in link]
     assert not [link for link in links if not (page.parent / link).exists()]
@@ -187,7 +202,7 @@ def defined(module: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_tests_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text())
     assert not [path for path, _ in named if not (ROOT / path).is_file()]

@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.house.house import ROOT, sources
 
 MAX_FILE_BYTES = 1 << 20
@@ -49,3 +51,9 @@ def test_nothing_outside_the_tree_is_named() -> None:
         if b"\0" not in (data := path.read_bytes()) and (match := FOREIGN.search(data))
     ]
     assert not found, "tracked files hold paths of one machine"
+
+
+@pytest.mark.xdist_group("of_one")
+def test_groups_of_tests_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    """What else pytest-xdist would pass over without a word: each process starts a Spark, and two builds collide."""
+    assert request.node.nodeid.endswith("@of_one") or not request.config.getoption("loadgroup", False)

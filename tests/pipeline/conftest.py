@@ -1,41 +1,10 @@
-"""One Spark session for all tests of Spark, and journals to read with it."""
+"""Journals to read with Spark."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import sej
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-# Small and quick to start; benchmarks/spark.py measures with other settings.
-CONF = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.session.timeZone": "UTC",
-}
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """The session: two cores, everything it writes in a temporary folder."""
-    import pipeline
-
-    here = tmp_path_factory.mktemp("spark")
-    conf = {**CONF, "spark.sql.warehouse.dir": str(here / "warehouse"), "spark.local.dir": str(here / "local")}
-    session = pipeline.session("tests", master="local[2]", conf=conf)
-    session.sparkContext.setLogLevel("OFF")  # what is tested here includes many failures
-    yield session
-    session.stop()
-
 
 BASE_NS = 1_700_000_000_000_000_000
 

@@ -1,29 +1,30 @@
-"""Copy journals from one tree to another with a stream: `python copying.py FROM TO once|follow`.
-
-Once: until nothing is left, then it prints `done`. Follow: until it is killed.
-"""
+"""Copy journals from one tree to another with a stream, until it is killed: `python copying.py FROM TO`."""
 
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 import pipeline
-from tests.pipeline.conftest import CONF
-
-ONCE, FOLLOW = "once", "follow"
+from tests.quick_spark import CONF
 
 
-def main(source: str, target: str, how: str) -> None:
-    spark = pipeline.session("copying", master="local[2]", conf={**CONF, "spark.log.level": "OFF"})
-    frame = spark.readStream.format("sej").option("maxMessagesPerTrigger", 400).option("reader", "copy").load(source)
+def copy(spark: SparkSession, source: str, target: str, *, once: bool) -> None:
+    """Copy what is there, or what comes too; goes on from the checkpoint that an earlier run left."""
+    limit = 50_000 if once else 400  # small batches, so that a kill comes at any place of one
+    frame = spark.readStream.format("sej").option("maxMessagesPerTrigger", limit).option("reader", "copy").load(source)
     writer = frame.writeStream.format("sej").option("prefix", "orders").option("bits", 1)
     writer = writer.option("checkpointLocation", str(Path(target) / ".staging" / "checkpoint"))
-    if how == ONCE:
+    if once:
         writer = writer.trigger(availableNow=True)
     query = writer.start(target)
     while not query.awaitTermination(1):
         pass
-    print("done")
-    spark.stop()
+
+
+def main(source: str, target: str) -> None:
+    spark = pipeline.session("copying", master="local[2]", conf={**CONF, "spark.log.level": "OFF"})
+    copy(spark, source, target, once=False)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import pipeline
 import sej
 import shard
 from sej.system.watch import Watch
 from tests.house.house import ROOT
-from tests.pipeline.copying import FOLLOW, ONCE
+from tests.pipeline.copying import copy
 
 pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(3600)]
 
@@ -37,13 +38,13 @@ def count(target: Path) -> int:
     return pipeline.count(target) if (target / ".shards").exists() else 0
 
 
-def start(source: Path, target: Path, how: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.pipeline.copying", str(source), str(target), how]
+def start(source: Path, target: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.pipeline.copying", str(source), str(target)]
     # A session of its own: Spark's JVM and workers die with the driver, as on a machine that loses power.
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(command, cwd=ROOT, start_new_session=True)
 
 
-def kill_after(run: subprocess.Popen[str], target: Path, messages: int) -> None:
+def kill_after(run: subprocess.Popen[bytes], target: Path, messages: int) -> None:
     """Kill everything of a run as soon as so many messages are there, or when it has ended."""
     target.mkdir(exist_ok=True)
     deadline = time.monotonic() + BATCH_S
@@ -52,13 +53,7 @@ def kill_after(run: subprocess.Popen[str], target: Path, messages: int) -> None:
             assert time.monotonic() < deadline, f"{count(target)} messages, {messages} were due"
             watch.wait(0.2)
     os.killpg(run.pid, signal.SIGKILL)
-    run.communicate()
-
-
-def finish(source: Path, target: Path) -> None:
-    """One more run, to the end."""
-    out, _ = start(source, target, ONCE).communicate(timeout=600)
-    assert out.endswith("done\n")
+    run.wait()
 
 
 class Producer:
@@ -88,7 +83,7 @@ class Producer:
                 self.removed += len(sej.Journal(path).clean(max_bytes=SEGMENT_BYTES))
 
 
-def test_every_message_once_though_drivers_are_killed(tmp_path: Path, torture_s: float) -> None:
+def test_every_message_once_though_drivers_are_killed(spark: SparkSession, tmp_path: Path, torture_s: float) -> None:
     source, target = tmp_path / "from", tmp_path / "to"
     for index in range(SOURCES):
         sej.Writer(source / f"orders.2.{index:03x}").close()
@@ -99,13 +94,13 @@ def test_every_message_once_though_drivers_are_killed(tmp_path: Path, torture_s:
     more, kills = 400, 0
     try:
         while not kills or time.monotonic() < deadline:
-            kill_after(start(source, target, FOLLOW), target, count(target) + more)
+            kill_after(start(source, target), target, count(target) + more)
             partial = copied(target)
             assert len(partial) == len(set(partial)), f"seed {seed}"
             more, kills = rng.choice((0, 1, 400, 3000)), kills + 1
     finally:
         producer.stop()
-    finish(source, target)
+    copy(spark, str(source), str(target), once=True)  # by another driver, to the end
     print(f"seed {seed}: {kills} kills, {len(producer.values)} messages, {producer.removed} segments removed meanwhile")
     assert copied(target) == sorted(producer.values)
     kept = {sej.read_offset(journal.path, "copy"): journal.end_offset for journal in journals(source)}

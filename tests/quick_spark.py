@@ -1,0 +1,17 @@
+"""Settings with which Spark starts quickly and costs little: tests read a few rows, and none measures it."""
+
+__all__ = ["CONF", "JAVA_OPTIONS"]
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of every JVM that a test starts: most of a short life would be spent on optimizing."""
+
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Of a session; benchmarks/spark.py measures with other settings."""
