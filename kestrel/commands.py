@@ -1,4 +1,4 @@
-"""``sej kestrel dump | state | pack | export | import``: Kestrel's journals from a shell, both formats."""
+"""``sej kestrel ls | dump | state | pack | export | export-all | import``: both of Kestrel's formats from a shell."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, get_args
 
 import click
 
 from kestrel import segmented
 from kestrel.errors import Damage
-from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
-from kestrel.transfer import MessageLike, Moved, WriterLike
+from kestrel.magic import READER_MAGIC, WRITER_MAGIC
+from kestrel.spool import files_of, formats_of, magic_of, queues_in, summary_of
+from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
 from kestrel.v2 import moving, packing
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
-from sej.system.disk import OS
 
-__all__ = ["JournalsLike", "app", "dump", "export", "import_", "pack", "state"]
+__all__ = ["JournalsLike", "app", "dump", "export", "export_all", "import_", "list_", "pack", "state"]
 
 _WRONG: Final = 1
 _DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
@@ -30,6 +30,13 @@ _THREE: Final = click.option(
     "--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel), if no file says so: a new queue."
 )
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+_EXPIRED: Final = click.option(
+    "--expired",
+    type=click.Choice(get_args(Expired)),
+    default="mark",
+    show_default=True,
+    help="Items that have expired: mark them with the key expired=MS, or leave them out.",
+)
 _JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=click.Path(path_type=Path))
 
 
@@ -53,6 +60,30 @@ def app() -> None:
     """
 
 
+@app.command("ls")
+@_DIRECTORY
+@_JSON
+def list_(directory: Path, json: bool) -> None:
+    """Print every queue of a directory, with its format, items and readers. Exit code 1: damage.
+
+    Example: sej kestrel ls spool
+    """
+    damage: list[Damage] = []
+    for name in queues_in(directory):
+        three = True in formats_of(directory, name)
+        found = summary_of(directory, name, segmented=three)
+        row = {
+            "queue": name,
+            "format": "libkestrel" if three else "kestrel",
+            "items": found.items,
+            "bytes": found.bytes,
+        }
+        row |= {"readers": found.readers} if three else {"reserved": found.reserved}
+        _show(row, json=json)
+        damage += found.damage
+    _complain(damage)
+
+
 @app.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @_JSON
@@ -63,7 +94,7 @@ def dump(path: Path, json: bool) -> None:
 
     Example: sej kestrel dump spool/cars
     """
-    magic = _magic(path)
+    magic = magic_of(path)
     if magic == READER_MAGIC:
         _show(segmented.read_reader_file(path)._asdict(), json=json)
     elif magic == WRITER_MAGIC:
@@ -125,30 +156,72 @@ def pack(directory: Path, name: str) -> None:
 @_JOURNAL
 @_THREE
 @click.option("--reader", default="", help="Kestrel 3: whose items; without it those of the default reader.")
+@_EXPIRED
 @click.pass_obj
-def export(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, reader: str) -> None:
+def export(
+    journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, reader: str, expired: Expired
+) -> None:
     """Append what a queue holds to a SEJ journal, read it back and compare.
 
     The queue's directory is only read. If a running Kestrel changes the queue meanwhile, the export fails.
 
-    If it is cut short, repeat the command, which continues. The data is the value, the add time is the timestamp, an
-    expiry is in the key.
+    If it is cut short, repeat the command, which continues. The data is the value, the add time is the timestamp. An
+    expiry is in the key: expiry=MS, or expired=MS if it has passed.
 
     Example: sej kestrel export spool cars cars
     """
     _require(directory, name)
     three = _segmented(directory, name, three=three)
+    _report(_export(journals, directory, name, journal, reader if three else None, expired))
+
+
+@app.command("export-all")
+@_DIRECTORY
+@click.argument("root", metavar="ROOT", type=click.Path(path_type=Path))
+@_EXPIRED
+@click.pass_obj
+def export_all(journals: JournalsLike, directory: Path, root: Path, expired: Expired) -> None:
+    """Export every queue of a directory into a journal of its name below ROOT, as export does.
+
+    A Kestrel 3 queue with several readers becomes a journal for each, QUEUE.READER. If the command is cut short, repeat
+    it: it continues, and skips journals that are complete.
+
+    Example: sej kestrel export-all spool journals
+    """
+    damage: list[Damage] = []
+    for name in queues_in(directory):
+        readers: list[str | None] = [None]
+        if _segmented(directory, name, three=False):
+            readers = [*(segmented.load(directory, name).readers or [""])]
+        for reader in readers:
+            target = root / (name if len(readers) == 1 else f"{name}.{reader}")
+            if target.is_dir() and not any(target.glob("*.export")) and _has_messages(journals, target):
+                click.echo(f"{target}: skipped, because it holds messages and no unfinished export")
+                continue
+            moved = _export(journals, directory, name, target, reader, expired)
+            click.echo(f"{target}: {moved.count} items, checksum {moved.checksum:08x}")
+            damage += moved.damage
+    _complain(damage)
+
+
+def _has_messages(journals: JournalsLike, journal: Path) -> bool:
+    with journals.writer(journal) as writer:
+        return bool(getattr(writer, "offset", 0))
+
+
+def _export(
+    journals: JournalsLike, directory: Path, name: str, journal: Path, reader: str | None, expired: Expired
+) -> Moved:
+    """Export one queue of Kestrel 2, or one reader's items of Kestrel 3, and compare."""
 
     def read_back(offset: int) -> Iterable[MessageLike]:
         with journals.scanner(journal, offset) as messages:
             yield from messages
 
     with journals.writer(journal) as writer:
-        if three:
-            moved = segmented.export(directory, name, writer, reader=reader, read_back=read_back)
-        else:
-            moved = moving.export(directory, name, writer, read_back=read_back)
-    _report(moved)
+        if reader is None:
+            return moving.export(directory, name, writer, expired=expired, read_back=read_back)
+        return segmented.export(directory, name, writer, reader=reader, expired=expired, read_back=read_back)
 
 
 @app.command("import")
@@ -170,45 +243,22 @@ def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, t
 
 def _require(directory: Path, name: str) -> None:
     """Make sure that a file of the queue is there: its name, or its name and a dot or ``~~``."""
-    os.listdir(directory)  # raises FileNotFoundError if the directory is missing
-    if not _files(directory, name):
+    if not files_of(directory, name):
         raise FileNotFoundError(f"{directory}: the directory holds no file of a queue {name!r}; check the name")
-
-
-def _files(directory: Path, name: str) -> list[Path]:
-    try:
-        found = sorted(directory.iterdir())
-    except FileNotFoundError:
-        return []
-    return [path for path in found if path.name == name or path.name.startswith((f"{name}.", f"{name}~~"))]
-
-
-def _magic(path: Path) -> bytes:
-    """How a file begins."""
-    file = OS.open(path, "read")
-    try:
-        return file.read(MAGIC_SIZE, 0)
-    finally:
-        file.close()
 
 
 def _segmented(directory: Path, name: str, *, three: bool) -> bool:
     """Whether a queue is Kestrel 3's, by how its files begin; as ``three`` says if no file has any bytes."""
-    kinds = set()
-    for path in _files(directory, name):
-        if path.is_file():
-            magic = _magic(path)
-            if magic and "~~" not in path.name:  # the lock and the kept position have neither format
-                kinds.add(magic in (READER_MAGIC, WRITER_MAGIC))
+    formats = formats_of(directory, name) if directory.is_dir() else set()
     if three:  # damaged files too; but Kestrel 3 has no file of just this name
-        if kinds == {False} and (directory / name).is_file():
+        if formats == {False} and (directory / name).is_file():
             raise click.UsageError(f"the files of {name!r} are Kestrel 2's: leave out --segmented")
         return True
-    if len(kinds) > 1:
+    if len(formats) > 1:
         raise click.UsageError(
             f"{directory}: only some files of {name!r} begin as Kestrel 3's; pass --segmented if all of them are"
         )
-    return True in kinds
+    return True in formats
 
 
 def _show(row: dict[str, Any], *, json: bool) -> None:

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 KEPT: Final = "kept"
-_FORBIDDEN: Final = "./~\\\0"
+_FORBIDDEN: Final = "./~\0"
 _MAX_STAMP: Final = 1 << 62
 _COPY_SIZE: Final = 1 << 20
 
@@ -46,7 +46,7 @@ def check_name(name: str) -> str:
     """
     TEXT("name", name)
     if not name or any(mark in name for mark in _FORBIDDEN):
-        raise BadNameError(f"a queue cannot be named {name!r}: at least one character, and none of . / ~ \\ and NUL")
+        raise BadNameError(f"a queue cannot be named {name!r}: at least one character, and none of . / ~ and NUL")
     return name
 
 

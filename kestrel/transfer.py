@@ -1,19 +1,20 @@
 """What both formats share in moving to SEJ journals and back: messages, progress, checksums, and the export.
 
 What goes where: the data is the value, the add time the timestamp, and an expiry, which SEJ does not have, is stored in
-the key as ``expiry=<ms>``. SEJ's types and other keys have no place in Kestrel: importing them is refused unless they
-may be dropped. This module knows SEJ only by these methods: a writer with ``append_many`` and ``sync``, messages with
-``timestamp``, ``type``, ``key`` and ``value``.
+the key as ``expiry=<ms>``, or as ``expired=<ms>`` if it had passed when the export began. SEJ's types and other keys
+have no place in Kestrel: importing them is refused unless they may be dropped. This module knows SEJ only by these
+methods: a writer with ``append_many`` and ``sync``, messages with ``timestamp``, ``type``, ``key`` and ``value``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from kestrel.errors import Damage, MoveError
 from kestrel.files import KEPT, join
@@ -23,6 +24,7 @@ from sej.system.sealed import seal, unseal, whole
 
 __all__ = [
     "BATCH",
+    "Expired",
     "Fields",
     "MessageLike",
     "Moved",
@@ -36,7 +38,11 @@ __all__ = [
     "export_rows",
     "fields_of",
     "row_of",
+    "rows_of",
 ]
+
+Expired = Literal["mark", "leave"]
+"""What an export does with an item that has expired: its key says ``expired``, or it is left out."""
 
 BATCH: Final = 1000
 """Messages between two syncs."""
@@ -44,7 +50,7 @@ _PROGRESS_BYTES: Final = 1 << 26
 _NS: Final = 1_000_000
 _MAX_MS: Final = (2**63 - 1) // _NS
 _MIN_MS: Final = -(2**63) // _NS + 1
-_EXPIRY_KEY: Final = re.compile(rb"expiry=([0-9]{1,19})")
+_EXPIRY_KEY: Final = re.compile(rb"(?:expiry|expired)=([0-9]{1,19})")
 
 
 class WriterLike(Protocol):
@@ -124,6 +130,7 @@ class Progress:
         self.path = path
         self._source = source
         self._disk = disk
+        self._time_ms: int | None = None
 
     @classmethod
     def of_export(
@@ -168,14 +175,26 @@ class Progress:
             )
         return found
 
+    def time_ms(self, now_ms: Callable[[], int]) -> int:
+        """When the first call began, ms since the epoch; so that every call finds the same items expired."""
+        state = self.load()
+        self._time_ms = now_ms() if state is None else whole(state.get("time", now_ms()))
+        return self._time_ms
+
     def save(self, start: int | None, count: int) -> None:
         """Store how far it is, durably."""
         state = {"source": self._source, "start": start, "count": count}
+        if self._time_ms is not None:
+            state["time"] = self._time_ms
         replace_file(self._disk, f"{self.path}.part", self.path, seal(self.path, state))
 
     def remove(self) -> None:
-        """Remove the file, because the call has finished."""
+        """Remove the file, because the call has finished, and ``kept/`` if it was made for it."""
         self._disk.unlink(self.path)
+        folder = os.path.dirname(self.path)
+        if os.path.basename(folder) == KEPT:
+            with contextlib.suppress(OSError):  # it holds other files
+                self._disk.rmdir(folder)
 
 
 def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int, int]:
@@ -264,6 +283,26 @@ def row_of(data: bytes, add_time: int | None, expiry: int | None, *, now_ms: Cal
     return Row(time_ms * _NS, b"expiry=%d" % expiry if expiry and expiry > 0 else b"", data)
 
 
+def rows_of(
+    items: Iterable[tuple[bytes, int | None, int | None]], time_ms: int, before_ms: int, expired: Expired
+) -> Iterator[Row]:
+    """Items as messages.
+
+    Args:
+        items: data, add time and expiry of each; as for :func:`row_of`.
+        time_ms: the timestamp of items that have no add time.
+        before_ms: an item whose expiry is below this has expired.
+        expired: what to do with such items.
+    """
+    for data, add_time, expiry in items:
+        row = row_of(data, add_time, expiry, now_ms=lambda: time_ms)
+        if expiry is not None and expiry < before_ms:
+            if expired == "leave":
+                continue
+            row = row._replace(key=b"expired=%d" % max(expiry, 1))
+        yield row
+
+
 def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Fields:
     """A message as the fields of an item.
 
@@ -281,16 +320,21 @@ def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Fie
 
 
 def check_export(
-    writer: WriterLike, read_back: Callable[[int], Iterable[MessageLike]] | None, now_ms: Callable[[], int]
+    writer: WriterLike,
+    read_back: Callable[[int], Iterable[MessageLike]] | None,
+    expired: Expired,
+    now_ms: Callable[[], int],
 ) -> None:
     """Check the arguments that both formats' exports have.
 
     Raises:
         TypeError: an argument has another type.
+        ValueError: expired is another word.
     """
     require(
         writer=(writer, with_methods("a writer", "append_many", "sync")),
         read_back=(read_back, optional(CALLABLE)),
+        expired=(expired, one_of(get_args(Expired))),
         now_ms=(now_ms, CALLABLE),
     )
 

@@ -21,6 +21,7 @@ from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import (
     BATCH,
+    Expired,
     MessageLike,
     Moved,
     Progress,
@@ -31,6 +32,7 @@ from kestrel.transfer import (
     export_rows,
     fields_of,
     row_of,
+    rows_of,
 )
 from sej.checks import TEXT
 from sej.system.disk import OS, Disk
@@ -44,6 +46,7 @@ def export(
     writer: WriterLike,
     *,
     reader: str = "",
+    expired: Expired = "mark",
     read_back: Callable[[int], Iterable[MessageLike]] | None = None,
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
@@ -57,9 +60,11 @@ def export(
         name: the queue.
         writer: a ``sej.Writer``.
         reader: whose items; empty for the default reader.
+        expired: ``"mark"``: an item that has expired gets the key ``expired=<ms>`` instead of ``expiry=<ms>``;
+            ``"leave"``: it is left out.
         read_back: called with the first offset, gives the messages from there on, to be compared.
         disk: the seam of the queue's files.
-        now_ms: the clock.
+        now_ms: the clock, for what has expired.
 
     Raises:
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
@@ -69,7 +74,7 @@ def export(
         MissingError: the queue has no such reader.
     """
     check_place(directory, name, disk)
-    check_export(writer, read_back, now_ms)
+    check_export(writer, read_back, expired, now_ms)
     TEXT("reader", reader)
     with opening(join(directory, name)):
         snapshot = Snapshot(directory, name, disk=disk, exclude=True)
@@ -83,11 +88,11 @@ def export(
                     path=os.fspath(directory),
                 )
             bookmark = readers[reader]
-            rows = (
-                row_of(item.data, item.add_time, item.expire_time, now_ms=now_ms) for item in snapshot.items(bookmark)
-            )
             source = [snapshot.tail_id, bookmark.head, sorted(bookmark.done)]
             progress = Progress.of_export(directory, f"{name}.read.{reader}", writer, source, disk)
+            at = progress.time_ms(now_ms)
+            items = ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark))
+            rows = rows_of(items, at, at + 1, expired)  # an item expires at its time, not after it
             return export_rows(rows, writer, progress, snapshot.damage, read_back, snapshot.check)
         finally:
             snapshot.close()

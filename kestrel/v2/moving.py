@@ -21,6 +21,7 @@ from kestrel.files import KEPT, check_place, join
 from kestrel.fuse import opening
 from kestrel.transfer import (
     BATCH,
+    Expired,
     MessageLike,
     Moved,
     Progress,
@@ -29,7 +30,7 @@ from kestrel.transfer import (
     check_import,
     export_rows,
     fields_of,
-    row_of,
+    rows_of,
 )
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import Operation, addx
@@ -59,6 +60,7 @@ def export(
     writer: WriterLike,
     *,
     open_transactions: Literal["first", "leave"] = "first",
+    expired: Expired = "mark",
     read_back: Callable[[int], Iterable[MessageLike]] | None = None,
     dialect: Dialect = "auto",
     disk: Disk = OS,
@@ -74,11 +76,13 @@ def export(
         writer: a ``sej.Writer``.
         open_transactions: ``"first"``: reserved items come first, the lowest xid at the head, as opening the queue
             would have them; ``"leave"``: they are left out.
+        expired: ``"mark"``: an item that has expired gets the key ``expired=<ms>`` instead of ``expiry=<ms>``;
+            ``"leave"``: it is left out.
         read_back: called with the first offset, gives the messages from there on, as a ``sej.Scanner`` does: what was
             written is read again and compared.
         dialect: what opcode 8 means.
         disk: the seam of the queue's files.
-        now_ms: the clock, for items that have no add time.
+        now_ms: the clock, for items that have no add time, and for what has expired.
 
     Returns:
         What was moved, in all calls together.
@@ -91,7 +95,7 @@ def export(
         DamageError: the files are those of a Kestrel 3 queue.
     """
     check_place(directory, name, disk)
-    check_export(writer, read_back, now_ms)
+    check_export(writer, read_back, expired, now_ms)
     given(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
     with opening(join(directory, name)):
         require(directory, name, disk)
@@ -103,8 +107,10 @@ def export(
             source = [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]
             first = [machine.open[xid] for xid in sorted(machine.open)] if open_transactions == "first" else []
             waiting = (entry for part in (first, backlog.entries()) for entry in part)
-            rows = (row_of(*entry.item, now_ms=now_ms) for entry in waiting if entry.item is not None)
             progress = Progress.of_export(directory, name, writer, [open_transactions, source], disk)
+            at = progress.time_ms(now_ms)
+            items = ((*entry.item[:2], entry.item.expiry or None) for entry in waiting if entry.item is not None)
+            rows = rows_of(items, at, at, expired)
             return export_rows(rows, writer, progress, damage, read_back, snapshot.check)
         finally:
             backlog.close()

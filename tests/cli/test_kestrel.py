@@ -69,6 +69,60 @@ def test_kestrel_3(tmp_path: Path) -> None:
     assert sej("count", tmp_path / "back").stdout == b"3\n"
 
 
+def spool_of_both(directory: Path) -> None:
+    with kestrel.Queue(directory, "cars") as cars:
+        cars.put_many([b"one", b"three"])
+        cars.put(b"old", expiry=1)
+        cars.reserve()
+        with kestrel.Queue(directory, r"a\b+c") as odd:
+            odd.put(b"odd")
+        cars._contents.storage.tail.close()  # as a killed process leaves it
+    with segmented.Queue(directory, "jobs") as jobs:
+        jobs.put_many([b"1", b"22"])
+        jobs.reader("r").get()
+    with segmented.Queue(directory, "two") as two:
+        two.reader("x")
+        two.reader("y")
+        two.put(b"for both")
+    (directory / "notes.txt").write_text("not a queue")
+
+
+def test_ls_shows_every_queue_of_a_directory(tmp_path: Path) -> None:
+    spool_of_both(tmp_path / "spool")
+    before = {path: path.read_bytes() for path in (tmp_path / "spool").rglob("*")}
+    rows = [json.loads(line) for line in sej("kestrel", "ls", "--json", tmp_path / "spool").stdout.splitlines()]
+    assert [(row["queue"], row["format"], row["items"], row["bytes"]) for row in rows] == [
+        (r"a\b+c", "kestrel", 1, 3),
+        ("cars", "kestrel", 2, 8),
+        ("jobs", "libkestrel", 2, 3),
+        ("two", "libkestrel", 1, 8),
+    ]
+    assert [row["reserved"] for row in rows[:2]] == [0, 1]
+    assert [row["readers"] for row in rows[2:]] == [{"r": 2}, {"x": 1, "y": 1}]
+    assert b"queue=cars\tformat=kestrel" in sej("kestrel", "ls", tmp_path / "spool").stdout
+    assert {path: path.read_bytes() for path in (tmp_path / "spool").rglob("*")} == before
+    assert sej("kestrel", "ls", tmp_path / "missing").returncode == 4
+
+
+def test_export_all_moves_every_queue(tmp_path: Path) -> None:
+    spool_of_both(tmp_path / "spool")
+    before = {path: path.read_bytes() for path in (tmp_path / "spool").rglob("*")}
+    done = sej("kestrel", "export-all", "--expired", "leave", tmp_path / "spool", tmp_path / "root")
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for path in sorted((tmp_path / "root").iterdir()):
+        with library.Scanner(path) as scanner:
+            found[path.name] = [message.value for message in scanner]
+    assert found == {
+        r"a\b+c": [b"odd"],
+        "cars": [b"one", b"three"],
+        "jobs": [b"1", b"22"],
+        "two.x": [b"for both"],
+        "two.y": [b"for both"],
+    }
+    assert {path: path.read_bytes() for path in (tmp_path / "spool").rglob("*")} == before
+
+
 def test_a_hub_as_one_stream(tmp_path: Path) -> None:
     with hub.Store(tmp_path / "hub") as store:
         store.put("EWR", "flights", [library.Message(0, 1, 0, b"", b"first"), library.Message(1, 3, 0, b"", b"\xff")])

@@ -92,6 +92,72 @@ def test_open_transactions_are_a_choice(tmp_path: Path) -> None:
         assert [message.value for message in scanner] == values[1:]
 
 
+def exported(directory: Path) -> list[tuple[bytes, bytes]]:
+    with sej.Scanner(directory) as scanner:
+        return [(message.key, message.value) for message in scanner]
+
+
+def test_expired_items_are_marked_or_left_out(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path / "two", "cars", now_ms=lambda: 1000) as two:
+        two.put(b"stays")
+        two.put(b"expired", expiry=2000)
+        two.put(b"expires", expiry=9000)
+    with segmented.Queue(tmp_path / "three", "jobs", now_ms=lambda: 1000) as three:
+        three.put(b"stays")
+        three.put(b"expired", expire_time=2000)
+        three.put(b"expires", expire_time=9000)
+    marked = [(b"", b"stays"), (b"expired=2000", b"expired"), (b"expiry=9000", b"expires")]
+    for export, spool, name in ((kestrel.export, "two", "cars"), (segmented.export, "three", "jobs")):
+        with sej.Writer(tmp_path / f"{name}-marked") as writer:
+            export(tmp_path / spool, name, writer, now_ms=lambda: 5000)
+        assert exported(tmp_path / f"{name}-marked") == marked
+        with sej.Writer(tmp_path / f"{name}-left") as writer:
+            assert export(tmp_path / spool, name, writer, expired="leave", now_ms=lambda: 5000).count == 2
+        assert exported(tmp_path / f"{name}-left") == [marked[0], marked[2]]
+    with sej.Scanner(tmp_path / "cars-marked") as scanner:
+        kestrel.import_(tmp_path / "back", "cars", scanner)
+    assert [(item.data, item.expiry) for item in kestrel.replay(tmp_path / "back", "cars").items] == [
+        (b"stays", 0),
+        (b"expired", 2000),
+        (b"expires", 9000),
+    ]
+
+
+@pytest.mark.parametrize("expired", ["mark", "leave"])
+def test_an_export_that_is_continued_judges_by_the_time_of_its_beginning(expired: Any, tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path / "kestrel", "cars", now_ms=lambda: 1000) as queue:
+        queue.put_many([b"early"] * 1500, expiry=2000)
+        queue.put_many([b"late"] * 1500, expiry=9000)
+    with sej.Writer(tmp_path / "sej") as writer:
+        with pytest.raises(TornError):
+            kestrel.export(
+                tmp_path / "kestrel",
+                "cars",
+                TornWriter(writer, 1, after=True),
+                expired=expired,
+                now_ms=lambda: 5000,
+            )
+        moved = kestrel.export(
+            tmp_path / "kestrel",
+            "cars",
+            writer,
+            expired=expired,
+            now_ms=lambda: 10_000,
+            read_back=lambda offset: sej.Scanner(tmp_path / "sej", offset=offset),
+        )
+    keys = [key for key, _ in exported(tmp_path / "sej")]
+    assert keys == [b"expired=2000"] * (1500 if expired == "mark" else 0) + [b"expiry=9000"] * 1500
+    assert moved.count == len(keys)
+
+
+def test_nothing_is_left_in_the_source_directory(tmp_path: Path) -> None:
+    filled(tmp_path / "kestrel", 5)
+    before = sorted((tmp_path / "kestrel").rglob("*"))
+    with sej.Writer(tmp_path / "sej") as writer:
+        kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, 9, after=True))  # it has no path
+    assert sorted((tmp_path / "kestrel").rglob("*")) == before
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("calls", [0, 1, 2])
 def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, tmp_path: Path) -> None:

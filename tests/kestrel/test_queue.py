@@ -320,6 +320,15 @@ def test_logsize_is_the_current_file(opened: Callable[..., kestrel.Queue], tmp_p
         assert queue.counters().logsize == (tmp_path / "cars").stat().st_size
 
 
+def test_a_name_may_hold_a_backslash(tmp_path: Path) -> None:
+    r"""The original forbids ``.``, ``/`` and ``~`` alone."""
+    with kestrel.Queue(tmp_path, r"a\b") as queue:
+        queue.put(b"item")
+    assert [item.data for item in kestrel.replay(tmp_path, r"a\b").items] == [b"item"]
+    with Queues(tmp_path) as queues:
+        assert queues.names == [r"a\b"]
+
+
 def test_one_process_has_it(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
     with opened():
         with pytest.raises(BusyError, match="pid="):
