@@ -131,18 +131,19 @@ def _appending(root: Path) -> list[Row]:
 
 def _without_index(many: Callable[[], float]) -> Callable[[], float]:
     """The same writer, but a block that is full is forgotten: no checksum, no entry."""
-    from sej.writing.writer import Writer
+    from sej.codec import Buffer
+    from sej.writing.blocks import Blocks
 
-    def forget(writer: Writer) -> None:
-        writer._buffer.clear()
+    def forget(_: Blocks, buffer: Buffer) -> None:
+        buffer.clear()
 
     def measure() -> float:
-        end_block = Writer._end_block
-        Writer._end_block = forget  # type: ignore[method-assign, assignment]
+        end_block = Blocks.end_block
+        Blocks.end_block = forget  # type: ignore[method-assign, assignment]
         try:
             return many()
         finally:
-            Writer._end_block = end_block  # type: ignore[method-assign]
+            Blocks.end_block = end_block  # type: ignore[method-assign]
 
     return measure
 

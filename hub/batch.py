@@ -128,7 +128,7 @@ class Encoded:
     def append(self, writer: Writer) -> None:
         """Append like :meth:`Batch.append`."""
         if self.size:
-            writer.append_encoded(self._data)
+            writer.tail.append_encoded(self._data)
 
 
 def _beyond(first: int) -> InvalidMessageError:

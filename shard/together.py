@@ -15,15 +15,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sej.checks import refuse_unknown
+from sej.writing.idle import IdleWriter
+from sej.writing.writer import Writer as JournalWriter
 from sej.writing.writer import check_options as check_writer_options
-from shard.part_writer import PartWriter
 
 __all__ = ["BackgroundSync", "check_options", "each"]
 
 _THREADS: Final = 8
 _KNOWN: Final = {
     name: option
-    for name, option in inspect.signature(PartWriter).parameters.items()
+    for name, option in inspect.signature(JournalWriter).parameters.items()
     if option.kind is inspect.Parameter.KEYWORD_ONLY
 }
 
@@ -47,7 +48,7 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | Non
 class BackgroundSync:
     """One thread that syncs all shards of a writer; one that cannot be synced says so when it is used."""
 
-    def __init__(self, used: Callable[[], Mapping[int, PartWriter]], interval_s: float) -> None:
+    def __init__(self, used: Callable[[], Mapping[int, IdleWriter]], interval_s: float) -> None:
         """Begin.
 
         Args:
@@ -76,7 +77,7 @@ class BackgroundSync:
             self._failed = {**failed, **self._failed}
 
 
-def each(writers: Mapping[int, PartWriter], do: Callable[[int, PartWriter], None]) -> dict[int, BaseException]:
+def each(writers: Mapping[int, IdleWriter], do: Callable[[int, IdleWriter], None]) -> dict[int, BaseException]:
     """Do something to many shards, several at a time; what went wrong, by shard."""
     errors: dict[int, BaseException] = {}
     begun: set[int] = set()

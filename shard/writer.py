@@ -5,14 +5,12 @@ which shard a message belongs to.
 
 What it promises: messages of one key stand in one shard, in the order of the calls. What goes wrong in one shard loses
 nothing in the others, and the error names it; a shard whose write or sync failed stays failed until the writer is
-opened anew. At most ``max_open`` shards hold files and locks: the one that was used longest ago is flushed and rests,
+opened anew. At most ``max_open`` shards hold files and locks: the one that was used longest ago is flushed and idles,
 and another process may have it meanwhile.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,14 +19,14 @@ from typing import Any, Final, Self
 from sej.checks import POSITIVE, refuse_pickling, require
 from sej.codec import encode
 from sej.codec.format import NO_TIMESTAMP
-from sej.errors import ClosedError
 from sej.message import Message
 from sej.system.disk import OS
+from sej.system.lifecycle import Lifecycle
+from sej.writing.idle import IdleWriter
 from shard.errors import shards_failed
 from shard.files import make_room
 from shard.name_format import Hash
 from shard.names import Path
-from shard.part_writer import PartWriter
 from shard.records import Records
 from shard.routes import choose_hash, remember_hash
 from shard.routing import BytesLike, Function, Parts, Route, check_route, index_of, routed
@@ -93,12 +91,11 @@ class Writer:
         self._crowded = path.count > self._max_open
         self._records = Records(path, disk)
         self._disk = disk
-        self._open: OrderedDict[int, PartWriter] = OrderedDict()
-        self._resting: dict[int, PartWriter] = {}
+        self._open: OrderedDict[int, IdleWriter] = OrderedDict()
+        self._idle: dict[int, IdleWriter] = {}
         self._using: dict[int, int] = {}
-        self._guard = threading.Lock()
-        self._closed = False
-        self._pid = os.getpid()
+        self._life = Lifecycle("the writer", path.root)
+        self._unclosed: dict[int, BaseException] = {}
         self._records.prepare()
         self._background = None if interval_s is None else BackgroundSync(self._used, interval_s)
 
@@ -209,9 +206,9 @@ class Writer:
 
     def _remember(self) -> None:
         """Before the first append that this writer routes: another program must not route by another hash."""
-        self._require_process()
-        with self._guard:
-            self._require_open()
+        self._life.require_outside()
+        with self._life.mutex:
+            self._life.require()
             remember_hash(self.path, self._hash, self._disk)
             self._remembered = True
 
@@ -231,9 +228,9 @@ class Writer:
 
     def _append_parts(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
         """Give each shard its part: first those that are open, so that none is opened twice for one batch."""
-        self._require_process()
-        with self._guard:
-            self._require_open()
+        self._life.require_outside()
+        with self._life.mutex:
+            self._life.require()
             there = {index: self._open[index] for index in parts.indexes if index in self._open}
             if self._crowded:
                 for index in there:
@@ -241,21 +238,21 @@ class Writer:
         try:
             for index, writer in there.items():
                 try:
-                    appended[index] = writer.append_part(parts, index)
+                    appended[index] = writer.pour(parts.pour, index)
                 except Exception as error:
                     errors[index] = error
             self._commit(there, appended, errors)
         finally:
             for index in there if self._crowded else ():
                 self._unpin(index)
-        woken: dict[int, PartWriter] = {}
+        woken: dict[int, IdleWriter] = {}
         for index in parts.indexes:
             if index in there:
                 continue
             try:
                 woken[index] = self._pin(index)
                 try:
-                    appended[index] = woken[index].append_part(parts, index)
+                    appended[index] = woken[index].pour(parts.pour, index)
                 finally:
                     self._unpin(index)
             except Exception as error:
@@ -263,7 +260,7 @@ class Writer:
         self._commit(woken, appended, errors)
 
     def _commit(
-        self, writers: Mapping[int, PartWriter], appended: dict[int, range], errors: dict[int, BaseException]
+        self, writers: Mapping[int, IdleWriter], appended: dict[int, range], errors: dict[int, BaseException]
     ) -> None:
         """Under ``"disk"``: sync what was appended, several shards at a time; what is not durable was not appended."""
         if self._options.get("durability") != "disk":
@@ -282,7 +279,7 @@ class Writer:
         Raises:
             ShardsFailedError: some shards failed; the others were flushed.
         """
-        self._all("flushing", PartWriter.flush)
+        self._all("flushing", IdleWriter.flush)
 
     def sync(self) -> None:
         """Force everything in every shard to the disk, several shards at a time.
@@ -290,7 +287,7 @@ class Writer:
         Raises:
             ShardsFailedError: some shards failed; the others are durable.
         """
-        self._all("syncing", PartWriter.sync)
+        self._all("syncing", IdleWriter.sync)
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -306,50 +303,55 @@ class Writer:
     @property
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""
-        return self._closed
+        return self._life.closed
 
     def close(self) -> None:
         """Write and sync what is left in every shard, and let go of all locks; a second time does nothing.
 
         Raises:
             ShardsFailedError: some shards failed; the others are durable, and all locks are released.
+            LockedError: this is a signal's handler that interrupts a call of this writer; nothing was closed.
         """
-        if os.getpid() != self._pid:
-            return
-        with self._guard:  # no shard is opened any more from here on: what is used now is all there is to close
-            if self._closed:
-                return
-            self._closed = True
-            used = {**self._resting, **self._open}
-        failed = {} if self._background is None else self._background.stop()
-        failed |= each(used, lambda _, writer: writer.close())
-        self._records.close()
+        for writer in (*self._open.values(), *self._idle.values()):
+            writer.life.require_outside()
+        self._life.close(self._finish, self._release)
+        failed, self._unclosed = self._unclosed, {}
         self._raise("closing", failed)
+
+    def _finish(self) -> None:
+        with self._life.mutex:  # no shard is opened any more from here on: what is used now is all there is to close
+            self._life.shut()
+
+    def _release(self) -> None:
+        if self._background is not None:
+            self._unclosed |= self._background.stop()
+        self._unclosed |= each({**self._idle, **self._open}, lambda _, writer: writer.close())
+        self._records.close()
 
     def __enter__(self) -> Self:
         """Itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close."""
-        self.close()
+        self._life.exit(self.close, kind)
 
     def __repr__(self) -> str:
         """Path and state."""
-        state = "closed" if self._closed else f"{len(self._open)} open, {len(self._resting)} resting"
+        state = "closed" if self._life.closed else f"{len(self._open)} open, {len(self._idle)} idle"
         return f"<shard.Writer {self.path.name!r} in {self.path.root!r} {state}>"
 
     # --- which shards are open
 
     def _is_new(self, index: int) -> bool:
         """Whether the first message makes this shard: one that is refused must not."""
-        return index not in self._open and index not in self._resting
+        return index not in self._open and index not in self._idle
 
-    def _pin(self, index: int) -> PartWriter:
+    def _pin(self, index: int) -> IdleWriter:
         """A shard's writer, which stays open until it is unpinned."""
-        self._require_process()
-        with self._guard:
-            self._require_open()
+        self._life.require_outside()
+        with self._life.mutex:
+            self._life.require()
             writer = self._open.get(index)
             if writer is None:
                 writer = self._wake(index)
@@ -363,60 +365,55 @@ class Writer:
 
     def _unpin(self, index: int) -> None:
         if self._crowded:
-            with self._guard:
+            with self._life.mutex:
                 self._using[index] -= 1
 
-    def _wake(self, index: int) -> PartWriter:
-        """Open a shard, or take it up again; let others rest first."""
+    def _wake(self, index: int) -> IdleWriter:
+        """Open a shard, or wake its idle writer; let others idle first."""
         tried = 0
         while len(self._open) >= self._max_open and tried < len(self._open):
             other = next((other for other in self._open if not self._using.get(other)), None)
             if other is None:
                 break
-            self._rest(other)
+            self._let_idle(other)
             tried += 1
-        writer = self._resting.get(index)
+        writer = self._idle.get(index)
         if writer is not None and not writer.wake():
-            del self._resting[index]
+            del self._idle[index]
             writer = None
         if writer is None:
             self._records.add(index)
-            writer = PartWriter(self.path.dir(index), **self._options)
-        self._resting.pop(index, None)
+            writer = IdleWriter(self.path.dir(index), **self._options)
+        self._idle.pop(index, None)
         self._open[index] = writer
         return writer
 
-    def _rest(self, index: int) -> None:
+    def _let_idle(self, index: int) -> None:
         """Flush a shard and give back its files. One that failed stays as it is: it must not look sound again."""
         writer = self._open[index]
         try:
-            writer.rest()
+            writer.go_idle()
         except Exception:
             self._open.move_to_end(index)  # its next append says what is wrong
             return
         del self._open[index]
-        self._resting[index] = writer
+        self._idle[index] = writer
 
-    def _all(self, what: str, do: Callable[[PartWriter], None]) -> None:
+    def _all(self, what: str, do: Callable[[IdleWriter], None]) -> None:
         used = self._used()
-        self._require_open()
+        self._life.require()
+        for writer in used.values():
+            writer.life.require_outside()
         self._raise(what, each(used, lambda _, writer: do(writer)))
 
-    def _used(self) -> dict[int, PartWriter]:
-        """The shards that were ever opened, those at rest too."""
-        self._require_process()
-        with self._guard:
-            return {**self._resting, **self._open}
+    def _used(self) -> dict[int, IdleWriter]:
+        """The shards that were ever opened, idle ones too."""
+        self._life.require_outside()
+        if self._life.forked:
+            self._life.refuse()
+        with self._life.mutex:
+            return {**self._idle, **self._open}
 
     def _raise(self, what: str, errors: Mapping[int, BaseException]) -> None:
         if errors:
             raise shards_failed(what, self.path.root, errors)
-
-    def _require_process(self) -> None:
-        """Before the guard is asked for: in a child, nobody may ever give back what another thread held at the fork."""
-        if os.getpid() != self._pid:
-            raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path.root)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the writer is closed", path=self.path.root)

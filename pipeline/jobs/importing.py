@@ -52,7 +52,7 @@ def import_kestrel(
     name = f"kestrel-{queue}-{where}"  # another machine's queue may have the same name
     done = added = 0
     with sej.Writer(target) as writer:
-        last = writer.last_batch(name)
+        last = writer.tail.last_batch(name)
         rows = rows_of(os.fspath(directory), queue=queue, kind=kind, reader=reader)
         for number, batch in enumerate(_batches(rows)):
             done += len(batch)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar, Unpack
@@ -39,7 +38,7 @@ from sej.checks import (
     require,
     with_methods,
 )
-from sej.errors import ClosedError, InvalidNameError, LockedError, QueueFullError
+from sej.errors import InvalidNameError, QueueFullError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.queue.ack import Acknowledger, Backoff
@@ -55,8 +54,8 @@ from sej.queue.records import freed
 from sej.queue.take import PROBE_NS, Taker
 from sej.reading.dead_letters import DeadLetter
 from sej.system.disk import OS, Disk, full_disk_advice
-from sej.system.group_commit import Syncer, is_mine
-from sej.system.lifecycle import forget_forked, watch_forks
+from sej.system.group_commit import Syncer
+from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
 from sej.system.watch import Watch
 from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
@@ -170,11 +169,7 @@ class JournalQueue(WorkQueue):
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
         self._clock = clock
         self._disk = disk
-        self._pid = os.getpid()
-        self._closed = False
-        self._mutex = threading.RLock()
-        self._closing = threading.RLock()
-        self._inside = self._close_later = False
+        self._life = Lifecycle(f"queue {name!r}", self.path)
         self._judge_at = 0
         self._keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
@@ -223,7 +218,7 @@ class JournalQueue(WorkQueue):
             )
             self._locked(self._take_number)
             self._kept = self._log.state.kept
-            watch_forks(self)
+            self._life.in_child = self._log.close  # the copies of the descriptors must not keep the parent's locks
         except BaseException:
             self._holders.release()
             self._reader_lock.release()
@@ -233,7 +228,7 @@ class JournalQueue(WorkQueue):
     # --- putting
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
-        self._require_open()
+        self._life.require()
         reserve = self._log.reserve
         if reserve.spent and not reserve.fill():
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -246,18 +241,13 @@ class JournalQueue(WorkQueue):
     # --- taking
 
     def _take(self, n: int) -> list[Item]:
-        try:
-            with self._mutex:
-                if self._inside:
-                    raise self._busy()
-                now = self._clock.boot_ns()
-                keep = now >= self._keep_at
-                if keep:  # first: where that fails, nothing was taken that nobody gets
-                    self._keep_head(now)
-                items = self._locked(self._take_now, n, now, keep)
-        finally:
-            if self._close_later:
-                self.close()
+        self._life.require_outside()
+        with self._life.mutex:
+            now = self._clock.boot_ns()
+            keep = now >= self._keep_at
+            if keep:  # first: where that fails, nothing was taken that nobody gets
+                self._keep_head(now)
+            items = self._under_lock(self._take_now, n, now, keep)
         if self._taker.lost or self._taker.unwritten is not None:
             self._tell(items)
         return items
@@ -307,7 +297,7 @@ class JournalQueue(WorkQueue):
         return min(waits, default=None)
 
     def _watches(self) -> Sequence[Watch]:
-        with self._mutex:
+        with self._life.mutex:
             if not self._watched:
                 self._watched = [Watch(self._directory.jnl), Watch(self._directory.at("ofs"))]
             return self._watched
@@ -361,7 +351,7 @@ class JournalQueue(WorkQueue):
         coming back.
         """
         optional(COUNT)("limit", limit)
-        self._require_open()
+        self._life.require()
         return self._dead_letters.redrive(limit, self._put_back)
 
     def _put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
@@ -371,38 +361,32 @@ class JournalQueue(WorkQueue):
 
     def sync(self) -> None:
         """Force what was put and done through this object so far to the disk."""
-        self._require_open()
+        self._life.require()
         self._writer.sync()
         self._syncer.commit(self._log.appended)
 
     def close(self) -> None:
         """Give back what this object still holds, keep the head, and close.
 
-        A second time does nothing, or finishes what an exception interrupted. In a signal's handler that came in the
-        middle of a call of this queue: when that call is at its end, without the mutex, as others may wait for it who
-        have the journal.
+        A second time does nothing, or finishes what an exception interrupted: until then the queue is open.
+
+        Raises:
+            LockedError: this is a signal's handler that interrupts a call of this queue; nothing was closed.
         """
-        if os.getpid() != self._pid or is_mine(self._closing):
+        self._writer.life.require_outside()
+        self._life.close(self._finish, self._release)
+
+    def _finish(self) -> None:
+        if self._log.failed:
             return
-        if is_mine(self._mutex):
-            self._close_later = True
-            return
-        with self._closing:  # of many who close at once one does, and the others return when it is done
-            self._close_later = False
-            try:
-                if not self._closed and not self._log.failed:
-                    with self._mutex:
-                        self._log.prepare_head()
-                        self._locked(self._leave)
-                    if self._durable:
-                        self._syncer.commit(self._log.appended)
-            finally:
-                self._release()
+        with self._life.mutex:
+            self._log.prepare_head()
+            self._under_lock(self._leave)
+        if self._durable:
+            self._syncer.commit(self._log.appended)
 
     def _release(self) -> None:
-        """Let go of everything; what an interrupt cut short, the next close() finishes."""
-        with self._mutex:
-            self._closed, self._close_later = True, False
+        """Give everything back; if it was interrupted, the next close() calls it again."""
         self._syncer.close()
         for watch in self._watched:
             watch.close()
@@ -410,41 +394,30 @@ class JournalQueue(WorkQueue):
         self._log.close()
         self._taker.close()
         self._reader_lock.release()
-        forget_forked(self)
         self._writer.close()
 
     # --- the lock, and below it what runs with it
 
     def _locked(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Do something with the mutex and the queue's lock, caught up."""
-        try:
-            with self._mutex:
-                if self._inside:
-                    raise self._busy()
-                self._require_open()
-                log = self._log
-                if log.unsure:
-                    self._taker.close()  # they open again where they are asked to
-                try:
-                    self._inside = True
-                    log.guard.take()
-                    log.catch_up()
-                    found = act(*arguments)
-                    log.unsure = False
-                    return found
-                finally:
-                    self._inside = False
-                    log.guard.release()  # the last call, and in C: no handler comes before it
-        finally:
-            if self._close_later:
-                self.close()
+        self._life.require_outside()
+        with self._life.mutex:
+            return self._under_lock(act, *arguments)
 
-    def _busy(self) -> LockedError:
-        return LockedError(
-            f"queue {self.name!r} is in the middle of a call of this very thread: in a signal's handler only close()"
-            " will do",
-            path=self.path,
-        )
+    def _under_lock(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """The same, with the mutex held."""
+        self._life.require()
+        log = self._log
+        if log.unsure:
+            self._taker.close()  # they open again where they are asked to
+        try:
+            log.guard.take()
+            log.catch_up()
+            found = act(*arguments)
+            log.unsure = False
+            return found
+        finally:
+            log.guard.release()  # the last call, and in C: no handler comes before it
 
     def _take_number(self) -> None:
         number = self._holders.take()
@@ -465,20 +438,8 @@ class JournalQueue(WorkQueue):
         if kept != self._kept or log.state.head() == kept:
             return  # somebody else did it, or there is nothing to do
         log.prepare_head()
-        self._locked(log.keep_head)
+        self._under_lock(log.keep_head)
         self._kept = log.state.kept
-
-    def _require_open(self) -> None:
-        if self._closed or self._close_later:
-            raise ClosedError(f"queue {self.name!r} is closed", path=self.path)
-        if os.getpid() != self._pid:
-            raise ClosedError(f"queue {self.name!r} belongs to the parent process: open it after the fork")
-
-    def _after_fork(self) -> None:
-        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
-        self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
-        self._inside = False
-        self._log.close()
 
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:

@@ -24,8 +24,9 @@ from typing import Final
 
 from sej.errors import ClosedError, LockLostError, SejError, WriterFailedError
 from sej.system.disk import of_system
+from sej.system.lifecycle import is_mine
 
-__all__ = ["Syncer", "is_failure", "is_mine"]
+__all__ = ["Syncer", "is_failure"]
 
 _LOOK_S: Final = 0.1
 """A thread that waits for the leader's sync looks after itself so often."""
@@ -36,7 +37,6 @@ class Syncer:
 
     Attributes:
         durable_offset: every message below it survives power loss.
-        untold: whether a sync in the background failed and no call has raised that so far.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Syncer:
         offset: int,
         *,
         interval_s: float | None = None,
+        untold: Callable[[], object] | None = None,
     ) -> None:
         """Start with everything below offset durable.
 
@@ -55,13 +56,14 @@ class Syncer:
             fail: told of the error when a sync fails.
             written: the offset behind what was appended so far.
             offset: what is durable already.
-            interval_s: sync in the background this often, in seconds; None: only when asked.
+            interval_s: sync in the background this often, in seconds; None: only on request.
+            untold: called after a sync in the background failed, which no call has raised.
         """
         self._sync = sync
         self._fail = fail
         self._written = written
+        self._untold = untold
         self.durable_offset = offset
-        self.untold = False
         self._lock = threading.RLock()  # a signal's handler may come again
         self._baton = threading.RLock()
         self._leader: int | None = None
@@ -188,7 +190,8 @@ class Syncer:
             if self._error is None:  # background syncing ends here, so any error must be reported
                 self._fail(error)
                 self.fail(error)
-            self.untold = True  # the writer is poisoned and says so at its next call
+            if self._untold is not None:
+                self._untold()
             return False
         return True
 
@@ -197,14 +200,6 @@ class Syncer:
         if isinstance(error, WriterFailedError):
             return error
         return WriterFailedError(f"a sync failed: {error}; open the writer anew, which finds what is on disk")
-
-
-def is_mine(lock: threading.RLock) -> bool:
-    """Whether this thread holds a lock already: then this is a signal's handler, in the middle of a call.
-
-    Asked as :class:`threading.Condition` asks it.
-    """
-    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
 def is_failure(error: BaseException) -> bool:

@@ -1,18 +1,50 @@
-"""What happens to open objects when the process forks.
+"""The life of an object that holds files and locks: open, failed, closed, or copied into a forked child.
 
-A forked child has copies of the parent's objects and descriptors, but not its threads. A copied descriptor keeps a lock
-of the parent alive, and a mutex that another thread held is never released. So every object that holds either one is in
-one registry, and the child calls its ``_after_fork``: it closes the copies without unlocking, and makes new mutexes.
-The objects are independent of each other here, so their order does not matter.
+::
+
+    open ----- a write, a sync or a lock failed -----> failed
+      |                                                  |
+      +---------------- close() ----> closed <-----------+
+
+    any of them ----- fork, as seen by the child -----> forked
+
+====== ===== ============================== ==================================================
+state  open  a call                         close()
+====== ===== ============================== ==================================================
+open   True  works                          finishes the work, then gives everything back
+failed False raises what failed             gives everything back; raises what failed if no call has
+closed False raises ClosedError             does nothing
+forked False raises ClosedError             does nothing: the files and locks are the parent's
+====== ===== ============================== ==================================================
+
+**A call is under way** if its thread holds :attr:`Lifecycle.mutex`. A thread that finds the mutex its own is a signal's
+handler that interrupts such a call. It is refused with :class:`~sej.LockedError`, whatever it calls, ``close()`` too.
+That is asked of the mutex and not of a flag, because an exception can leave a flag behind but not a mutex: the ``with``
+statement releases it in C.
+
+**An interrupted close().** A handler's exception can end ``close()`` anywhere. Before the work is finished the object
+stays open, and afterwards it is closed but holds some of its files. In both cases the next ``close()`` continues, so
+giving back must bear to be repeated. :meth:`Lifecycle.exit` makes that second call at the end of a ``with`` block.
+
+**Fork.** A forked child has copies of the parent's objects and descriptors, but not its threads. A copied descriptor
+keeps a lock of the parent alive, and a mutex that another thread held is never released. So every object that holds
+either one is in one registry, and the child calls its ``_after_fork``: it closes the copies without unlocking, and
+makes new mutexes. The objects are independent of each other here, so their order does not matter.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from traceback import clear_frames
+from typing import NoReturn, Protocol
 
-__all__ = ["Forkable", "forget_forked", "watch_forks"]
+from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
+from sej.system.disk import of_system
+
+__all__ = ["Forkable", "Lifecycle", "forget_forked", "is_mine", "watch_forks"]
 
 
 class Forkable(Protocol):
@@ -43,3 +75,177 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+def is_mine(lock: threading.RLock) -> bool:
+    """Whether this thread holds a lock already: then this is a signal's handler, in the middle of a call.
+
+    Asked as :class:`threading.Condition` asks it.
+    """
+    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+
+def _worded(cause: BaseException) -> SejError:
+    return WriterFailedError(str(cause))
+
+
+class Lifecycle:
+    """The state of one object, and the mutex that guards it.
+
+    The owner calls :meth:`require_outside`, then takes :attr:`mutex` with a ``with`` statement of its own, then calls
+    :meth:`require`. A context manager written in Python could be interrupted between taking and releasing.
+
+    Attributes:
+        mutex: held by the thread whose call is under way; a new one in a forked child.
+        open: whether calls work: not failed, closed or forked.
+        closed: whether the work is finished, so that nothing can follow.
+        forked: whether this is a copy in a forked child.
+        failure: what failed first, or None.
+        untold: whether that came from a background thread and no call has raised it so far.
+        in_child: called in a forked child, to close the copies of descriptors; None: there are none.
+    """
+
+    def __init__(self, what: str, path: str, worded: Callable[[BaseException], SejError] = _worded) -> None:
+        """Open.
+
+        Args:
+            what: the owner, for error texts: ``"the writer"``.
+            path: the owner's, for errors.
+            worded: makes the error that reports a failure.
+        """
+        self._what = what
+        self._path = path
+        self._worded = worded
+        self.mutex = threading.RLock()
+        self._closing = threading.RLock()
+        self.open = True
+        self.closed = self.forked = self.untold = self._released = False
+        self.failure: BaseException | None = None
+        self.in_child: Callable[[], object] | None = None
+        watch_forks(self)
+
+    @property
+    def inside(self) -> bool:
+        """Whether a call of the owner is under way in this thread."""
+        return is_mine(self.mutex)
+
+    def require_outside(self) -> None:
+        """Refuse a signal's handler that interrupts a call of its own thread.
+
+        Raises:
+            LockedError: a call of the owner is under way in this thread.
+        """
+        if is_mine(self.mutex):
+            raise self._under_way()
+
+    def require(self) -> None:
+        """Refuse a call of an object that is not open; see :meth:`refuse`."""
+        if not self.open:
+            self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Say why no call works any more.
+
+        Raises:
+            WriterFailedError: a write or sync failed; as the owner words it.
+            LockLostError: the lock was lost.
+            ClosedError: it is closed, or belongs to the parent process.
+        """
+        if self.forked:
+            raise ClosedError(f"{self._what} belongs to the parent process: open one after the fork", path=self._path)
+        if self.failure is not None:
+            self.untold = False
+            if isinstance(self.failure, LockLostError):
+                lost = self.failure
+                raise LockLostError(lost.reason, path=lost.path, position=lost.position, offset=lost.offset) from lost
+            raise self._worded(self.failure) from self.failure
+        raise ClosedError(f"{self._what} is closed", path=self._path)
+
+    def fail(self, cause: BaseException) -> bool:
+        """Let every later call raise; False if it was not open.
+
+        The cause is kept without what its frames hold: a file in there would keep its lock.
+        """
+        if not self.open:
+            return False
+        self.failure = cause
+        self.open = False
+        if cause.__traceback__ is not None:
+            clear_frames(cause.__traceback__.tb_next)
+        return True
+
+    def leave_untold(self) -> None:
+        """Let :meth:`close` raise the failure unless another call does: it came from a background thread."""
+        self.untold = self.failure is not None
+
+    def shut(self) -> None:
+        """Nothing can follow: called with the mutex held, when the work is finished."""
+        self.closed = True
+        self.open = False
+
+    def close(self, finish: Callable[[], object], release: Callable[[], object]) -> None:
+        """Finish and give everything back. Of several threads one does it; the others return when it is done.
+
+        Args:
+            finish: finishes the work of an open object. If no call of another thread may come after its last step, it
+                calls :meth:`shut` itself, with the mutex held.
+            release: gives back files and locks. It is called again if an exception interrupted it.
+
+        Raises:
+            LockedError: a call of the owner is under way in this thread; nothing was done.
+            SejError: what finish raised, or what failed in the background. Everything is given back all the same.
+        """
+        if self.forked:
+            return
+        if is_mine(self.mutex) or is_mine(self._closing):
+            raise self._under_way()
+        with self._closing:
+            if self._released:
+                return
+            try:
+                if self.open:
+                    finish()
+                    self.shut()
+            except BaseException as error:
+                if isinstance(error, SejError) or of_system(error):  # else an interrupt: the next close() finishes
+                    self.shut()
+                raise
+            finally:
+                if not self.open:
+                    with self.mutex:  # after a call of another thread that is under way
+                        self.shut()
+                    release()
+                    self._released = True
+                    forget_forked(self)
+        if self.untold:
+            self.refuse()
+
+    def exit(self, close: Callable[[], object], kind: type[BaseException] | None) -> None:
+        """Close at the end of a ``with`` block; the block's error is not replaced by one of the background.
+
+        Args:
+            close: the owner's.
+            kind: the type of the block's error, or None.
+        """
+        self.untold = self.untold and kind is None
+        try:
+            close()
+        except BaseException:
+            close()  # what a signal's handler interrupted: no other call would finish it
+            raise
+
+    def _under_way(self) -> LockedError:
+        return LockedError(
+            f"a call of {self._what} is under way in this thread: a signal's handler cannot use it before that returns;"
+            " let the handler set a flag or raise",
+            path=self._path,
+        )
+
+    def _after_fork(self) -> None:
+        """In a forked child: the mutex may be held by a thread that does not exist here."""
+        self.mutex = threading.RLock()
+        self._closing = threading.RLock()
+        self.open = False
+        self.forked = True
+        if self.in_child is not None:
+            self.in_child()

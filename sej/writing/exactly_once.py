@@ -16,25 +16,24 @@ batch has two spans, and ``done`` says so.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sej.checks import COUNT
-from sej.codec import encode, measure
-from sej.errors import BatchConflictError, CorruptionError, DecodeError
+from sej.codec import encode
+from sej.errors import BatchConflictError, CorruptionError
 from sej.journal.directory import Directory, check_name, containing
 from sej.journal.segment import SegmentReader
 from sej.message import BytesLike, Message
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 from sej.system.sealed import seal, unseal
+from sej.writing.staging import stage, stage_encoded
 
-if TYPE_CHECKING:
-    from sej.writing.writer import Writer
+__all__ = ["KEPT_BATCHES", "Appending", "Batches"]
 
-__all__ = ["KEPT_BATCHES", "Batches"]
+_T = TypeVar("_T")
 
 KEPT_BATCHES: Final = 256
 """So many batches of a name are remembered; an older number is refused, not appended again."""
@@ -43,6 +42,23 @@ _CHUNK_MESSAGES: Final = 4096
 _CHUNK_BYTES: Final = 1 << 20
 _UNKNOWN: Final = -1
 """The digest of a batch that came encoded: its number alone says whether it is the same."""
+
+
+class Appending(Protocol):
+    """What appends the batches, alone: the :class:`~sej.writing.tail.Tail` of the journal."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next message."""
+
+    def extend(self, data: BytesLike) -> None:
+        """Append whole messages that are encoded and carry the offsets that are due."""
+
+    def sync_now(self) -> None:
+        """Sync all that was appended."""
+
+    def changing(self, act: Callable[..., _T], *arguments: object) -> _T:
+        """Call something that changes the journal's end, so that what interrupts it is noticed."""
 
 
 class _Done(NamedTuple):
@@ -66,7 +82,7 @@ class _Done(NamedTuple):
 
 
 class Batches:
-    """The batches of one journal; used by a writer that lets nobody else append meanwhile."""
+    """The batches of one journal; used while no other thread or process can append."""
 
     def __init__(self, directory: Directory) -> None:
         """Name the journal; nothing is looked at."""
@@ -76,7 +92,7 @@ class Batches:
 
     def append(
         self,
-        writer: Writer,
+        tail: Appending,
         name: str,
         number: int,
         values: Iterable[BytesLike],
@@ -89,10 +105,10 @@ class Batches:
         COUNT("number", number)
         values = list(values)
         keys = None if keys is None else list(keys)
-        writer._sync_alone()
+        tail.sync_now()
         staged = self._directory.at("tmp", f"{name}.rows")
-        first = writer.offset
-        span = writer._stage(staged, first, values, keys, type, timestamp)
+        first = tail.offset
+        span = stage(self._disk, staged, first, values, keys, type, timestamp)
         digest = self._digest(staged, first) if span else 0
         found = self._find(name, number, len(span), digest)
         if found is not None:
@@ -103,30 +119,30 @@ class Batches:
             return span
         intent = {"name": name, "number": number, "first_offset": first, "count": len(span), "digest": digest}
         intent["crc32c"] = self._crc(staged)
-        return writer._changing(self._carry_out, writer, intent, False).range
+        return tail.changing(self._carry_out, tail, intent, False).range
 
-    def append_encoded(self, writer: Writer, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
+    def append_encoded(self, tail: Appending, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append batch number of name as it is encoded, unless it is there: then chunks are not looked at."""
         check_name(name, "a batch name")
         COUNT("number", number)
         found = self.find(name, number)
         if found is not None:
             return found
-        writer._sync_alone()
-        first = writer.offset
+        tail.sync_now()
+        first = tail.offset
         staged = self._directory.at("tmp", f"{name}.rows")
-        count, crc = self._stage_encoded(staged, first, chunks)
+        count, crc = stage_encoded(self._disk, staged, first, chunks)
         if not count:
             self._disk.unlink(staged)
             self._close(name, _Done(number, 0, _UNKNOWN, [(first, 0)]))
             return range(first, first)
         intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": _UNKNOWN}
         intent["crc32c"] = crc
-        return writer._changing(self._carry_out, writer, intent, True).range
+        return tail.changing(self._carry_out, tail, intent, True).range
 
-    def _carry_out(self, writer: Writer, intent: dict[str, Any], fresh: bool) -> _Done:
+    def _carry_out(self, tail: Appending, intent: dict[str, Any], fresh: bool) -> _Done:
         self._replace(f"{intent['name']}.intent", intent)
-        return self._finish(writer, intent, fresh=fresh)
+        return self._finish(tail, intent, fresh=fresh)
 
     def find(self, name: str, number: int) -> range | None:
         """Where batch number of name is, or None where it is not in the journal.
@@ -144,27 +160,6 @@ class Batches:
         """The highest batch number of a name that is in the journal."""
         return max((done.number for done in self._load(name)), default=None)
 
-    def _stage_encoded(self, staged: str, first: int, chunks: Iterable[BytesLike]) -> tuple[int, int]:
-        self._disk.mkdir(os.path.dirname(staged))
-        self._disk.unlink(staged)
-        file = self._disk.open(staged, "new")  # its name is synced: an intent refers to it
-        count = crc = 0
-        try:
-            for chunk in chunks:
-                run = measure(chunk, 0, len(chunk), first + count, max(len(chunk), 1))
-                if run.position != len(chunk):
-                    raise DecodeError("these are no whole messages", position=run.position, offset=first + count)
-                file.write(chunk)
-                crc = crc32c(chunk, crc)
-                count += run.messages
-            file.sync()
-        except BaseException:
-            file.close()
-            self._disk.unlink(staged)
-            raise
-        file.close()
-        return count, crc
-
     def promise(self, name: str, first: int, chunks: Iterable[BytesLike], cut: dict[str, Any]) -> int:
         """Steps 1 and 2 alone: the next writer appends the chunks, and keeps no record of them.
 
@@ -177,7 +172,7 @@ class Batches:
         Returns:
             How many messages there are.
         """
-        count, crc = self._stage_encoded(self._directory.at("tmp", f"{name}.rows"), first, chunks)
+        count, crc = stage_encoded(self._disk, self._directory.at("tmp", f"{name}.rows"), first, chunks)
         intent = {"name": name, "number": 0, "first_offset": first, "count": count, "digest": _UNKNOWN}
         self._replace(f"{name}.intent", {**intent, "crc32c": crc, "cut": cut})
         return count
@@ -195,7 +190,7 @@ class Batches:
         self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
         self._disk.unlink(self._directory.at("tmp", f"{name}.rows"))
 
-    def roll_forward(self, writer: Writer) -> None:
+    def roll_forward(self, tail: Appending) -> None:
         """Finish what a dead writer had promised."""
         if self._disk.status(self._directory.at("txn")) is None:
             return
@@ -207,9 +202,9 @@ class Batches:
                         f"this file is named for another batch than it holds, one of {intent['name']!r}: rename it",
                         path=self._directory.at("txn", entry),
                     )
-                self._finish(writer, intent)
+                self._finish(tail, intent)
 
-    def _finish(self, writer: Writer, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
+    def _finish(self, tail: Appending, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
         """Steps 3 and 4, from wherever they stopped; fresh: nothing has stopped, the staged rows are what they were."""
         name, number, first, count = (intent[key] for key in ("name", "number", "first_offset", "count"))
         staged = self._directory.at("tmp", f"{name}.rows")
@@ -222,40 +217,40 @@ class Batches:
                     " and remove it to give the batch up",
                     path=staged,
                 )
-            there = self._equal_prefix(staged, first, count, writer.offset)
+            there = self._equal_prefix(staged, first, count, tail.offset)
             spans = [(first, there)] if there else []
             if there < count:
-                rest = self._append_rest(writer, staged, first, there)
+                rest = self._append_rest(tail, staged, first, there)
                 if spans and rest[0] == first + there:
                     spans = [(first, count)]
                 else:
                     spans.append(rest)
-            writer._sync_alone()
+            tail.sync_now()
             done = _Done(number, count, intent["digest"], spans)
         if "cut" not in intent:
             self._close(name, done)
         self.take_back(name)
         return done
 
-    def _append_rest(self, writer: Writer, staged: str, first: int, there: int) -> tuple[int, int]:
-        if not there and writer.offset == first:  # as it was promised: not taken apart
-            return first, self._append_all(writer, staged, first)
+    def _append_rest(self, tail: Appending, staged: str, first: int, there: int) -> tuple[int, int]:
+        if not there and tail.offset == first:  # as it was promised: not taken apart
+            return first, self._append_all(tail, staged, first)
         start = count = 0
         for messages in self._rows(staged, first):
             rest = messages[max(there - (messages[0].offset - first), 0) :]
             if rest:
-                start = writer.offset if not count else start
-                at = range(writer.offset, writer.offset + len(rest))
-                writer._append_encoded(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
+                start = tail.offset if not count else start
+                at = range(tail.offset, tail.offset + len(rest))
+                tail.extend(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
                 count += len(rest)
         return start, count
 
-    def _append_all(self, writer: Writer, staged: str, first: int) -> int:
+    def _append_all(self, tail: Appending, staged: str, first: int) -> int:
         count = 0
         reader = SegmentReader(self._disk, staged, 0, first, chunk_bytes=_CHUNK_BYTES)
         try:
             while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
-                writer._append_encoded(found[0])
+                tail.extend(found[0])
                 count += found[1]
         finally:
             reader.close()

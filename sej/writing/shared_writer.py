@@ -13,7 +13,8 @@ thread. Two rules keep that simple:
   itself. A turn that finds it False searches for the end again; a handler that finds it False is refused, or that the
   lock is not held yet or not any more.
 
-Whether a call is a handler's is asked of the mutex, not of a flag: a thread that finds the mutex its own is inside.
+Whether a call is a handler's is asked of the mutex, see :mod:`sej.system.lifecycle`. Here a call within a turn may also
+be a part of that turn: it is let in while the end is sure.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, NoReturn, Self, TypedDict, TypeVar, get_args
+from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.codec import Buffer, encode
-from sej.errors import ClosedError, LockedError, LockLostError, WriterFailedError
+from sej.errors import LockedError, LockLostError, WriterFailedError
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk, full_disk_advice
-from sej.system.group_commit import Syncer, is_failure, is_mine
-from sej.system.lifecycle import forget_forked, watch_forks
+from sej.system.group_commit import Syncer, is_failure
+from sej.system.lifecycle import Lifecycle
 from sej.writing.opening import prepare
 from sej.writing.shared_end import SharedEnd
 from sej.writing.writer import check_options
@@ -83,6 +84,7 @@ class SharedWriter:
         path: the SEJ directory.
         durability: as named on opening.
         interval_s: how often it syncs in the background, in seconds; None: only when it is to.
+        life: its state and its mutex.
 
     Example:
         >>> import tempfile
@@ -138,12 +140,8 @@ class SharedWriter:
         self.path = self._directory.path
         self.durability: SharedDurability = durability
         self.interval_s = sync_interval_s if durability == "interval" else None
-        self._pid = os.getpid()
-        self._closed = False
-        self._failure: BaseException | None = None
-        self._mutex = threading.RLock()
-        self._closing = threading.RLock()
-        self._sure = self._held = self._close_later = False
+        self.life = Lifecycle("the writer", self.path, self._failed)
+        self._sure = self._held = False
         prepare(self._directory, allow_network_fs=allow_network_fs)
         self._end = SharedEnd(
             self._directory,
@@ -158,8 +156,9 @@ class SharedWriter:
             lambda: self._end.offset,
             0,
             interval_s=self.interval_s,
+            untold=self.life.leave_untold,
         )
-        watch_forks(self)
+        self.life.in_child = self._end.close  # the copies of the descriptors must not keep the parent's locks alive
 
     # --- appending
 
@@ -217,28 +216,24 @@ class SharedWriter:
 
         A turn within a turn is a part of it. What was appended is durable only after :meth:`settle`.
         """
-        inside = is_mine(self._mutex)
-        try:
-            with self._mutex:
-                if inside:
-                    if not (self._held and self._sure):
-                        raise self._inside()
-                    return act(*arguments)
-                self._require_open()
-                try:
-                    if not self._sure:
-                        self._end.doubt()
-                    self._sure = False
-                    self._end.enter()
-                    self._look()
-                    self._held = True
-                    return act(*arguments)
-                finally:
-                    self._held = False
-                    self._end.leave()
-        finally:
-            if self._close_later and not inside:
-                self.close()
+        inside = self.life.inside
+        with self.life.mutex:
+            if inside:
+                if not (self._held and self._sure):
+                    raise self._inside()
+                return act(*arguments)
+            self.life.require()
+            try:
+                if not self._sure:
+                    self._end.doubt()
+                self._sure = False
+                self._end.enter()
+                self._look()
+                self._held = True
+                return act(*arguments)
+            finally:
+                self._held = False
+                self._end.leave()
 
     def encode_many(
         self,
@@ -265,7 +260,7 @@ class SharedWriter:
 
     def append_encoded(self, data: bytes, count: int) -> None:
         """Append what :meth:`encode_many` made, data of count messages, within the same turn."""
-        assert is_mine(self._mutex)
+        assert self.life.inside
         try:
             self._end.write(data, count)
         except BaseException as error:
@@ -282,26 +277,21 @@ class SharedWriter:
 
     def sync(self) -> None:
         """Force everything that this writer appended to the disk."""
-        self._require_open()
+        self.life.require()
         self.settle(self._end.offset)
 
     def settle(self, offset: int) -> None:
         """Return once every message below offset that this writer appended is durable."""
-        inside = is_mine(self._mutex)
-        try:
-            if not inside:
-                self._syncer.commit(offset)
-            elif self._held and self._sure:  # within a turn: another thread's sync may be waiting for its end
-                self._sync_alone()
-            else:
-                raise self._inside()
-        finally:
-            if self._close_later and not inside:
-                self.close()
+        if not self.life.inside:
+            self._syncer.commit(offset)
+        elif self._held and self._sure:  # within a turn: another thread's sync may be waiting for its end
+            self._sync_alone()
+        else:
+            raise self._inside()
 
     def _inside(self) -> LockedError:
         return LockedError(
-            "this thread is in the middle of an append: in a signal's handler only close() will do then",
+            "an append is under way in this thread: a signal's handler cannot use the writer before that returns",
             path=self.path,
         )
 
@@ -318,37 +308,22 @@ class SharedWriter:
     def close(self) -> None:
         """Sync what was appended and close; a second time does nothing, or finishes what an exception interrupted.
 
-        In a signal's handler that came in the middle of a call of this writer: when that is at its end, without the
-        mutex, which the background thread and others may be waiting for.
-
         Raises:
-            WriterFailedError: the last sync failed, or one in the background that no call has told of.
+            WriterFailedError: the last sync failed, or one in the background that no call has reported.
+            LockedError: this is a signal's handler that interrupts a call of this writer; nothing was closed.
         """
-        if os.getpid() != self._pid or is_mine(self._closing):
-            return
-        if is_mine(self._mutex):
-            self._close_later = True
-            return
-        with self._closing:  # of many who close at once one does, and the others return when it is done
-            try:
-                with self._mutex:
-                    if not self._closed and self._failure is None:
-                        self._sync_alone()
-                    self._closed = True  # nothing comes in between the last sync and this
-            finally:
-                if self._closed or self._failure is not None:
-                    self._release()
-        if self._failure is not None and self._syncer.untold:
-            self._syncer.untold = False
-            raise self._failed(self._failure) from self._failure
+        self.life.close(self._finish, self._release)
+
+    def _finish(self) -> None:
+        with self.life.mutex:
+            self._sync_alone()
+            self.life.shut()  # nothing comes between the last sync and this
 
     def _release(self) -> None:
-        """Close the files; what an interrupt cut short, the next close() finishes."""
-        with self._mutex:
-            self._closed, self._close_later = True, False
+        """Close the files; if it was interrupted, the next close() calls it again."""
+        with self.life.mutex:
             self._end.close()
         self._syncer.close()
-        forget_forked(self)
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -356,12 +331,7 @@ class SharedWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close; the error of the block is not replaced by that of a sync in the background."""
-        self._syncer.untold = self._syncer.untold and kind is None
-        try:
-            self.close()
-        except BaseException:
-            self.close()  # what a signal's handler interrupted: nobody else comes to finish it
-            raise
+        self.life.exit(self.close, kind)
 
     def __repr__(self) -> str:
         """Path."""
@@ -389,9 +359,8 @@ class SharedWriter:
         return self._end.offset
 
     def _sync_some(self) -> int:
-        with self._mutex:
-            if self._closed:
-                self._refuse()
+        with self.life.mutex:
+            self.life.require()
             end = self._end
             file, first_offset, position, offset = end.file, end.first_offset, end.position, end.offset
         if file is not None:
@@ -413,8 +382,7 @@ class SharedWriter:
     # --- failing
 
     def _fail(self, error: BaseException) -> None:
-        if self._failure is None and not self._closed:
-            self._failure = error
+        if self.life.fail(error):
             self._syncer.fail(error)
 
     def _failed(self, error: BaseException) -> WriterFailedError:
@@ -425,23 +393,3 @@ class SharedWriter:
             position=self._end.position,
             offset=self._end.offset,
         )
-
-    def _require_open(self) -> None:
-        if self._closed or self._close_later or self._failure is not None or os.getpid() != self._pid:
-            self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        if os.getpid() != self._pid:
-            raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path)
-        if self._failure is not None:
-            self._syncer.untold = False
-            if isinstance(self._failure, LockLostError):
-                raise self._failure
-            raise self._failed(self._failure) from self._failure
-        raise ClosedError("the writer is closed", path=self.path)
-
-    def _after_fork(self) -> None:
-        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
-        self._mutex = threading.RLock()  # another thread may have held it, and is not here to let it go
-        self._closed = True
-        self._end.close()

@@ -1,52 +1,67 @@
-"""What a writer does to the end of a journal: writing, blocks of the index, sealing, the next segment, failing.
+"""The growing end of a journal: what an exclusive writer does with the file, buffer, index, lock and syncs.
 
-:class:`~sej.writing.writer.Writer` is the face; this is the machine under it. Everything here runs with the writer's
-mutex held, by the thread whose append or sync needs it. What it relies on: the lock is held, the buffer calls
-``_drain``. What it promises: a segment is synced before its successor exists; an index entry is written after its bytes
-are synced; after the first failed write or sync nothing is written or synced any more.
+A :class:`Tail` is what :class:`sej.Writer`, the shards' idle writer and ``append_once`` use. It relies on the lock
+(``jnl.lck``), the codec's :class:`~sej.codec.Buffer` for encoding, and :mod:`sej.writing.opening` for finding the end.
 
-An exception of a signal's handler is no failure: it leaves the buffer in doubt, which it is from before a change of the
-file until after it. The next call then finds the end again (:meth:`Appender._mend`), before a message gets its offset.
+What it promises, at every durability:
+
+- A segment is synced before its successor is created, so only the last one can be torn.
+- A message is whole or absent for readers that follow the format.
+- An index entry is written after its bytes are synced.
+- A failed write or sync poisons: after the first one nothing is written or synced. What was not acknowledged by then
+  may or may not be there after reopening, as a prefix.
+
+How a message gets to the disk::
+
+    buffer.append ---- encoded, has its offset
+        |  the buffer writes by itself, or calls _drain      ("os", "interval": after each append)
+        v
+    LastSegment.file - the kernel has it
+        |  Syncer: one sync for all threads that wait        ("disk": before append returns)
+        v
+    durable_offset --- the medium has it
+
+**Who may change what.** The mutex of :class:`~sej.system.lifecycle.Lifecycle` guards everything; the buffer uses the
+same lock. :meth:`Tail.alone` is how every call takes it. No call enters twice: a signal's handler is refused.
+
+**Interrupts.** An exception of a signal's handler is no failure. It leaves the buffer in doubt, which it is from before
+a change of the file until after it. The next call then finds the end again (:meth:`Tail._mend`), before a message gets
+its offset.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from traceback import clear_frames
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from sej.codec import Buffer, measure
 from sej.codec.buffer_reference import _full
 from sej.codec.format import MAX_OFFSET
-from sej.errors import (
-    ClosedError,
-    DecodeError,
-    LockedError,
-    LockLostError,
-    SejError,
-    WriterFailedError,
-)
-from sej.journal.directory import Directory
-from sej.journal.index import Block
+from sej.errors import DecodeError, LockLostError, SejError, WriterFailedError
+from sej.journal.directory import Directory, check_name
 from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.medium import kept_position
+from sej.journal.recovery import Recovery
 from sej.journal.retention import Retention, clean
+from sej.journal.writer_lock import writer_lock
 from sej.message import BytesLike
-from sej.system.checksum import crc32c
-from sej.system.disk import File, full_disk_advice
-from sej.system.durable import KeptPosition, renew
-from sej.system.group_commit import Syncer, is_failure, is_mine
-from sej.system.locks import Lock
-from sej.writing.guarded import write_guarded
+from sej.system.disk import full_disk_advice
+from sej.system.group_commit import Syncer, is_failure
+from sej.system.lifecycle import Lifecycle
+from sej.writing.exactly_once import Batches
+from sej.writing.last_segment import LastSegment
 from sej.writing.opening import End, open_end, start_segment
+from sej.writing.staging import stage
+from sej.writing.taking import take_end
 
-__all__ = ["Appender", "Durability"]
+__all__ = ["Durability", "Row", "Tail"]
 
 _T = TypeVar("_T")
 Durability = Literal["buffer", "os", "interval", "disk"]
+Row = tuple[BytesLike, BytesLike, int, int | None]
+"""Value, key, type and timestamp of a message."""
 
 _BUFFER_BYTES: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
@@ -56,49 +71,337 @@ _LOCK_CHECK_S: Final = 0.09
 _LOOK_NS: Final = 100_000_000
 """For so long the buffer writes single messages by itself; then the lock is looked at again."""
 _needed: Final[dict[int, object]] = {}
-"""What each open writer needs to close: of a forgotten one the collector must not close the files before that."""
+"""What each open tail needs to close: of a forgotten one the collector must not close the files before that."""
 
 
-class Appender:
-    """The end of a journal that grows.
+class Tail:
+    """The growing end of one journal, alone under its lock. Threads may share it.
 
     Attributes:
         path: the SEJ directory.
+        directory: the same, with its disk.
+        durability: as named on opening.
+        recovery: the torn tail that opening cut, or what two writers left and opening has mended; or None.
+        life: its state and its mutex.
+        lock: the journal's.
+        buffer: encodes; its ``append`` and ``append_many`` may be called directly.
+        last: the last segment.
+        syncer: keeps the durable offset.
     """
 
-    path: str
-    _directory: Directory
-    _durability: Durability
-    _segment_bytes: int
-    _retention: Retention | None
-    _pid: int
-    _closed: bool
-    _failure: BaseException | None
-    _mutex: threading.RLock
-    """Guards everything below; the buffer uses the same lock. No call goes in twice: a signal's handler is refused."""
-    _close_later: bool
-    _lock: Lock
-    _lock_check_at: float
-    _buffer: Buffer
-    _syncer: Syncer
-    _kept: KeptPosition
-    _synced_position: int
-    _in_doubt: int
-    """Unsynced bytes before this position were written before the file was opened here (sej.system.durable)."""
+    last: LastSegment
+    syncer: Syncer
 
-    def _alone(self, act: Callable[..., _T], *arguments: object) -> _T:
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        segment_bytes: int,
+        durability: Durability,
+        retention: Retention | None,
+    ) -> None:
+        """Name a journal; nothing is opened yet. Arguments as of :class:`sej.Writer`."""
+        self.life = Lifecycle("the writer", directory.path, self._earlier)
+        self.path = directory.path
+        self.durability = durability
+        self.recovery: Recovery | None = None
+        self.lock = writer_lock(directory)
+        self.buffer = Buffer(0, self._drain, self.life.mutex)
+        self.directory = directory
+        self._segment_bytes = segment_bytes
+        self._retention = retention
+        self._kept = kept_position(directory)
+        self._batches = Batches(directory)
+        self._lock_check_at = 0.0
+
+    def open(self, first_offset: int, lock_timeout: float | None, sync_interval_s: float) -> None:
+        """Take the lock, find the end, finish what earlier writers had promised.
+
+        If this raises, the caller calls :meth:`abandon`. Arguments and errors as of :class:`sej.Writer`.
+        """
+        end = self._take(take_end, self.directory, self._kept, self.lock, first_offset, lock_timeout)
+        self.recovery = end.recovery
+        self.buffer.offset = end.offset
+        self.syncer = Syncer(
+            self._sync_some,
+            self._fail,
+            lambda: self.buffer.offset,
+            end.synced_offset,
+            interval_s=sync_interval_s if self.durability == "interval" else None,
+            untold=self.life.leave_untold,
+        )
+        self._lock_check_at = time.monotonic()
+        self.alone(self._batches.roll_forward, self)
+        if end.synced_offset < end.offset:
+            self.syncer.request()
+        self.life.in_child = self._close_copies
+
+    # --- appending in more ways than a writer shows
+
+    def append_each(self, rows: Iterable[Row]) -> list[int | Exception]:
+        """Append messages that have nothing to do with each other: an invalid one does not stop the others.
+
+        Under ``"disk"`` they share one sync.
+
+        Args:
+            rows: the messages.
+
+        Returns:
+            For each its offset, or what :meth:`sej.Writer.append` would have raised.
+        """
+        found: list[int | Exception] = []
+        for row in rows:
+            try:
+                found.append(self.buffer.append(*row))
+            except Exception as error:
+                found.append(error)
+        if self.durability == "disk":
+            try:
+                self.syncer.commit(max((offset + 1 for offset in found if isinstance(offset, int)), default=0))
+            except SejError as error:
+                return [error if isinstance(offset, int) else offset for offset in found]
+        return found
+
+    def append_encoded(self, data: BytesLike) -> range:
+        """Append messages that are encoded already and carry the offsets that are due: for copying at full speed.
+
+        Every message's frame and offset are checked before the first byte is taken.
+
+        Args:
+            data: whole messages, one after the other, as they are stored in a segment; the first has :attr:`offset`.
+
+        Returns:
+            Their offsets.
+
+        Raises:
+            DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
+            InvalidMessageError: their offsets are beyond the last one that a journal can have.
+        """
+        span = self.alone(self._append_whole, data)
+        if self.durability == "disk":
+            self.syncer.commit(span.stop)
+        return span
+
+    def _append_whole(self, data: BytesLike) -> range:
+        first = self.buffer.offset
+        self.extend(data)
+        if self.durability != "buffer":
+            self.buffer.flush()
+        return range(first, self.buffer.offset)
+
+    def append_once(
+        self,
+        name: str,
+        number: int,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        """Append a batch exactly once; see :meth:`sej.Writer.append_once`."""
+        return self.alone(lambda: self._batches.append(self, name, number, values, keys, type, timestamp))
+
+    def append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
+        """As :meth:`append_once`, for messages that are encoded already and carry the offsets that are due.
+
+        A repeat is known by its number alone, and its chunks are not looked at: for jobs that are run again whole.
+
+        Args:
+            name: who counts the batches.
+            number: rises from batch to batch.
+            chunks: whole messages each; the first message has :attr:`offset`.
+
+        Returns:
+            Its offsets.
+
+        Raises:
+            DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
+            InvalidMessageError: their offsets are beyond the last one that a journal can have.
+            BatchConflictError: the number is new and below the last one, or so old that its record is gone.
+        """
+        return self.alone(lambda: self._batches.append_encoded(self, name, number, chunks))
+
+    def last_batch(self, name: str) -> int | None:
+        """The highest number that :meth:`append_once` got from a name, or None if it got none."""
+        check_name(name, "a batch name")
+        self.life.require_outside()
+        with self.life.mutex:
+            return self._batches.last(name)
+
+    def rotate(self) -> None:
+        """End the segment, if there is a message in it: the next message starts a new one."""
+        self.alone(self._rotate_if_begun)
+
+    def _rotate_if_begun(self) -> None:
+        if self.buffer.position:
+            self.changing(self._rotate)
+
+    def publish(
+        self,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        """Append a batch atomically; see :meth:`sej.Writer.publish`."""
+        return self.alone(lambda: self._publish(values, keys, type, timestamp))
+
+    def _publish(
+        self,
+        values: Sequence[BytesLike],
+        keys: Sequence[BytesLike] | None,
+        type: int | Sequence[int],
+        timestamp: int | Sequence[int] | None,
+    ) -> range:
+        first = self.buffer.offset
+        staged = self.directory.at("tmp", f"{first:016x}.publish")
+        span = stage(self.directory.disk, staged, first, values, keys, type, timestamp)
+        if span:
+            self.changing(self._put_in_place, staged, span)
+        return span
+
+    def _put_in_place(self, staged: str, span: range) -> None:
+        """Let what was staged be the last segment."""
+        self.lock.check()
+        self._seal()
+        published = self.directory.segment(span.start)
+        self.directory.disk.rename(staged, published.path)
+        self._take(open_end, self.directory, self._kept, alone=True, published=published)
+        self.buffer.offset = span.stop
+        self.syncer.advance(span.stop)
+        if self.buffer.position >= self._segment_bytes:
+            self._rotate()
+
+    # --- durability
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next message."""
+        return self.buffer.offset
+
+    def flush(self) -> None:
+        """Hand everything to the kernel."""
+        life = self.life
+        life.require_outside()
+        with life.mutex:  # as alone() does it: this is called after each message, maybe
+            if not life.open or self.buffer.in_doubt:
+                self.require_sound()
+            thaw = self.buffer.thaw
+            try:
+                self.buffer.freeze()
+                self.buffer.flush()
+            finally:
+                thaw()
+
+    def sync(self) -> None:
+        """Force everything appended so far to the disk."""
+        self.flush()
+        self.syncer.commit(self.buffer.offset)
+
+    def _sync_some(self) -> int:
+        """Sync what was written so far, without the mutex while the disk works; returns the durable offset."""
+        buffer = self.buffer
+        with self.life.mutex:
+            self.life.require()
+            left = self.last.left
+            if not left:
+                self.lock.check()
+            thaw = buffer.thaw
+            try:
+                buffer.freeze()  # an append between the write and a look at the offset would count as synced
+                if buffer.in_doubt:
+                    self._mend()
+                buffer.flush()  # if the segment was left, nothing is pending
+                last, file, offset, position = self.last, self.last.file, buffer.offset, buffer.position
+            finally:
+                thaw()
+        if left:
+            last.sync_left()
+            return offset
+        last.sync(file)
+        with self.life.mutex:
+            try:
+                buffer.freeze()
+                if file is self.last.file and not buffer.in_doubt and not self.life.closed:
+                    self.last.keep(position, offset)
+                    self.last.blocks.write(self.last.synced_position)
+            finally:
+                thaw()
+        return offset
+
+    # --- the whole
+
+    def close(self) -> None:
+        """Write and sync what is left, and give the lock back; see :meth:`sej.Writer.close`."""
+        self.life.close(self._finish, self._release)
+
+    def _finish(self) -> None:
+        if self.last.left:
+            self.syncer.commit(self.buffer.offset)
+            with self.life.mutex:
+                self._shut()
+        else:
+            self.alone(self.changing, self._finish_last)
+
+    def _finish_last(self) -> None:
+        if self.syncer.durable_offset < self.buffer.offset:
+            self.lock.check()
+            self.sync_now()
+        self.last.blocks.finish(self.buffer, self.last.synced_position)
+        self._shut()
+
+    def _shut(self) -> None:
+        self.life.shut()  # with the mutex: nothing comes between the last sync and this
+        self.buffer.stop(self.life.refuse)
+
+    def abandon(self) -> None:
+        """Give everything back, and write or sync nothing any more: after an opening that raised, for example."""
+        self.life.close(self._shut, self._release)
+
+    def _release(self) -> None:
+        """Give everything back; if it was interrupted, the next close() calls it again."""
+        with self.life.mutex:
+            self.buffer.stop(self.life.refuse)
+        if hasattr(self, "syncer"):
+            self.syncer.close()
+        if hasattr(self, "last"):
+            self.last.close()
+        self.lock.release()
+        _needed.pop(id(self), None)
+
+    def _close_copies(self) -> None:
+        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        self.buffer.stop(self.life.refuse)
+        self.last.file.close()
+
+    def __del__(self) -> None:
+        """Close what was forgotten, and say so."""
+        if hasattr(self, "syncer") and not self.life.closed and not self.life.forked:
+            try:
+                warnings.warn(f"the writer of {self.path} was never closed", ResourceWarning, stacklevel=1, source=self)
+            finally:  # a warning may be an error
+                self.close()
+
+    # --- for what appends with the mutex held: alone() calls it
+
+    def alone(self, act: Callable[..., _T], *arguments: object) -> _T:
         """Call something with the mutex, everything handed to the kernel, and no append coming in.
 
         What the disk refuses poisons. Only calls into C are in the ``with`` and the ``finally``: whatever a signal's
         handler raises, the mutex is released and appends come in again.
+
+        Raises:
+            LockedError: a call of this tail is under way in this thread.
+            WriterFailedError: a write or sync failed, now or before.
+            ClosedError: it is closed, or belongs to the parent process.
         """
-        self._require_apart()
-        with self._mutex:
-            self._require_open()
-            thaw = self._buffer.thaw
+        self.life.require_outside()
+        with self.life.mutex:
+            self.require_sound()
+            thaw = self.buffer.thaw
             try:
-                self._buffer.freeze()
-                self._buffer.flush()
+                self.buffer.freeze()
+                self.buffer.flush()
                 return act(*arguments)
             except OSError as error:
                 if not is_failure(error):
@@ -108,130 +411,91 @@ class Appender:
             finally:
                 thaw()
 
-    def _append_encoded(self, data: BytesLike) -> None:
-        """Check whole messages, then take them."""
-        size = len(data)
-        whole = measure(data, 0, size, self._buffer.offset, size)
+    def require_sound(self) -> None:
+        """With the mutex: refuse if it is not open, and find the end again if it is in doubt."""
+        self.life.require()
+        if self.buffer.in_doubt:
+            thaw = self.buffer.thaw
+            try:
+                self._mend()
+            finally:
+                thaw()
+
+    def changing(self, act: Callable[..., _T], *arguments: object) -> _T:
+        """Call something that changes the journal's end: a failure poisons, anything else leaves the end in doubt."""
+        try:
+            return act(*arguments)
+        except BaseException as error:
+            self.buffer.doubt()
+            if is_failure(error):
+                self._fail(error)
+            raise
+
+    def extend(self, data: BytesLike) -> None:
+        """Check whole messages that are encoded, then append them; errors as of :meth:`append_encoded`."""
+        buffer, size = self.buffer, len(data)
+        whole = measure(data, 0, size, buffer.offset, size)
         if whole.position != size:
-            measure(data, whole.position, size, self._buffer.offset + whole.messages, 1)  # raises where it is wrong
+            measure(data, whole.position, size, buffer.offset + whole.messages, 1)  # raises where it is wrong
             raise DecodeError(
                 f"the last {size - whole.position} bytes are no whole message",
                 position=whole.position,
-                offset=self._buffer.offset + whole.messages,
+                offset=buffer.offset + whole.messages,
             )
-        if self._buffer.offset + whole.messages > MAX_OFFSET:
+        if buffer.offset + whole.messages > MAX_OFFSET:
             raise _full()
         at = 0
         while at < size:
-            run = measure(data, at, size, self._buffer.offset, self._buffer.batch_limit)
-            self._buffer.extend(data, run, at)
+            run = measure(data, at, size, buffer.offset, buffer.batch_limit)
+            buffer.extend(data, run, at)
             at = run.position
 
-    def _flush_batch(self) -> None:
-        if self._durability != "buffer":
-            self._buffer.flush()
+    def sync_now(self) -> None:
+        """Sync all that was appended, while no other thread can append."""
+        buffer, last = self.buffer, self.last
+        buffer.flush()
+        last.sync(last.file)
+        last.keep(buffer.position, buffer.offset)
+        self.syncer.advance(buffer.offset)
+        last.blocks.write(buffer.position)
 
-    def _sync_alone(self) -> None:
-        """Sync with the mutex held."""
-        self._buffer.flush()
-        self._settle(self._file)
-        self._file.sync()
-        self._keep_position(self._buffer.position, self._buffer.offset)
-        self._syncer.advance(self._buffer.offset)
-        self._write_index(self._buffer.position)
-
-    def _settle(self, file: File) -> None:
-        """Renew what is in doubt, so that a sync means what it says."""
-        if self._in_doubt > self._synced_position and file is self._file:
-            renew(self._directory.disk, file, self._synced_position, self._in_doubt)
-            self._in_doubt = 0
-
-    def _keep_position(self, position: int, offset: int) -> None:
-        """Take note of what was synced, here and for the process that opens the journal next."""
-        if position > self._synced_position:
-            self._synced_position = position
-            self._kept.store(self._file, self._segment.first_offset, position, offset)
-
-    def _take(self, find: Callable[..., End], *arguments: Any, **options: Any) -> End:
-        """Go on at the end of a segment that find returns."""
-        end: End | None = None
-        try:
-            end = find(*arguments, **options)
-            self._go_on(end)
-        except BaseException:
-            if end is not None and end.file is not getattr(self, "_file", None):
-                end.file.close()  # its lock must not live as long as the traceback
-            raise
-        return end
-
-    def _go_on(self, end: End) -> None:
-        self._buffer.steady(None, None, 0, 0)  # the old file's descriptor may go with its last owner
-        old = getattr(self, "_file", end.file)
-        # No call between these: a signal's handler finds them as they were, or as they will be.
-        self._file: File = end.file
-        self._segment = end.segment
-        self._buffer.position = end.position
-        if old is not end.file:
-            old.unlock()  # it may stay open for a sync, or in a traceback
-        self._index_file = end.index_file
-        self._need(self._lock, end.file, end.index_file)
-        self._indexed = end.known
-        self._newest = end.newest_timestamp
-        self._blocks: list[Block] = end.blocks
-        self._partial = end.partial
-        self._partial_known = end.partial_known
-        self._block_position = end.position
-        self._block_offset = end.offset
-        self._synced_position, self._in_doubt = end.synced_position, end.position
-        self._set_limits()
-        if self._blocks:
-            self._write_index(end.synced_position)
-
-    def _need(self, *files: object) -> None:
-        """Keep files open for as long as this writer is; none: it needs nothing any more."""
-        if files:
-            _needed[id(self)] = files
-        else:
-            _needed.pop(id(self), None)
-
-    def _set_limits(self) -> None:
+    def set_limits(self) -> None:
         """Say when the buffer drains: a message that ends a segment or a block is the last one of its write."""
-        buffer = self._buffer
+        buffer = self.buffer
         left = max(self._segment_bytes - buffer.position, 1)
         buffer.batch_limit = min(_BATCH_BYTES, left)
-        if self._lock.original is not None and self._durability not in ("buffer", "disk"):
+        if self.lock.original is not None and self.durability not in ("buffer", "disk"):
             buffer.limit = 1  # every message goes through _drain, which looks at the lock
-        elif self._durability in ("buffer", "disk"):  # under "disk" whoever syncs writes for all who wait
+        elif self.durability in ("buffer", "disk"):  # under "disk" the thread that syncs writes for all that wait
             buffer.limit = min(_BUFFER_BYTES, left)
         else:
             until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
-            buffer.steady(self._file.writer(), self._write_trouble, until, _LOOK_NS)
+            buffer.steady(self.last.file.writer(), self._write_trouble, until, _LOOK_NS)
+
+    # --- writing
 
     def _drain(self) -> None:
         """Write what the buffer holds; what the buffer calls."""
-        buffer = self._buffer
+        buffer = self.buffer
         if buffer.interrupted:
             self._mend()
             return
         try:
             with buffer.pending() as view:
                 try:
-                    if self._lock.original is None:
-                        self._file.write(view)
-                    else:
-                        write_guarded(self._file, view, buffer.position, self._lock.check)
+                    self.last.write(view, buffer.position, self.lock)
                 except OSError as error:
                     self._write_trouble(error, 0)
             buffer.drained()
             if len(buffer) >= BLOCK_BYTES:
-                self._end_block()
-                if buffer.position - self._synced_position >= _CHECKPOINT_BYTES:
-                    self._syncer.request()
+                self.last.blocks.end_block(buffer)
+                if buffer.position - self.last.synced_position >= _CHECKPOINT_BYTES:
+                    self.syncer.request()
             if buffer.position >= self._segment_bytes:
                 self._rotate()
-            self._set_limits()
+            self.set_limits()
             if time.monotonic() >= self._lock_check_at:
-                self._lock.check()
+                self.lock.check()
                 self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
         except BaseException as error:  # the buffer stays in doubt
             if is_failure(error):
@@ -240,40 +504,82 @@ class Appender:
                     raise self._failed("a sync or a new segment failed", error) from error
             raise
 
+    def _seal(self) -> None:
+        """Sync the last segment and finish its index."""
+        self.last.blocks.end_block(self.buffer)
+        self.sync_now()
+        self.last.blocks.close()
+
+    def _rotate(self) -> None:
+        """Seal the last segment and start the next. The old file closes when no thread syncs it any more."""
+        self.lock.check()
+        self._seal()
+        self._take(start_segment, self.directory, self.buffer.offset, alone=True)
+        if self._retention is not None:
+            try:
+                clean(self.directory, self._retention, wait=False)
+            except OSError as error:
+                if not is_failure(error):
+                    raise
+                warnings.warn(f"retention failed in {self.path}: {error}", RuntimeWarning, stacklevel=2)
+
+    def _take(self, find: Callable[..., End], *arguments: Any, **options: Any) -> End:
+        """Continue at the end of a segment that find returns."""
+        end: End | None = None
+        try:
+            end = find(*arguments, **options)
+            self._continue_at(end)
+        except BaseException:
+            if end is not None and (not hasattr(self, "last") or end.file is not self.last.file):
+                end.file.close()  # its lock must not live as long as the traceback
+            raise
+        return end
+
+    def _continue_at(self, end: End) -> None:
+        self.buffer.steady(None, None, 0, 0)  # the old file's descriptor may go with its last owner
+        old = self.last.file if hasattr(self, "last") else end.file
+        last = LastSegment(self.directory, self._kept, end)
+        # No call between these: a signal's handler finds them as they were, or as they will be.
+        self.last = last
+        self.buffer.position = end.position
+        if old is not end.file:
+            old.unlock()  # it may stay open for a sync, or in a traceback
+        _needed[id(self)] = self.lock, last
+        self.set_limits()
+        last.blocks.write(end.synced_position)
+
     def _mend(self) -> None:
         """With the mutex: find the end again, after an exception came out of the middle of something that changes it.
 
-        Nobody else appends, so the size of the file says how much of what is pending was written. The rest is written
-        now: nobody was told whether it would be. Then everything is found as an opening finds it.
+        No other process appends, so the size of the file says how much of what is pending was written. The rest is
+        written now: no caller knows whether it would be. Then everything is found as an opening finds it.
         """
-        buffer, file = self._buffer, self._file
+        buffer, file = self.buffer, self.last.file
         buffer.freeze()
         try:
             buffer.doubt()
-            self._lock.check()
+            self.lock.check()
             with buffer.pending() as view:
                 there = file.status().size - buffer.position
                 if 0 <= there < len(view):
                     with view[there:] as rest:
-                        if self._lock.original is None:
-                            file.write(rest)
-                        else:
-                            write_guarded(file, rest, buffer.position + there, self._lock.check)
+                        self.last.write(rest, buffer.position + there, self.lock)
             buffer.drained()
             buffer.clear()
-            self._index_file.close()
-            end = self._take(open_end, self._directory, self._kept, alone=True, known=file)
+            self.last.blocks.close()
+            end = self._take(open_end, self.directory, self._kept, alone=True, known=file)
             if end.offset < buffer.offset:
                 raise LockLostError(
-                    f"the journal ends at {end.offset}, but this writer has appended up to {buffer.offset}: something"
-                    " else wrote to it while it was locked",
-                    path=self._segment.path,
+                    f"the journal ends at {end.offset}, but this writer has appended up to {buffer.offset}: another"
+                    " process wrote to it while it was locked",
+                    path=self.last.segment.path,
                     offset=end.offset,
                 )
             buffer.offset = end.offset
-            self._syncer.advance(end.synced_offset)
+            self.syncer.advance(end.synced_offset)
             buffer.mended()
-            self._roll_forward()
+            self._batches = Batches(self.directory)  # what is remembered of them may be what was interrupted
+            self._batches.roll_forward(self)
         except BaseException as error:
             buffer.doubt()
             if is_failure(error):
@@ -282,258 +588,44 @@ class Appender:
                     raise self._failed("a write or sync failed", error) from error
             raise
 
-    def _roll_forward(self) -> None:
-        """Finish the batch that was begun; see the writer."""
-        raise NotImplementedError
-
-    def _cut_partial_write(self, view: memoryview) -> None:
-        """After a failed write: cut what is no whole message, so that the tail is clean. Whole ones may be seen."""
-        start = self._buffer.position
-        try:
-            there = min(max(self._file.status().size - start, 0), len(view))
-            first = self._segment_offset_of_pending(view)
-            good = measure(view, 0, there, first, there).position if there else 0
-            if self._lock.is_current():
-                self._file.truncate(start + good)
-        except (OSError, SejError):
-            return  # the next opening finds a torn tail and cuts it
+    # --- failing
 
     def _write_trouble(self, error: BaseException | None, taken: int) -> None:
         """Poison, and cut what a failed write left; write the rest of a short one. What the buffer calls."""
-        with self._buffer.pending() as view:
+        with self.buffer.pending() as view:
             if error is None:
                 try:
                     with view[taken:] as rest:
-                        self._file.write(rest)
+                        self.last.file.write(rest)
                     return
                 except OSError as late:
                     error = late
             if not is_failure(error):
                 raise error  # the buffer stays in doubt, and the next write finds out how far this one came
-            self._fail(error)  # first: an interrupt that comes from here on finds the writer closed
-            self._cut_partial_write(view)
+            self._fail(error)  # first: an interrupt that comes from here on finds the writer failed
+            self.last.cut_partial_write(view, self.buffer.position, self.lock)
         raise self._failed("a write failed", error) from error
-
-    def _segment_offset_of_pending(self, view: memoryview) -> int:
-        return int.from_bytes(view[:8], "big")
-
-    def _end_block(self) -> None:
-        """Put what the buffer holds, all of it written, into a block of the index."""
-        buffer, part = self._buffer, self._partial
-        position, offset = buffer.position, buffer.offset
-        if part is not None:
-            self._blocks.append(self._join(part))
-            self._partial = None
-        elif len(buffer):
-            crc = crc32c(buffer.block())
-            first, last, newest = buffer.first_timestamp, buffer.last_timestamp, buffer.newest_timestamp
-            if newest > self._newest:
-                self._newest = newest
-            start, due = self._block_position, self._block_offset
-            self._blocks.append(Block(start, position, due, offset - due, crc, first, last, self._newest))
-        else:
-            return
-        self._block_position, self._block_offset = position, offset
-        buffer.clear()
-
-    def _join(self, part: Block) -> Block:
-        """The block that an earlier writer left open, with what the buffer holds."""
-        buffer = self._buffer
-        last, newest = part.last_timestamp, part.newest_timestamp
-        if len(buffer):
-            last, newest = buffer.last_timestamp, max(newest, buffer.newest_timestamp)
-        self._newest = max(self._newest, newest)
-        return part._replace(
-            end=buffer.position,
-            messages=buffer.offset - part.first_offset,
-            crc32c=crc32c(buffer.block(), part.crc32c),
-            last_timestamp=last,
-            newest_timestamp=self._newest,
-        )
-
-    def _write_index(self, synced_position: int) -> None:
-        """Write the entries whose bytes are synced. The index can be rebuilt: its failure harms nothing."""
-        ready = [block for block in self._blocks if block.end <= synced_position]
-        if not ready:
-            return
-        count = len(ready)
-        try:
-            self._index_file.write(ready, self._indexed)
-        except OSError as error:
-            if not is_failure(error):
-                raise
-            warnings.warn(
-                f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
-            )
-            self._blocks = self._blocks[count:]
-            return
-        # No call between these, see _go_on.
-        self._indexed, self._blocks = self._indexed + count, self._blocks[count:]
-
-    def _finish_index(self) -> None:
-        """At the end of writing: give the last messages their checksum, too."""
-        if len(self._buffer) or (self._partial is not None and not self._partial_known):
-            self._end_block()
-            self._write_index(self._synced_position)
-
-    def _seal(self) -> None:
-        """Sync the last segment and finish its index."""
-        self._end_block()
-        self._sync_alone()
-        self._index_file.close()
-
-    def _rotate(self) -> None:
-        """Seal the last segment and start the next. The old file closes when nobody syncs it any more."""
-        self._lock.check()
-        self._seal()
-        self._take(start_segment, self._directory, self._buffer.offset, alone=True)
-        if self._retention is not None:
-            try:
-                clean(self._directory, self._retention, wait=False)
-            except OSError as error:
-                if not is_failure(error):
-                    raise
-                warnings.warn(f"retention failed in {self.path}: {error}", RuntimeWarning, stacklevel=2)
-
-    def _sync_some(self) -> int:
-        """Sync what was written so far, without the mutex while the disk works; returns the durable offset."""
-        with self._mutex:
-            if self._failure is not None or self._closed:
-                self._refuse()
-            self._lock.check()
-            thaw = self._buffer.thaw
-            try:
-                self._buffer.freeze()  # an append between the write and a look at the offset would count as synced
-                if self._buffer.in_doubt:
-                    self._mend()
-                self._buffer.flush()
-                file, offset, position = self._file, self._buffer.offset, self._buffer.position
-            finally:
-                thaw()
-        self._settle(file)
-        file.sync()
-        with self._mutex:
-            try:
-                self._buffer.freeze()
-                if file is self._file and not self._buffer.in_doubt and not self._closed:
-                    self._keep_position(position, offset)
-                    self._write_index(self._synced_position)
-            finally:
-                thaw()
-        return offset
-
-    def _stage(
-        self,
-        path: str,
-        first: int,
-        values: Iterable[BytesLike],
-        keys: Iterable[BytesLike] | None,
-        type: int | Sequence[int],
-        timestamp: int | Sequence[int] | None,
-    ) -> range:
-        """Write messages into a file of their own, as they will stand in the journal, and sync it."""
-        disk = self._directory.disk
-        disk.mkdir(os.path.dirname(path))
-        disk.unlink(path)
-        file = disk.open(path, "new")  # its name is synced: an intent may refer to it
-
-        def drain() -> None:
-            with staging.pending() as view:
-                file.write(view)
-            staging.clear()
-
-        staging = Buffer(first, drain, threading.Lock())
-        staging.limit = 1
-        staging.batch_limit = _BATCH_BYTES
-        try:
-            span = staging.append_many(values, keys, type, timestamp)
-            file.sync()
-        except BaseException:
-            file.close()
-            disk.unlink(path)
-            raise
-        file.close()
-        if not span:
-            disk.unlink(path)
-        return span
-
-    # --- failing
-
-    def _changing(self, act: Callable[..., _T], *arguments: object) -> _T:
-        """Call something that changes the journal's end: a failure poisons, anything else leaves the end in doubt."""
-        try:
-            return act(*arguments)
-        except BaseException as error:
-            self._buffer.doubt()
-            if is_failure(error):
-                self._fail(error)
-            raise
-
-    def _failed(self, what: str, error: BaseException) -> WriterFailedError:
-        with self._buffer.pending() as view:
-            lost = self._segment_offset_of_pending(view) if len(view) else self._buffer.offset
-        return WriterFailedError(
-            f"{what}: {error}; this writer is closed for good: mend the cause and open it again,"
-            f" which finds what is on disk{full_disk_advice(self._directory.disk, self._directory.path, error)}",
-            path=self._segment.path,
-            position=self._buffer.position,
-            offset=lost,
-        )
-
-    def _abandon(self) -> None:
-        """Let go of everything after an opening that failed half-way; nothing was appended."""
-        self._closed = True
-        if hasattr(self, "_syncer"):
-            self._syncer.close()
-        if hasattr(self, "_file"):
-            self._file.close()
-            self._need()
-        self._lock.release()
 
     def _fail(self, error: BaseException) -> None:
         """Poison: from now on every call raises."""
-        if self._failure is None and not self._closed:
-            self._failure = error
-            self._buffer.stop(self._refuse)
-            self._syncer.fail(error)
-            if error.__traceback__ is not None:
-                clear_frames(error.__traceback__.tb_next)  # the writer keeps the error, but no new segment's lock in it
+        if self.life.fail(error):
+            self.buffer.stop(self.life.refuse)
+            self.syncer.fail(error)
 
-    def _require_open(self) -> None:
-        if self._closed or self._close_later or self._failure is not None or os.getpid() != self._pid:
-            self._refuse()
-        if self._buffer.in_doubt:
-            thaw = self._buffer.thaw
-            try:
-                self._mend()
-            finally:
-                thaw()
+    def _earlier(self, error: BaseException) -> WriterFailedError:
+        return self._failed("an earlier write or sync failed", error)
 
-    def _is_inside(self) -> bool:
-        """Whether this thread has the mutex: then this is a signal's handler, in the middle of a call."""
-        return is_mine(self._mutex)
+    def _failed(self, what: str, error: BaseException) -> WriterFailedError:
+        with self.buffer.pending() as view:
+            lost = _first_offset(view) if len(view) else self.buffer.offset
+        return WriterFailedError(
+            f"{what}: {error}; this writer is closed for good: mend the cause and open it again,"
+            f" which finds what is on disk{full_disk_advice(self.directory.disk, self.path, error)}",
+            path=self.last.segment.path,
+            position=self.buffer.position,
+            offset=lost,
+        )
 
-    def _require_apart(self) -> None:
-        if self._is_inside():
-            raise LockedError(
-                "this thread is in the middle of a call of this writer: a signal's handler can only close it then",
-                path=self.path,
-            )
-        if self._close_later:
-            self._refuse()
 
-    def close(self) -> None:
-        """Close; see the writer."""
-        raise NotImplementedError
-
-    def _refuse(self) -> NoReturn:
-        if os.getpid() != self._pid:
-            raise ClosedError("this writer belongs to the parent process: open one after the fork", path=self.path)
-        if self._close_later and not self._is_inside():
-            self.close()
-        if self._failure is not None:
-            self._syncer.untold = False
-            if isinstance(self._failure, LockLostError):
-                raise LockLostError(self._failure.reason, path=self._failure.path) from self._failure
-            raise self._failed("an earlier write or sync failed", self._failure) from self._failure
-        raise ClosedError("the writer is closed", path=self.path)
+def _first_offset(messages: memoryview) -> int:
+    return int.from_bytes(messages[:8], "big")

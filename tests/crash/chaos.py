@@ -69,11 +69,11 @@ class Chaos:
                         say("whole", values[0].split()[0].decode(), len(values))
                         self.tell(w.publish(values)[0], values)
                     case 1 | 2:
-                        number = (w.last_batch("p") or 0) + 1
+                        number = (w.tail.last_batch("p") or 0) + 1
                         batch = [b"p-%d-%d" % (number, part) for part in range(self.dice.choice([1, 3, 50]))]
                         self.tell(w.append_once("p", number, batch)[0], batch)
                     case 3:
-                        w.rotate()
+                        w.tail.rotate()
                     case 4:
                         w.sync()
                     case _ if len(values) == 1:

@@ -16,7 +16,7 @@ import pytest
 import hub
 import sej
 from sej.system.disk import Disk, File
-from sej.writing.resting import RestingWriter
+from sej.writing.idle import IdleWriter
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import FakeClock, opened
 
@@ -109,12 +109,12 @@ def once(disk: Disk, turn: int) -> Iterator[Any]:
         yield "value", value(turn, 2)
 
 
-def resting(disk: Disk, turn: int) -> Iterator[Any]:
-    w = RestingWriter(ROOT, disk=disk)
+def idle(disk: Disk, turn: int) -> Iterator[Any]:
+    w = IdleWriter(ROOT, disk=disk)
     with closing(w):
         for n in range(4):
             w.append(value(turn, n))
-            w.rest()
+            w.go_idle()
             if n == 1:
                 w.sync()
                 yield "durable", w.durable_offset
@@ -199,7 +199,7 @@ CASES = {
     "sync": Case(synced_by_hand, all_there),
     "SharedWriter": Case(shared, all_there),
     "append_once": Case(once, all_there),
-    "RestingWriter": Case(resting, all_there),
+    "IdleWriter": Case(idle, all_there),
     "Offset": Case(committing, keeping),
     "Store": Case(hub_store, in_hub),
     "queue": Case(work_queue, in_queue),
@@ -286,20 +286,20 @@ def killed(disk: CrashDisk, size: int = 100) -> None:
     """A writer with durability "interval" appends and is killed before its sync comes."""
     w = sej.Writer(ROOT, durability="interval", sync_interval_s=3600.0, disk=disk)
     w.append_many([b"%3d" % n * (size // 3) for n in range(100)])
-    w._syncer.close()
-    w._abandon()
+    w.tail.syncer.close()
+    w.tail.abandon()
 
 
 def opens_a_writer(disk: CrashDisk) -> None:
-    sej.Writer(ROOT, disk=disk)._abandon()
+    sej.Writer(ROOT, disk=disk).tail.abandon()
 
 
 def opens_a_shared_writer(disk: CrashDisk) -> None:
     w = sej.SharedWriter(ROOT, disk=disk)
     w.append(b"first")
     assert w.durable_offset == 100
+    w.life.shut()
     w._end.close()
-    w._closed = True
 
 
 def commits(disk: CrashDisk) -> None:
@@ -321,7 +321,7 @@ def test_more_than_a_little_is_synced_in_the_background() -> None:
     killed(disk, 30_000)
     w = sej.Writer(ROOT, disk=disk)
     assert w.durable_offset == 0 and w.offset == 100
-    thread = w._syncer._thread
+    thread = w.tail.syncer._thread
     assert thread is not None
     deadline = time.monotonic() + 60
     while w.durable_offset < 100 and time.monotonic() < deadline:

@@ -189,7 +189,7 @@ def test_the_end_of_a_message_that_another_writer_wrote_over_is_cut(tmp_path: Pa
 def test_messages_that_an_original_appends_to_a_segment_that_is_not_the_last_are_moved(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_many([b"0", b"1"])
-        w.rotate()
+        w.tail.rotate()
         w.append_many([b"2", b"3"])
     with segment(tmp_path, 0).open("ab") as file:
         file.write(frame(2, b"late") + frame(3, b"later") + frame(4, b"last"))
@@ -220,7 +220,7 @@ def test_a_mending_that_is_stopped_at_any_call_is_finished_by_the_next_opening(m
         except Killed:
             done = False
             if writer is not None:
-                writer._release()  # what the kernel does with the descriptors of a process that dies
+                writer.tail.abandon()  # what the kernel does with the descriptors of a process that dies
         with sej.Writer(path):
             pass
         found = values(read_all(path))

@@ -119,15 +119,15 @@ class SizesMachine(RuleBasedStateMachine):
             span = self.w.append_once("p", self.number, *columns(rows))
             assert self.w.append_once("p", self.number, *columns(rows)) == span
         elif how == "encoded":
-            span = self.w.append_encoded(packed(rows))
+            span = self.w.tail.append_encoded(packed(rows))
         else:
-            span = self.w.append_once_encoded("p", self.number, [packed(rows[:2]), packed(rows[2:])])
+            span = self.w.tail.append_once_encoded("p", self.number, [packed(rows[:2]), packed(rows[2:])])
         assert span == range(rows[0].offset, len(self.rows))
 
     @precondition(lambda self: isinstance(self.w, sej.Writer))
     @rule()
     def rotate(self) -> None:
-        self.w.rotate()
+        self.w.tail.rotate()
 
     @precondition(lambda self: isinstance(self.w, sej.Writer))
     @rule()
@@ -173,7 +173,8 @@ class SizesMachine(RuleBasedStateMachine):
         for w in (self.w, self.beside):
             if w is not None:
                 durable = max(durable, w.durable_offset)
-                w._fail(OSError("the power is gone"))
+                life = w.life if isinstance(w, SharedWriter) else w.tail.life
+                life.fail(OSError("the power is gone"))
                 w.close()
         self.w = self.beside = None
         self.disk = [state for _, state in zip(range(which + 1), self.disk._states(), strict=False)][-1]

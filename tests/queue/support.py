@@ -46,12 +46,12 @@ def opened(path: str | Path, clock: FakeClock, disk: Disk = OS, name: str = "wor
 
 def kill(queue: JournalQueue) -> None:
     """What the kernel does to a process that dies: every descriptor is closed, nothing is written."""
-    queue._closed = True
+    queue._life.shut()
     queue._syncer.close()
     queue._holders.release()
     queue._log.close()
     queue._reader_lock.release()
     queue._taker.close()
-    queue._writer._closed = True
+    queue._writer.life.shut()
     queue._writer._syncer.close()
     queue._writer._end.close()

@@ -156,7 +156,7 @@ def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: P
         log.seek(q._log._in_doubt[0])
         log.write(bytes(RECORD_SIZE))
     q._syncer.request()
-    until(lambda: q._syncer.untold)
+    until(lambda: q._log.failed)
     with pytest.raises(sej.WriterFailedError, match="not what was written"):
         item.done()
     q.close()

@@ -107,8 +107,7 @@ class TestOrder:
         q.put(b"usual")
         q.put(b"urgent", priority=1)
         take(q).done()
-        with q._mutex:
-            q._locked(q._log.compact)
+        q._locked(q._log.compact)
         assert values(q) == [b"usual"]
         assert q.stats().done == 2
 

@@ -60,7 +60,7 @@ def test_whoever_has_the_journal_keeps_nobody_from_taking(tmp_path: Path, clock:
         threads = [threading.Thread(target=third.put, args=(b"c",), kwargs={"priority": 1})]
         threads += [threading.Thread(target=other.redrive)]
         with sej.Writer(tmp_path):
-            waiting = [queue._writer._mutex for queue in (third, other)]
+            waiting = [queue._writer.life.mutex for queue in (third, other)]
             for thread, mutex in zip(threads, waiting, strict=True):
                 thread.start()
                 while mutex.acquire(blocking=False):  # until it waits for the journal, which it holds this for
@@ -189,7 +189,7 @@ def test_a_child_of_a_thread_in_the_middle_of_a_call_is_refused(tmp_path: Path, 
     held, let = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with q._mutex:
+        with q._life.mutex:
             held.set()
             let.wait(30)
 

@@ -90,7 +90,7 @@ def test_an_exclusive_writer_that_cannot_destroy_the_mark_is_refused(tmp_path: P
             sej.Writer(tmp_path, disk=HookedDisk(refuse))
         assert w.append(b"1") == 1
         with sej.Writer(tmp_path) as exclusive:
-            exclusive.rotate()
+            exclusive.tail.rotate()
         assert w.append(b"2") == 2
     assert everything(tmp_path) == [b"0", b"1", b"2"]
     assert sej.Journal(tmp_path).verify() == []
@@ -241,9 +241,9 @@ def test_an_append_that_meets_close_is_synced_or_refused(
     closing, held, closed = threading.Event(), threading.Event(), threading.Event()
 
     def anybody_may_write() -> bool:
-        free = w._mutex.acquire(blocking=False)
+        free = w.life.mutex.acquire(blocking=False)
         if free:
-            w._mutex.release()
+            w.life.mutex.release()
         return free
 
     def hook(verb: str, file: File | None, _: bytes) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from sej.system.checksum import crc32c
 
 crc32c(bytes(1000))  # it may import a library at its first use: an interrupt within the import system is not the point
-__all__ = ["KINDS", "Interrupt", "free", "interrupt", "locked_below", "open_below", "places"]
+__all__ = ["KINDS", "Interrupt", "free", "interrupt", "locked_below", "open_below", "places", "swallowed"]
 
 _CHECKING = {number for name, number in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD", "RESUME"))}
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -114,6 +114,11 @@ def interrupt(step: Callable[[], object], place: int, kind: type[BaseException])
         if collecting:
             gc.enable()
     return not tracer.left, error
+
+
+def swallowed(kind: type[BaseException], error: BaseException | None) -> bool:
+    """Whether the standard library swallowed what a handler raised: ``os.path.realpath`` ignores every OSError."""
+    return error is None and issubclass(kind, OSError)
 
 
 def places(first: int = 1, step: int = 1) -> Iterator[tuple[int, type[BaseException]]]:

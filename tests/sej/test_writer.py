@@ -34,7 +34,7 @@ def test_every_form_of_append_gives_consecutive_offsets(durability: Any, tmp_pat
         assert w.publish([b"p", b"q"], timestamp=6) == range(9, 11)
         assert w.publish([]) == range(11, 11)
         assert w.append_once("batch", 1, [b"once"], timestamp=1) == range(11, 12)
-        assert w.append_encoded(encoded(12, 2, 3, b"k", b"raw")) == range(12, 13)
+        assert w.tail.append_encoded(encoded(12, 2, 3, b"k", b"raw")) == range(12, 13)
         assert w.offset == 13
     rows = read_all(tmp_path)
     assert [row.offset for row in rows] == list(range(13))
@@ -116,7 +116,7 @@ def test_under_disk_every_append_is_durable_and_a_batch_pays_one_sync() -> None:
         assert syncs(lambda: w.append(b"v")) == 1
         assert syncs(lambda: w.append_many([b"v"] * 1000)) == 1
         assert syncs(lambda: w.append_messages(sample(10))) == 1
-        assert syncs(lambda: w.append_encoded(encoded(w.offset, 0, 0, b"", b""))) == 1
+        assert syncs(lambda: w.tail.append_encoded(encoded(w.offset, 0, 0, b"", b""))) == 1
         assert syncs(w.flush) == 0
         assert syncs(w.sync) == 0
 
@@ -231,8 +231,8 @@ def test_encoded_messages_are_taken_as_they_stand(durability: Any, tmp_path: Pat
     rows = sample(3000)
     data = packed(rows)
     with sej.Writer(tmp_path, segment_bytes=10_000, durability=durability) as w:
-        assert w.append_encoded(data[: len(packed(rows[:10]))]) == range(10)
-        assert w.append_encoded(memoryview(data)[len(packed(rows[:10])) :]) == range(10, 3000)
+        assert w.tail.append_encoded(data[: len(packed(rows[:10]))]) == range(10)
+        assert w.tail.append_encoded(memoryview(data)[len(packed(rows[:10])) :]) == range(10, 3000)
     assert read_all(tmp_path) == rows
     assert sej.Journal(tmp_path).verify() == []
     assert len(segments(tmp_path)) > 5, "segments are cut on the way"
@@ -253,7 +253,7 @@ def test_encoded_messages_are_taken_as_they_stand(durability: Any, tmp_path: Pat
 def test_wrong_encoded_messages_are_refused_whole(data: bytes, tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         with pytest.raises(DecodeError):
-            w.append_encoded(data)
+            w.tail.append_encoded(data)
         assert w.offset == 0
         assert w.append(b"first", timestamp=STAMP) == 0
     assert values(read_all(tmp_path)) == [b"first"]
@@ -336,7 +336,7 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
 
     with sej.Writer(tmp_path, disk=HookedDisk(hook)) as w:
         w.append(b"v")
-        look = w._lock.check
+        look = w.tail.lock.check
 
         def looking() -> None:
             look()
@@ -344,7 +344,7 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
                 late.append(Worker(lambda: w.append(b"v")))
                 until(lambda: w.offset == 2 or IMPLEMENTATION == "python")
 
-        monkeypatch.setattr(w._lock, "check", looking)
+        monkeypatch.setattr(w.tail.lock, "check", looking)
         w.sync()
         late[0].result()
         assert w.durable_offset <= covered[-1]
@@ -354,7 +354,7 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
 @pytest.mark.parametrize("python", [False, True])
 def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if python:
-        monkeypatch.setattr("sej.writing.writer.Buffer", buffer_reference.Buffer)
+        monkeypatch.setattr("sej.writing.tail.Buffer", buffer_reference.Buffer)
     last = MAX_OFFSET - 1
     with sej.Writer(tmp_path, first_offset=last - 1) as w:
         with pytest.raises(sej.InvalidMessageError, match="go on in another one"):
@@ -364,7 +364,7 @@ def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monk
             lambda: w.append(b"c"),
             lambda: w.append_many([b"c"]),
             lambda: w.publish([b"c"]),
-            lambda: w.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
+            lambda: w.tail.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
         ):
             with pytest.raises(sej.InvalidMessageError, match="go on in another one"):
                 call()

@@ -17,6 +17,7 @@ import sej
 from sej import LockLostError, WriterFailedError
 from sej.codec import buffer_reference
 from sej.system.disk import File
+from sej.system.lifecycle import Lifecycle
 from sej.writing.opening import start_segment
 from tests.sej.hooks import HookedDisk, Worker, output, until
 from tests.sej.support import encoded, read_all, segment, values
@@ -26,7 +27,7 @@ CALLS: dict[str, Callable[[sej.Writer], object]] = {
     "append_many": lambda w: w.append_many([b"v"]),
     "append_messages": lambda w: w.append_messages([sej.Message(0, 0, 0, b"", b"")]),
     "append_once": lambda w: w.append_once("n", 2, [b"v"]),
-    "append_encoded": lambda w: w.append_encoded(b""),
+    "append_encoded": lambda w: w.tail.append_encoded(b""),
     "publish": lambda w: w.publish([b"v"]),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
@@ -156,6 +157,10 @@ def test_an_interrupt_in_a_sync_says_nothing_of_the_disk(tmp_path: Path) -> None
         assert w.durable_offset == 2
 
 
+def life_of(w: sej.Writer | sej.SharedWriter) -> Lifecycle:
+    return w.life if isinstance(w, sej.SharedWriter) else w.tail.life
+
+
 @pytest.mark.parametrize("kind", [sej.Writer, sej.SharedWriter])
 def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(kind: Any, tmp_path: Path) -> None:
     disk = Failing()
@@ -164,7 +169,7 @@ def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(ki
     until(lambda: w.durable_offset == 1)
     disk.armed = "sync"
     w.append(b"v")
-    until(lambda: disk.armed == "" and w._syncer.untold)
+    until(lambda: disk.armed == "" and life_of(w).untold)
     with pytest.raises(WriterFailedError, match=r"failed: .*Input/output error"):
         w.close()
     w.close()
@@ -182,7 +187,7 @@ def test_a_sync_that_fails_in_the_background_replaces_no_error_of_the_block(kind
             until(lambda: w.durable_offset == 1)
             disk.armed = "sync"
             w.append(b"v")
-            until(lambda: disk.armed == "" and w._syncer.untold)
+            until(lambda: disk.armed == "" and life_of(w).untold)
             raise KeyError("of the block")
 
     with pytest.raises(KeyError):
@@ -226,12 +231,12 @@ def test_after_an_interrupt_between_the_parts_of_a_write_the_writer_writes_the_r
             raise KeyboardInterrupt
 
     def short(data: bytes) -> int:
-        written.append(os.write(w._file.fileno(), data[:10]))
+        written.append(os.write(w.tail.last.file.fileno(), data[:10]))
         return written[-1]
 
     w = sej.Writer(tmp_path, disk=HookedDisk(hook))
     w.append(b"good")
-    w._buffer.steady(short, w._write_trouble, 1 << 18, 1 << 60)
+    w.tail.buffer.steady(short, w.tail._write_trouble, 1 << 18, 1 << 60)
     with pytest.raises(KeyboardInterrupt):
         w.append(b"interrupted")
     assert written == [10]
@@ -244,7 +249,7 @@ def test_after_an_interrupt_between_the_parts_of_a_write_the_writer_writes_the_r
 
 def test_an_interrupt_at_any_call_leaves_whole_messages_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Python signals are handled where calls begin and end; the compiled buffer makes none."""
-    monkeypatch.setattr("sej.writing.writer.Buffer", buffer_reference.Buffer)
+    monkeypatch.setattr("sej.writing.tail.Buffer", buffer_reference.Buffer)
     for strike in itertools.count(1):
         path = tmp_path / str(strike)
         left = strike
@@ -448,7 +453,7 @@ w = getattr(sej, sys.argv[2])(sys.argv[1])
 w.append(b"parent")
 holding, done = threading.Event(), threading.Event()
 def hold():
-    with w._mutex:
+    with getattr(w, "tail", w).life.mutex:
         holding.set()
         done.wait()
 threading.Thread(target=hold).start()
@@ -526,7 +531,7 @@ def test_a_forgotten_writer_that_syncs_in_the_background_ends_with_its_thread(tm
     w.append(b"v")
     shared = sej.SharedWriter(tmp_path / "shared", durability="interval", sync_interval_s=0.001)
     shared.append(b"v")
-    threads = [w._syncer._thread, shared._syncer._thread]
+    threads = [w.tail.syncer._thread, shared._syncer._thread]
 
     def ended() -> bool:
         gc.collect()

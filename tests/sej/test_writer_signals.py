@@ -32,7 +32,7 @@ class Signalling(HookedDisk):
 
 @pytest.fixture(params=["chosen", "python"], autouse=True)
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writing.writer.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
+    monkeypatch.setattr("sej.writing.tail.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
 
 
 @pytest.fixture
@@ -61,10 +61,11 @@ INSIDE: dict[str, Callable[[sej.Writer], object]] = {
     "append_many": lambda w: w.append_many([b"handler"]),
     "append_once": lambda w: w.append_once("n", 1, [b"handler"]),
     "publish": lambda w: w.publish([b"handler"]),
-    "rotate": lambda w: w.rotate(),
+    "rotate": lambda w: w.tail.rotate(),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
-    "last_batch": lambda w: w.last_batch("n"),
+    "close": lambda w: w.close(),
+    "last_batch": lambda w: w.tail.last_batch("n"),
 }
 OUTSIDE: dict[str, Callable[[sej.Writer], object]] = {
     "append": lambda w: w.append(b"x" * 70000),
@@ -105,22 +106,37 @@ def test_while_the_disk_syncs_a_handler_may_append_and_sync(tmp_path: Path, hand
     assert values(read_all(tmp_path)) == [b"main", b"handler", b"again"]
 
 
-@pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
-@pytest.mark.parametrize("outside", OUTSIDE)
-def test_a_writer_that_a_handler_closes_is_closed_when_the_call_is_over(
-    outside: str, durability: Any, tmp_path: Path, handle: Any
-) -> None:
+def test_while_a_writer_closes_a_handler_is_refused(tmp_path: Path, handle: Any) -> None:
     disk = Signalling()
-    w = sej.Writer(tmp_path, durability=durability, disk=disk)
+    w = sej.Writer(tmp_path, disk=disk)
+    w.append(b"a")
     found = handle(w.close)
-    disk.at = "write"
-    OUTSIDE[outside](w)
-    assert found == [None]
+    disk.at = "sync"
+    w.close()
+    assert found == [sej.LockedError] and w.closed
+
+
+def test_a_handler_that_closes_between_two_calls_closes(tmp_path: Path, handle: Any) -> None:
+    w = sej.Writer(tmp_path)
+    w.append(b"a")
+    found = handle(w.close)
+    signal.raise_signal(signal.SIGUSR1)
+    assert found == [None] and w.closed
     with pytest.raises(sej.ClosedError):
         w.append(b"after")
-    assert w.closed
-    sej.Writer(tmp_path).close()
-    assert [value[:1] for value in values(read_all(tmp_path))] == [b"x"]
+    assert values(read_all(tmp_path)) == [b"a"]
+
+
+def test_in_the_middle_of_a_shared_write_a_handler_cannot_close(tmp_path: Path, handle: Any) -> None:
+    disk = Signalling()
+    with sej.SharedWriter(tmp_path, disk=disk) as w:
+        w.append(b"a")
+        found = handle(w.close)
+        disk.at = "write"
+        w.append(b"b")
+        assert found == [sej.LockedError]
+        w.append(b"c")
+    assert values(read_all(tmp_path)) == [b"a", b"b", b"c"]
 
 
 def test_many_who_close_at_once_all_find_it_closed(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import sej
 import shard
-from sej.system.disk import Mode, OsDisk, OsFile
+from sej.system.disk import File, Mode, OsDisk, OsFile
+from tests.sej.hooks import HookedDisk
 from tests.sej.interrupts import open_below
 
 KEYS = [b"key-%d" % number for number in range(40)]
@@ -72,7 +73,7 @@ def test_shards_are_made_when_they_are_needed(path: shard.Path) -> None:
 
 
 @pytest.mark.parametrize("max_open", [1, 2, 7])
-def test_the_least_recently_used_shard_rests(path: shard.Path, max_open: int) -> None:
+def test_the_least_recently_used_shard_idles(path: shard.Path, max_open: int) -> None:
     with shard.Writer(path, max_open=max_open, segment_bytes=2000) as writer:
         for number in range(30):
             writer.append_many([b"%d" % number] * len(KEYS), KEYS)
@@ -100,7 +101,7 @@ def test_a_shard_that_rests_keeps_no_file_open(path: shard.Path) -> None:
     assert not [name for name in open_below(path.root) if name.endswith((".jnl", ".lck"))]
 
 
-def test_a_resting_shard_may_be_written_to_by_another(path: shard.Path) -> None:
+def test_an_idle_shard_may_be_written_to_by_another(path: shard.Path) -> None:
     with shard.Writer(path, max_open=1) as writer:
         index, _ = writer.append(b"mine", KEYS[0])
         other = next(key for key in KEYS if path.index(key) != index)
@@ -466,3 +467,33 @@ def test_a_message_that_is_refused_makes_no_shard(path: shard.Path) -> None:
             with pytest.raises(sej.InvalidMessageError):
                 append()
     assert contents(path) == {}
+
+
+@pytest.mark.parametrize("call", ["close", "sync", "flush"])
+def test_in_the_middle_of_an_append_a_handler_is_refused(call: str, path: shard.Path) -> None:
+    armed: list[bool] = []
+    found: list[type[Exception]] = []
+
+    def handle(*_: object) -> None:
+        try:
+            getattr(writer, call)()
+        except sej.SejError as error:
+            found.append(type(error))
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "write" and armed:
+            armed.clear()
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with shard.Writer(path, durability="buffer", disk=HookedDisk(hook)) as writer:
+            for key in KEYS:
+                writer.append(b"a", key)
+            armed.append(True)
+            writer.append(b"x" * 70_000, KEYS[0])
+            assert found == [sej.LockedError] and not writer.closed
+            writer.append(b"b", KEYS[0])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert sum(map(len, contents(path).values())) == len(KEYS) + 2

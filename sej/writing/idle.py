@@ -1,0 +1,167 @@
+"""A writer that can idle: for an owner that has more journals than a process may have open files.
+
+Closing a writer syncs, and opening one reads the journal's end. Both cost far more than an append. An idle writer has
+given its descriptors and the lock back, but remembers where the journal ended. Waking checks that it still ends there.
+
+::
+
+    awake --- go_idle(): flush, give back files and lock ---> idle
+      ^                                                        |
+      +------- wake(): the journal is as it was left ----------+--- wake(): another process wrote ---> closed
+
+An idle writer still syncs, in the background too: any process may sync a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from sej.codec import Buffer
+from sej.message import BytesLike, Message
+from sej.writing.writer import Writer
+
+__all__ = ["IdleWriter"]
+
+
+class IdleWriter:
+    """A :class:`sej.Writer` for one owner, which lets it idle and wakes it before the next append.
+
+    Attributes:
+        life: its state and its mutex.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Open a journal for appending, awake. Arguments and errors as of :class:`sej.Writer`."""
+        self._writer = Writer(path, **options)
+        self._tail = self._writer.tail
+        self.life = self._tail.life
+        if not TYPE_CHECKING:
+            self.append = self._writer.append  # without a call between
+
+    @property
+    def idle(self) -> bool:
+        """Whether the descriptors and the lock were given back."""
+        return self._tail.last.left
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next message."""
+        return self._tail.offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every message below survives power loss."""
+        return self._tail.syncer.durable_offset
+
+    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
+        """As :meth:`sej.Writer.append`."""
+        return self._writer.append(value, key, type, timestamp)
+
+    def append_messages(self, messages: Iterable[Message]) -> range:
+        """As :meth:`sej.Writer.append_messages`."""
+        return self._writer.append_messages(messages)
+
+    def pour(self, encode: Callable[[int, Buffer], range], index: int) -> range:
+        """Append what a function encodes into the buffer.
+
+        Under ``"disk"`` the owner calls :meth:`commit` afterwards, for many journals at a time.
+
+        Args:
+            encode: called with index and the buffer; returns the offsets. What it encodes was checked before.
+            index: for encode.
+
+        Raises:
+            WriterFailedError: a write failed, now or before.
+            ClosedError: the writer was closed.
+        """
+        tail = self._tail
+        buffer = tail.buffer
+        with tail.life.mutex:
+            if not tail.life.open or buffer.in_doubt:
+                tail.require_sound()
+            buffer.freeze()
+            try:
+                span = encode(index, buffer)
+                if tail.durability != "buffer" or len(buffer.pending()) >= buffer.limit:
+                    buffer.flush()
+            finally:
+                buffer.thaw()
+        return span
+
+    def flush(self) -> None:
+        """Hand everything to the kernel; an idle writer has done so."""
+        self._tail.flush()
+
+    def sync(self) -> None:
+        """Force everything appended so far to the disk."""
+        self._tail.sync()
+
+    def commit(self, offset: int) -> None:
+        """Return once every message below offset is durable.
+
+        Raises:
+            WriterFailedError: a sync failed.
+        """
+        self._tail.syncer.commit(offset)
+
+    def go_idle(self) -> None:
+        """Hand everything to the kernel, under ``"disk"`` to the disk, then give back the descriptors and the lock.
+
+        Raises:
+            WriterFailedError: the last write or sync failed, now or before.
+        """
+        tail = self._tail
+        if tail.durability == "disk":
+            tail.sync()
+        tail.alone(self._leave)
+
+    def _leave(self) -> None:
+        tail = self._tail
+        tail.buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
+        tail.last.leave(tail.buffer.position)
+        tail.lock.release()
+
+    def wake(self) -> bool:
+        """Take the lock again, and continue if no other process wrote meanwhile.
+
+        Returns:
+            False: another process wrote, or left a batch to be rolled forward. This writer is closed: open a new one.
+
+        Raises:
+            LockedError: another writer has the journal; this one stays idle.
+        """
+        tail = self._tail
+        tail.lock.acquire(brief=True)
+        try:
+            if self._is_unchanged():
+                with tail.life.mutex:
+                    tail.last.take_up()
+                    tail.set_limits()
+                return True
+        except BaseException:
+            tail.lock.release()
+            raise
+        tail.lock.release()
+        tail.abandon()
+        return False
+
+    def _is_unchanged(self) -> bool:
+        tail = self._tail
+        position = tail.buffer.position
+        if not tail.last.is_unchanged(position):
+            return False
+        if tail.lock.undisturbed:
+            return True
+        directory = tail.directory
+        if position and directory.disk.status(directory.segment(tail.offset).path) is not None:
+            return False  # a batch was published behind the segment
+        txn = directory.at("txn")
+        return directory.disk.status(txn) is None or not any(
+            name.endswith(".intent") for name in directory.disk.list(txn)
+        )
+
+    def close(self) -> None:
+        """Sync what is left and close; the index of a journal closed while idle grows when it is opened next."""
+        self._tail.close()

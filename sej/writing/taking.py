@@ -1,0 +1,57 @@
+"""Taking a journal: its lock, then its end, after what an earlier process left half-done there is finished."""
+
+from __future__ import annotations
+
+import contextlib
+
+from sej.errors import LockLostError
+from sej.journal.directory import Directory
+from sej.journal.identity import journal_id
+from sej.journal.repair import finish_repair
+from sej.journal.retention import finish_merge
+from sej.system.durable import KeptPosition
+from sej.system.locks import Lock
+from sej.writing.opening import End, sweep
+from sej.writing.overlap import open_mended_end
+
+__all__ = ["take_end"]
+
+
+def take_end(
+    directory: Directory, kept: KeptPosition, lock: Lock, first_offset: int, lock_timeout: float | None
+) -> End:
+    """Take the lock and find the end; both again if an original unlinked the lock file meanwhile.
+
+    If this raises, the lock may be held: the caller releases it.
+
+    Args:
+        directory: the journal.
+        kept: its kept position.
+        lock: its lock, not taken.
+        first_offset: where a journal without segments starts.
+        lock_timeout: seconds to wait for the lock; None waits for ever.
+    """
+    end: End | None = None
+    recovery = None
+    try:
+        while True:
+            lock.acquire(timeout=lock_timeout)
+            ours = journal_id(directory) is not None
+            finish_merge(directory)
+            finish_repair(directory)
+            sweep(directory)
+            with contextlib.suppress(LockLostError):
+                end = open_mended_end(directory, kept, lock, first_offset=first_offset, ours=ours)
+                recovery = end.recovery or recovery
+                journal_id(directory, create=True)
+                if lock.original is None or lock.is_current():
+                    return end._replace(recovery=recovery)
+            if end is not None:
+                end.index_file.close()
+                end.file.close()
+                end = None
+            lock.release()
+    except BaseException:
+        if end is not None:
+            end.file.close()  # its lock must not live as long as the traceback
+        raise
