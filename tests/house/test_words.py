@@ -1,7 +1,8 @@
 """Plain words: phrases that never come back, the longest sentence of an error, and distinct names of modules.
 
-CLEAN lists the packages whose docstrings, comments and error texts have none of the phrases. It only grows: rewrite a
-package, run this file with its path added, and commit both together. A phrase is added to PHRASES with its replacement.
+README, CHANGELOG, CONTRIBUTING and docs have none of the phrases, and no very long sentence. CLEAN lists the packages
+whose docstrings, comments and error texts have none of the phrases. It only grows: rewrite a package, run this file
+with its path added, and commit both together. A phrase is added to PHRASES with its replacement.
 """
 
 import ast
@@ -122,6 +123,45 @@ def test_no_phrase_that_words_md_replaces(place: str) -> None:
     assert files, place
     found = [f"{file.relative_to(ROOT)}:{line}: {what}" for file in files for line, what in problems(file.read_text())]
     assert not found, "\n" + "\n".join(found)
+
+
+PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
+LONGEST_WORDS: Final = 36
+"""In a page. Most sentences have at most 25; a list of names may have more."""
+
+
+def prose(page: str) -> str:
+    """Return a page without code, links, and the rows that are compared with the code, with its line ends."""
+    page = re.sub(r"^\| \d+ \| [A-Z]+ \|.*$", "", page, flags=re.MULTILINE)
+    page = re.sub(r"^ *```.*?^ *```", lambda code: "\n" * code[0].count("\n"), page, flags=re.MULTILINE | re.DOTALL)
+    page = re.sub(r"`[^`]*`", lambda code: "x" + "\n" * code[0].count("\n"), page)
+    return re.sub(r"\]\([^)]*\)|<[^>]*>", lambda link: "\n" * link[0].count("\n"), page)
+
+
+def sentences(page: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each sentence, each item of a list and each cell of a table."""
+    blocks = re.split(r"(\n(?=\s*(?:[-|:#]|\d+\. |$)))", prose(page), flags=re.MULTILINE)
+    line = 1
+    for block in blocks:
+        for part in re.split(r"[|]|(?<=[.!?:])\**\s", block):
+            yield line, " ".join(part.split())
+        line += block.count("\n")
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+def test_pages_have_plain_words(page: Path) -> None:
+    found = []
+    for line, sentence in sentences(page.read_text()):
+        found += [f"{line}: {rule.search(sentence)!r}" for rule in _RULES.values() if rule.search(sentence)]
+        if len(sentence.split()) > LONGEST_WORDS:
+            found.append(f"{line}: a sentence of {len(sentence.split())} words: {sentence}")
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_the_check_of_pages_can_fail() -> None:
+    page = "# Size\n\nA size, in `due`,\nis due here.\n\n- " + "word " * 37 + "\n"
+    wrong = [text for _, text in sentences(page) if _RULES["due"].search(text) or len(text.split()) > LONGEST_WORDS]
+    assert len(wrong) == 2
 
 
 @pytest.mark.parametrize(
