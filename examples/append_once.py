@@ -1,4 +1,4 @@
-"""A producer that does not know whether its last batch arrived sends it again: nothing is there twice."""
+"""A producer does not know whether its last batch was appended, and sends it again: no message is stored twice."""
 
 import sej
 
@@ -12,7 +12,7 @@ def send(number: int, readings: list[bytes]) -> range:
 
 
 first = send(1, [b"20.5", b"20.6"])
-again = send(1, [b"20.5", b"20.6"])  # after a crash, say
+again = send(1, [b"20.5", b"20.6"])  # for example after a crash
 send(2, [b"20.9"])
 print(first, again, sej.Journal(JOURNAL).end_offset)
 assert first == again

@@ -1,4 +1,4 @@
-"""A consumer goes on behind a message that it cannot handle, and the message is not lost."""
+"""A consumer continues after a message that it cannot handle, and the message is not lost."""
 
 import sej
 
@@ -6,7 +6,7 @@ JOURNAL, DEAD = "orders", "orders-dead"
 
 
 def handle(message: sej.Message) -> None:
-    """Work on an order; a wrong one raises."""
+    """Handle an order. A wrong one raises."""
     print("shipping", int(message.value), "pieces")
 
 

@@ -1,12 +1,12 @@
-"""Append a few messages, read them back, and go on from a kept offset."""
+"""Append a few messages, read them back, and continue from a saved offset."""
 
 import sej
 
-JOURNAL = "journal"  # a directory that the writer makes
+JOURNAL = "journal"  # a directory that the writer creates
 
 
 def main() -> None:
-    """Write, read twice under one name, and see that the second time starts where the first ended."""
+    """Write, then read twice under one name: the second time starts where the first one ended."""
     with sej.Writer(JOURNAL) as writer:
         writer.append_many([b"one", b"two", b"three"])
 

@@ -1,4 +1,4 @@
-"""Two clients, a hub and a report in one process; in life they are on different machines."""
+"""Two clients, a hub and a report in one process. In production they are on different machines."""
 
 import hub
 import sej

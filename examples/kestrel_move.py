@@ -1,9 +1,9 @@
-"""A Kestrel queue moves into a journal, verified, and stays where it is until you remove it."""
+"""Copy a Kestrel queue into a journal and verify it. The queue stays until you remove it."""
 
 import kestrel
 import sej
 
-with kestrel.Queue("spool", "cars") as queue:  # here a new one; in life Kestrel's directory
+with kestrel.Queue("spool", "cars") as queue:  # a new queue; in production this is Kestrel's directory
     queue.put_many([b"beetle", b"mini", b"2cv"])
     queue.get()
 

@@ -1,4 +1,4 @@
-"""Messages that belong together appear together: readers, and a crash, see all of them or none."""
+"""Messages that belong together appear together: readers see all of them or none, also after a crash."""
 
 import sej
 

@@ -1,4 +1,4 @@
-"""A program that was written for `queue.Queue` keeps its queue in files, and its items when it dies."""
+"""A program that was written for `queue.Queue` stores its queue in files, and keeps its items if it dies."""
 
 import threading
 
@@ -8,7 +8,7 @@ with sej.open_queue("thumbnails", serializer="json") as work:
     queue = sej.QueueAdapter(work)
 
     def resize() -> None:
-        """Work as the standard library's documentation shows it; None ends a thread."""
+        """Work as the documentation of the standard library shows. None ends a thread."""
         while (task := queue.get()) is not None:
             print("resizing", task["name"], "to", task["width"])
             queue.task_done()

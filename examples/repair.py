@@ -1,4 +1,4 @@
-"""Damage is found, passed by whoever may not wait, and mended: one message is lost, and known to be."""
+"""Find damage, read past it, and repair it: one message is lost, and the journal records which one."""
 
 from pathlib import Path
 

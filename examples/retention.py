@@ -1,4 +1,4 @@
-"""Old segments go, but never one that a reader with a kept offset still needs."""
+"""Remove old segments, but none that a reader with a saved offset still needs."""
 
 import sej
 

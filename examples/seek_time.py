@@ -1,4 +1,4 @@
-"""Where was the journal at noon, and what came last: by time, and backwards."""
+"""Read from a time on, and read the last messages first."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -9,7 +9,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def ns(time: datetime) -> int:
-    """Nanoseconds since the epoch, as messages have them."""
+    """Return nanoseconds since the epoch, as in messages."""
     return int(time.timestamp()) * 1_000_000_000
 
 

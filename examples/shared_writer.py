@@ -1,4 +1,4 @@
-"""Several processes append to one journal, each for a moment: nobody is refused, and offsets have no gap."""
+"""Several processes append to one journal, each for a moment. No process is refused, and the offsets have no gap."""
 
 import multiprocessing
 
@@ -24,5 +24,5 @@ if __name__ == "__main__":
         messages = list(scanner)
     assert [message.offset for message in messages] == list(range(150))
     mail = [message.value for message in messages if message.key == b"mail"]
-    assert mail == [b"event %d" % number for number in range(50)]  # each program's in its order
+    assert mail == [b"event %d" % number for number in range(50)]  # the events of each program are in order
     print(len(messages), "events of three programs")

@@ -1,4 +1,4 @@
-"""Journals as a table: how many orders each customer has, asked of Spark."""
+"""Query journals as a table in Spark: how many orders does each customer have?"""
 
 import pipeline
 import sej

@@ -1,11 +1,11 @@
-"""A stream from a journal into a tree of shards, exactly once; run again, it goes on where it was."""
+"""Stream a journal into a sharded journal, exactly once. If you run it again, it continues where it stopped."""
 
 import pipeline
 import sej
 
 
 def copy_what_is_new() -> int:
-    """Run the stream until nothing is new; the number of rows that the target has then."""
+    """Run the stream until no message is new, and return the number of rows in the target."""
     stream = spark.readStream.format("sej").option("maxMessagesPerTrigger", 400).load("orders")
     target = stream.writeStream.format("sej").option("prefix", "orders").option("bits", 2)
     target.option("checkpointLocation", "checkpoint").trigger(availableNow=True).start("by-customer").awaitTermination()

@@ -1,4 +1,4 @@
-"""Work that people put into a text file with an editor; programs mark what is done, in place."""
+"""People put work into a text file with an editor. Programs mark finished messages in place."""
 
 import contextlib
 from pathlib import Path
@@ -13,6 +13,6 @@ with textqueue.TextQueue("jobs.tq") as queue:
         with contextlib.suppress(ValueError), queue.claim() as message:
             if message is None:
                 break
-            print("order", int(message.value.split()[-1]))  # "x" is no number: the message fails
+            print("order", int(message.value.split()[-1]))  # "x" is not a number: the message fails
     for message in queue.messages(set(textqueue.MessageStatus)):
         print(message.status.name, message.value)

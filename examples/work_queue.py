@@ -1,4 +1,4 @@
-"""Several processes share the work; an item whose worker fails comes back."""
+"""Several processes share the work. If a worker fails, its item is delivered again."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ QUEUE = "thumbnails"
 
 
 def work() -> None:
-    """Take items until none came for a moment; an exception gives the item back."""
+    """Take items until none has come for a moment. An exception gives the item back."""
     with sej.open_queue(QUEUE, lease_s=30.0) as queue:
         while item := queue.get(timeout=0.5):
             with item:

@@ -1,6 +1,6 @@
-"""The producer: an order now and then, until Ctrl-C. In two more terminals: `python examples/shards/work.py`.
+"""The producer: appends an order now and then, until Ctrl-C. In two more terminals: `python examples/shards/work.py`.
 
-    python examples/shards/produce.py            # or with a number: so many orders at once
+    python examples/shards/produce.py            # with a number: appends so many orders immediately
 
 Each customer's orders stay in one of the eight shards, in order. The directory is `orders-data`, in the current one.
 """

@@ -1,4 +1,4 @@
-"""A worker: ships the orders of its shards. Start as many as you like; together they have all shards, each has its own.
+"""A worker: ships the orders of its shards. Start as many as you like. They share all shards.
 
     python examples/shards/work.py
 
@@ -16,13 +16,13 @@ ORDERS = shard.Path("orders-data", prefix="orders", bits=3)
 
 
 def ship(index: int, order: sej.Message) -> None:
-    """Handle one order; an exception would have it tried again, and put aside after the fifth time."""
+    """Handle one order. After an exception it is tried again, and after five attempts it is a dead letter."""
     print(f"worker {os.getpid()}, shard {index}: {order.value.decode()} of {order.key.decode()}", flush=True)
 
 
 if __name__ == "__main__":
-    Path(ORDERS.root).mkdir(exist_ok=True)  # whoever comes first: a worker may wait for the producer
+    Path(ORDERS.root).mkdir(exist_ok=True)  # a worker may start before the producer
     worker = shard.Worker(ORDERS, "shipping", dead_letter="orders-dead")
-    signal.signal(signal.SIGINT, lambda *_: worker.stop())  # as SIGTERM: after the order in hand
+    signal.signal(signal.SIGINT, lambda *_: worker.stop())  # like SIGTERM: stop after the current order
     handled = worker.run(ship)
     print(f"worker {os.getpid()} was asked to stop: it handled {handled} orders")

@@ -125,7 +125,14 @@ def test_no_phrase_that_words_md_replaces(place: str) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
+PAGES: Final = sorted(
+    [
+        *ROOT.glob("*.md"),
+        ROOT / "examples" / "README.md",
+        *(ROOT / "docs").glob("[!_]*.md"),
+        *(ROOT / "docs").glob("[!_]*/**/*.md"),
+    ]
+)
 LONGEST_WORDS: Final = 36
 """In a page. Most sentences have at most 25; a list of names may have more."""
 

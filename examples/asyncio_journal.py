@@ -1,4 +1,4 @@
-"""asyncio: appends that wait at the same time share a sync, and a reader is an `async for`."""
+"""asyncio: appends that wait at the same time share one sync, and a reader is an `async for`."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ async def main() -> None:
         offsets = await asyncio.gather(*(writer.append(b"reading %d" % number) for number in range(100)))
     print("appended, and on the disk:", len(set(offsets)))
 
-    async with Scanner(JOURNAL, timeout=0.0) as scanner:  # timeout=None follows for ever, and blocks no loop
+    async with Scanner(JOURNAL, timeout=0.0) as scanner:  # timeout=None waits for more, and does not block the loop
         read = [message.value async for message in scanner]
     assert len(read) == 100
 
