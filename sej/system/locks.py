@@ -34,7 +34,7 @@ from sej.system.original import Trace, find_trace, is_current, pause
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "leasable", "lease", "leased", "process_start"]
+__all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "leasable", "lease", "leased", "let_in", "process_start"]
 
 # A name, so that the type checker reads both ways.
 _LINUX: Final[bool] = bool(sys.platform == "linux")
@@ -305,6 +305,12 @@ def leased(file: File) -> bool:
         return fcntl.fcntl(file.fileno(), fcntl.F_GETLEASE) == fcntl.F_WRLCK
     except (OSError, ValueError):
         return False
+
+
+def let_in(file: File) -> None:
+    """If another process waits for a leased file, give the lease up: it is not worth the wait."""
+    if not leased(file):
+        end_lease(file)
 
 
 def end_lease(file: File) -> bool:

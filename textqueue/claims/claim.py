@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from sej.errors import ClosedError
 from sej.system.disk import File
+from sej.system.locks import let_in
 from textqueue.editing.message import Message, marking
 from textqueue.editing.place import Change, Place
 from textqueue.editing.queue_file import Session
@@ -28,7 +29,7 @@ from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
 from textqueue.format.parser import Variable, digest, essence, retries_of
-from textqueue.format.windows import WINDOW, read_window
+from textqueue.format.windows import FIRST_WINDOW, read_window
 from textqueue.ledger.log import BESIDE, ENDED, IN_MUTEX
 
 __all__ = ["Claim", "Claimer", "Claiming"]
@@ -276,6 +277,7 @@ class Claimer:
         passed = True  # nothing was left behind for later
         position = self._low
         while True:
+            let_in(file)
             window = read_window(file, position, size, settled=self._source.settled)
             data = window.data
             at = 0 if data[:1] == b"-" else data.find(b"\n-") + 1
@@ -301,7 +303,7 @@ class Claimer:
                 self._low = position
             if window.at_end:
                 return None
-            size = min(size * 4, WINDOW)
+            size = min(size * 4, FIRST_WINDOW)
 
     def _is_taken(self, raw: bytes) -> bool:
         holder = holder_of(raw)

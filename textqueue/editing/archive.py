@@ -8,6 +8,8 @@ stand; that is appended and synced; then the temporary file takes the queue's na
 what the note tells of has not been done: after a crash the next run takes that back from the archive's end, if nothing
 else was written there, and begins anew. So nothing is lost or repeated, and equal messages are not taken for one.
 
+If the file was changed before the last step, all is done again with the file as it is then.
+
 It is refused while an editor shows that it has the file open, since it would save over it later.
 """
 
@@ -24,7 +26,7 @@ from functools import partial
 from typing import Any, Final
 
 from sej.system.disk import Disk, File, Status, read_small
-from sej.system.locks import ask_for_file
+from sej.system.locks import ask_for_file, end_lease
 from sej.system.sealed import seal, unseal, whole
 from textqueue.editing.queue_file import Session
 from textqueue.editing.source import Source
@@ -42,6 +44,7 @@ _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
 _BLOCK: Final = 1 << 20
 _NOTE_BYTES: Final = 1 << 16
+_TRIES: Final = 8
 
 
 def editor_files(path: str, disk: Disk) -> list[str]:
@@ -82,11 +85,29 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
         TextQueueError: the note of a run that was cut short cannot be read.
     """
     refuse(source, target, statuses)
-    disk = source.file.disk
     controls = {CONTROL_OF[status][0] for status in statuses}
     temporary, note = source.file.home + ".tmp", source.file.home + ".archive"
+    for _ in range(_TRIES):
+        count = _once(source, target, controls, temporary, note)
+        if count is not None:
+            with source.file.session():
+                pass  # if another process was there as well: the ledger is brought in line
+            return count
+    raise FileInUseError(
+        "another program changed this file each time: close it there, then archive again", path=source.path
+    )
+
+
+def _once(source: Source, target: str, controls: Collection[int], temporary: str, note: str) -> int | None:
+    """As ``archive``; None if another program changed the file meanwhile: the next run takes back what was done.
+
+    There is no lease while messages are copied and synced, but for the last look and the rename.
+    """
+    disk = source.file.disk
     with source.file.session() as session:
-        # Under the lock: an editor that is started now waits for the lease, or finds the new file.
+        source.file.bring_in_line(session.file)
+        before = token_of(session.file.status())
+        end_lease(session.file)
         shown = [name for path in dict.fromkeys((source.file.home, source.path)) for name in editor_files(path, disk)]
         if shown:
             raise FileInUseError(
@@ -102,14 +123,16 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
         rest = _rest(source, session, temporary, moved)
         with _locked(disk, target):
             _append(source, target, data, note, rest.inode)
+        source.file.exclusive.take(session.file)
+        there = disk.status(source.path)
+        if there is None or token_of(there) != before:
+            return None
         disk.rename(temporary, source.file.home)
-        if session.still() and source.file.ledger.epoch:  # what stays is known to have moved, and what went to be gone
+        if source.file.ledger.token == before:  # what stays is known to have moved, and what went to be gone
             source.file.mine = None
             known = _shifted(source.file.ledger, moved)
             source.file.ledger.rewrite(known, token=token_of(rest), epoch=time.time_ns())
         disk.unlink(note)
-    with source.file.session():
-        pass  # where somebody else was there as well: the ledger is brought in line
     return count
 
 

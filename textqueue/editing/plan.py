@@ -32,9 +32,10 @@ anything            no such message           the record is lost: it is remember
 ==================  ========================  =========================================================
 
 Equal messages are interchangeable: each message in the file is given to at most one record, and each record to at most
-one message. A record has the first choice of the message that names its owner, then of the one at its own position,
-there or moved by as many bytes as the file grew. What is left goes to appends before marks, and to marks before claims.
-A record that finds nothing looks for the message as it was before a variable was set.
+one message. A record has the first choice of the message that names its owner. Then of the one at its own position, or
+at that plus as many bytes as the file grew, whichever fits more of the equal messages. What is left goes to appends
+before marks, and to marks before claims. A record that finds nothing looks for the message as it was before a variable
+was set.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class Plan(NamedTuple):
     """What is done, and what the ledger says from then on.
 
     Attributes:
-        actions: in their order.
+        actions: in the order of the edits, so that what is done if the program dies in between is again the older part
+            of what a stale save took back.
         kept: what is still known, by its number among the edits, whether its writes can be made or not.
         lost: the numbers of the marks and claims whose messages are not in the file.
     """
@@ -135,6 +137,7 @@ class _Planning:
     Attributes:
         found: by the number of an edit: its message, and whether that is marked.
         in_file: the number of the newest edit of ours that is still in the file.
+        actions: with the numbers of their edits.
     """
 
     def __init__(self, known: Known, seen: Mapping[bytes, Collection[Seen]]) -> None:
@@ -145,8 +148,10 @@ class _Planning:
         self._free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
         self._done = {name: {at.position: at for at in places if at.raw[0] != _QUEUED} for name, places in seen.items()}
         self._busy = {(record.digest, record.owner) for record in known.edits if record.kind in CLAIMS}
+        self._shifts = [0, known.grown]  # by which equal messages have moved, the likelier first
         self._in_file = -1
         self._back: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
+        self._actions: list[tuple[int, Action]] = []
         self._made = Plan([], {}, [])
 
     def plan(self, *, reapply: bool) -> Plan:
@@ -170,10 +175,16 @@ class _Planning:
                 continue
             self._taken_back(number, record, place, reapply=reapply)
         self._blank_ended()
+        self._made.actions.extend(action for _, action in sorted(self._actions, key=lambda one: one[0]))
         return self._made
 
     def _group(self, group: Sequence[_Numbered], waiting: _Places, marked: _Places) -> list[_Numbered]:
         """Give the records of equal messages their places; returns those that find none."""
+        self._shifts = [0, self._grown]
+        if len(group) > 1:
+            here = {record.position for _, record in group if record.position >= 0}
+            fits = [sum(at + shift in marked or at + shift in waiting for at in here) for shift in self._shifts]
+            self._shifts.sort(key=lambda shift: -fits[0 if shift == 0 else 1])
         marks = [one for one in group if one[1].kind in MARKS]
         claims = [one for one in group if one[1].kind in CLAIMS and one[1].position not in marked]
         waits = [one for one in group if one[1].kind in WAITING]
@@ -213,7 +224,7 @@ class _Planning:
                 own = [at for at, one in places.items() if holder_of(one.raw) == record.owner]
                 if own:
                     found[number] = places.pop(record.position if record.position in own else own[0])
-        for shift in (0, self._grown):
+        for shift in self._shifts:
             for number, record in every:
                 if number not in found and record.position >= 0 and record.position + shift in places:
                     found[number] = places.pop(record.position + shift)
@@ -245,20 +256,17 @@ class _Planning:
 
     def _taken_back(self, number: int, record: Record, place: Seen, *, reapply: bool) -> None:
         """The message of a mark is queued."""
-        status = STATUS_OF[record.kind].name
-        if number < self._in_file:
-            told = f"delivered again: a person reopened what was {status}, later edits are still in the file"
-            self._made.actions.append(Action(place, kind="reopened", told=told))
+        if number < self._in_file:  # a person reopened it
             return
         # The stale save brought the claim back as well, whose owner is at work elsewhere.
         if (blanked := self._blanked(record.digest, place)) is not None:
             first, place = blanked
-            self._made.actions.append(first)
+            self._actions.append((number, first))
         if not reapply:
-            self._made.actions.append(Action(place, kind="reverted", told="delivered again"))
+            self._actions.append((number, Action(place, kind="reverted", told="delivered again")))
             return
-        told = f"marked again as {status}"
-        self._made.actions.append(Action(place, [(0, bytes([record.kind]))], "reverted", told))
+        told = f"marked again as {STATUS_OF[record.kind].name}"
+        self._actions.append((number, Action(place, [(0, bytes([record.kind]))], "reverted", told)))
         self._made.kept[number] = record._replace(position=place.position, owner=EMPTY)
 
     def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
@@ -271,7 +279,7 @@ class _Planning:
             self._made.kept[number] = record._replace(kind=BESIDE)
             return
         writes = [(room.position, room.filled(record.owner))]
-        self._made.actions.append(Action(place, writes, "claim", "claimed again for its owner"))
+        self._actions.append((number, Action(place, writes, "claim", "claimed again for its owner")))
 
     def _blank_ended(self) -> None:
         back = {place.position for _, place in self._back.values()}
@@ -280,7 +288,8 @@ class _Planning:
                 if place.raw[0] != _QUEUED or place.position in back:
                     continue
                 if holder_of(place.raw) == owner and (blank := self._blanked(name, place)) is not None:
-                    self._made.actions.append(blank[0]._replace(kind="claim", told="blanked again: it had ended"))
+                    told = "blanked again: it had ended"
+                    self._actions.append((len(self._edits), blank[0]._replace(kind="claim", told=told)))
 
     def _blanked(self, name: bytes, place: Seen) -> tuple[Action, Seen] | None:
         """Blank a claim of ours that has ended; the second: the message after that."""

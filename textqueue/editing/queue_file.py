@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 
 from sej.errors import ClosedError
 from sej.system.disk import Disk, File, Status
-from sej.system.locks import ask_for_file, leased
+from sej.system.locks import ask_for_file, end_lease, leased
 from textqueue.editing.chain import Chain
 from textqueue.editing.lease import Exclusive
 from textqueue.editing.proof import entry_at
@@ -65,7 +65,9 @@ class Session(NamedTuple):
 
     def still(self) -> bool:
         """Whether what was read since the lock was taken is one state of the file; before anything is written."""
-        return self.alone or (self.known and token_of(self.file.status()) == token_of(self.status))
+        return (self.alone and leased(self.file)) or (
+            self.known and token_of(self.file.status()) == token_of(self.status)
+        )
 
 
 class Edit(Protocol):
@@ -132,19 +134,27 @@ class QueueFile:
             try:
                 if self.ledger.older:
                     upgrade(self.ledger, file)
-                alone = self.exclusive.take(file)
-                status = file.status()
-                known = self._ours(file, status)
-                for _ in range(1 if alone else _LOOKS):
-                    if known:
-                        break
-                    self._reconcile(file)
-                    status = file.status()
-                    known = self._ours(file, status)  # else another program writes there all the time
-                yield Session(file, status, alone, known)
+                yield self._begin(file)
             finally:
                 if file is not self.kept:
                     file.close()
+
+    def _begin(self, file: File) -> Session:
+        """Take the lease. What other programs did is looked into without it, so that no editor waits for that."""
+        if self.ledger.epochs > 1 and self._is_long():
+            self._reconcile(file, whole=True)
+        for _ in range(_LOOKS):
+            session = self._look(file)
+            if session.known:
+                return session
+            end_lease(file)
+            self._reconcile(file)
+        return self._look(file)  # if it is not known now, another program writes there all the time
+
+    def _look(self, file: File) -> Session:
+        alone = self.exclusive.take(file)
+        status = file.status()
+        return Session(file, status, alone, self._ours(file, status))
 
     def commit(self, session: Session, edit: Edit) -> bool:
         """Prove an edit, write it and log it: whatever changes messages goes through here, but for marks in a hold.
@@ -155,8 +165,9 @@ class QueueFile:
         Raises:
             MessageMovedError: a message is not there any more; nothing was written.
         """
+        alone = session.alone
         proven = edit.prove(session)
-        if session.alone and not leased(session.file):  # another process waits, or opened it while this one was stopped
+        if alone and not leased(session.file):  # another process waits, or opened it while this one was stopped
             session = session._replace(alone=False)
             proven = edit.prove(session)
         if not proven:
@@ -170,7 +181,9 @@ class QueueFile:
             return False
         # What another program wrote just now must not pass for ours: if it had the time, the state before is noted, so
         # that the next one looks into it.
-        ours = whole and (session.alone or (still and time.monotonic() - began < MOMENT_S))
+        # The lease may be asked back by now: that it can still be given up shows that it held all the time.
+        held = leased(session.file) or (alone and end_lease(session.file))
+        ours = whole and (held or (still and time.monotonic() - began < MOMENT_S))
         before = token_of(session.status)
         token = token_of(there) if ours and there is not None else before
         edit.log(self.ledger, token)
@@ -182,8 +195,16 @@ class QueueFile:
 
     def compact(self) -> None:
         """Keep the ledger small; within the lock."""
-        if self.ledger.lines > 2 * MARKS_KEPT:
+        if self.ledger.epochs == 1 and self._is_long():
             self.ledger.shorten()
+
+    def bring_in_line(self, file: File) -> None:
+        """Know where every message is now that the ledger says something about; within the lock."""
+        if self.ledger.epochs > 1:
+            self._reconcile(file, whole=True)
+
+    def _is_long(self) -> bool:
+        return self.ledger.lines > 2 * MARKS_KEPT
 
     def epoch_of(self, status: Status) -> int:
         """The epoch of what is read from a file in this state; -1 when another program may have changed it."""
@@ -253,6 +274,7 @@ class QueueFile:
             return raw[0] == GIVEN_BACK
         return last.kind != IN_MUTEX or last.owner == holder_of(raw)
 
-    def _reconcile(self, file: File) -> None:
+    def _reconcile(self, file: File, *, whole: bool = False) -> None:
         self.mine = None
-        self.conflicts += reconcile(self.ledger, file, path=self.path, on_revert=self._on_revert)
+        take = partial(self.exclusive.take, file)
+        self.conflicts += reconcile(self.ledger, file, take, path=self.path, on_revert=self._on_revert, whole=whole)

@@ -2,6 +2,9 @@
 
 It reads the ledger and the file, lets ``textqueue.editing.plan`` decide, makes the writes and rewrites the ledger.
 
+If the newest edit of ours is still there, nothing was taken back: that costs two reads, however long the file is.
+Otherwise the whole file is read. No lease is held meanwhile, but for the writes.
+
 A mark whose message is not in the file any more is forgotten after ten seconds, so a text that is deleted and later
 written again is a new message. Not immediately, because an editor that saves in place empties the file first, and may
 be looked at then.
@@ -11,24 +14,28 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Container, Sequence, Set
+from collections.abc import Callable, Container, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
 from sej.system.disk import File
+from sej.system.locks import end_lease, leased
 from textqueue.editing.place import Place
 from textqueue.editing.plan import Action, Known, Seen, plan
+from textqueue.editing.proof import entry_at
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, essence, value_of
-from textqueue.format.windows import scan, token_of
+from textqueue.format.windows import Token, scan, token_of
 from textqueue.hot import proven
-from textqueue.ledger.log import ARCHIVED, CLAIMS, SET, Ledger, Record
+from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, Ledger, Record
 
 __all__ = ["Conflict", "OnRevert", "find_again", "reconcile"]
 
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
+_TURN: Final = 64
+"""After so many writes it is seen whether another process waits for the file."""
 _REMEMBER_NS: Final = 10_000_000_000
 _REMEMBER_ARCHIVED_NS: Final = 8 * 3600 * 1_000_000_000
 """An editor may have had the file open since before the archive, for a working day."""
@@ -42,8 +49,8 @@ class Conflict(NamedTuple):
         position: where the message stands.
         text: the message.
         kind: ``"reverted"``: a stale save took a mark of ours back; ``"claim"``: it took a claim back;
-            ``"reopened"``: a person queued a message again that was done; ``"collision"``: the file was rewritten in
-            the moment of an edit; ``"changed"``: a claimed message was changed or deleted while it was worked on.
+            ``"collision"``: the file was rewritten in the moment of an edit; ``"changed"``: a claimed message was
+            changed or deleted while it was worked on.
         action: what was done about it.
     """
 
@@ -54,32 +61,81 @@ class Conflict(NamedTuple):
     action: str
 
 
-def reconcile(ledger: Ledger, file: File, *, path: str, on_revert: OnRevert) -> list[Conflict]:
+def reconcile(
+    ledger: Ledger, file: File, take: Callable[[], bool], *, path: str, on_revert: OnRevert, whole: bool = False
+) -> list[Conflict]:
     """Bring the ledger in line with a file that another program changed, and marks with the ledger.
 
     Args:
         ledger: fresh, under the lock.
-        file: the queue file, open for editing, under the lock.
+        file: the queue file, open for editing, under the lock, without a lease.
+        take: takes the lease, for the writes.
         path: of the queue file, for reports.
         on_revert: what to do about a mark of ours that was taken back.
+        whole: look at all messages, whatever the newest edit says.
 
     Returns:
-        What a person should know. When the file is being written this very moment, nothing is brought in line: the
-        next look does that.
+        What a person should know. If the file is being written at this moment, or another process waits for it, not all
+        is brought in line: the next look does that.
     """
-    edits = _remembered(ledger.edits())
     before = token_of(file.status())
     grown = 0 if ledger.token is None else before[1] - ledger.token[1]
+    if not whole and _only_moved(ledger, file, before, grown):
+        return []
+    edits = _remembered(ledger.edits())
     known = Known(edits, ledger.ended(), grown)
     seen = _where(file, _wanted(known))
-    if token_of(file.status()) != before:  # another program wrote there meanwhile: the plan may be wrong
-        return []
     made = plan(known, seen, reapply=on_revert == "reapply")
-    conflicts = _apply(made.actions, file, path)
-    records = {**_lost(edits, made.lost), **_variables(edits, seen), **made.kept}
-    ordered = [record for _, record in sorted(records.items())]
-    ledger.rewrite(ordered, token=token_of(file.status()), epoch=time.time_ns())
+    if any(action.writes for action in made.actions):
+        take()
+    if token_of(file.status()) != before:  # another program wrote there meanwhile: the plan may be wrong
+        end_lease(file)
+        return []
+    conflicts, all_made = _apply(made.actions, file, path)
+    token = token_of(file.status())
+    end_lease(file)
+    if all_made:
+        records = {**_lost(edits, made.lost), **_variables(edits, seen), **made.kept}
+        ledger.rewrite([record for _, record in sorted(records.items())], token=token, epoch=time.time_ns())
     return sorted(conflicts, key=lambda conflict: conflict.position)
+
+
+def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
+    """Whether the newest edit and all claims are in the file, where they were or moved by as much as it grew.
+
+    Then the buffer was newer than our edits, so nothing was taken back (see ``textqueue.editing.plan``), and no other
+    message needs to be looked at. Otherwise the whole file does.
+    """
+    shown = ledger.shown
+    if shown is None or shown.position < 0:
+        return False
+    found = []
+    for record in (shown, *ledger.claims.values()):
+        places = dict.fromkeys((record.position, record.position + grown))
+        there = {at: entry_at(file, at) if at >= 0 and _begins(file, at) else b"" for at in places}
+        same = [at for at, raw in there.items() if raw and digest(essence(raw)) == record.digest]
+        if not same or not all(_shows(there[at], record) for at in same):
+            return False
+        found.append(record._replace(position=same[0]))
+    if token_of(file.status()) != token:
+        return False
+    ledger.move(found[0] if shown.kind not in CLAIMS else None, found[1:], token)
+    return True
+
+
+def _begins(file: File, position: int) -> bool:
+    if position == len(BOM) and file.read(len(BOM), 0) == BOM:
+        return True
+    return position == 0 or file.read(1, position - 1) == b"\n"
+
+
+def _shows(raw: bytes, record: Record) -> bool:
+    """Whether an edit is still in its message."""
+    if record.kind in MARKS:
+        return raw[0] in MARKS
+    if record.kind in CLAIMS:
+        return raw[0] == _QUEUED and (record.kind != IN_MUTEX or holder_of(raw) == record.owner)
+    return True
 
 
 def _wanted(known: Known) -> set[bytes]:
@@ -88,15 +144,22 @@ def _wanted(known: Known) -> set[bytes]:
     return names | {record.owner for record in known.edits if record.kind == SET}
 
 
-def _apply(actions: Sequence[Action], file: File, path: str) -> list[Conflict]:
-    """Make the writes; what could not be made, because another program writes there, the next look finds again."""
-    conflicts = []
-    for place, writes, kind, told in actions:
+def _apply(actions: Sequence[Action], file: File, path: str) -> tuple[list[Conflict], bool]:
+    """Make the writes; what could not be made, because another program writes there, the next look finds again.
+
+    Returns:
+        What a person should know; and whether all was made, and no other process waited for the file.
+    """
+    conflicts: list[Conflict] = []
+    alone = leased(file)
+    for number, (place, writes, kind, told) in enumerate(actions):
+        if alone and not number % _TURN and not leased(file):
+            return conflicts, False
         made = all(_write(file, place, relative, data) for relative, data in writes)
         if made and kind:
             text = value_of(place.raw).decode("utf-8", "replace")
             conflicts.append(Conflict(path, place.position, text, kind, told))
-    return conflicts
+    return conflicts, True
 
 
 def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Record]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File, Status
+from sej.system.locks import let_in
 from textqueue.format.grammar import BOM
 from textqueue.format.parser import whole
 
@@ -63,10 +64,15 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[], b
         size *= 2
 
 
-def scan(file: File, *, window_bytes: int = WINDOW) -> Iterator[Window]:
-    """The whole file, to its last byte, window by window; the caller sees to it that nobody writes meanwhile."""
+def scan(file: File, *, window_bytes: int = FIRST_WINDOW) -> Iterator[Window]:
+    """The whole file, to its last byte, window by window.
+
+    The caller makes sure that it has read one state of the file. If it has a lease, a process that waits for the file
+    waits for one window.
+    """
     position = 0
     while True:
+        let_in(file)
         window = read_window(file, position, window_bytes, settled=lambda: True)
         yield window
         if window.at_end:

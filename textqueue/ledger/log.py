@@ -13,8 +13,8 @@ One line for each edit, appended under the queue's lock after the edit::
 - INODE, SIZE, MTIME_NS: the file as this edit left it; of marks in a row, as it was before them, until an ``r`` says
   how they left it. If it looks otherwise, somebody else was there.
 - OWNER: who claimed; of a variable that was set, the message's essence before; of a mark whose message was archived,
-  ``archived/`` and the number of the run; else ``-``. CRC32: of the line
-  before it.
+  ``archived/`` and the number of the run; of the newest mark or append, where it is in a new epoch, ``again``; else
+  ``-``. CRC32: of the line before it.
 
 It relies on the lock. It promises: a line that is torn or was tampered with counts for nothing; losing the whole file
 costs only that marks taken back by a stale buffer are not recognised and that claims beside the file are forgotten. It
@@ -27,7 +27,7 @@ import errno
 import re
 import time
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -57,6 +57,8 @@ WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
 ENDED: Final = ord("e")
 _STATE: Final = ord("r")
 _VERSION: Final = b"2"
+_AGAIN: Final = b"again"
+_SHOWN: Final = MARKS | {APPENDED, IN_MUTEX}
 _ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
 ARCHIVED: Final = b"archived/"
@@ -116,6 +118,8 @@ class Ledger:
         self.claims: dict[int, Record] = {}  # by position
         self.owners: Counter[bytes] = Counter()  # of these
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
+        self.shown: Record | None = None  # the last edit that can be seen in the file: a mark, an append, a name
+        self.epochs = 0  # how many there are in this file
         self.epoch = 0  # changes with every foreign change: positions of other epochs mean nothing; 0: no ledger
         self.older = False  # it was written by an older version, see textqueue.ledger.upgrade
         self.lines = 0
@@ -173,9 +177,11 @@ class Ledger:
         assert self._file is not None
         if self._read_only:
             self._disk.open(self.path, "append").close()  # which is refused
-        if not self.epoch:
-            records = [Record(_STATE, time.time_ns(), _VERSION, records[0].token, EMPTY), *records]
         data = before + b"".join([record.line() for record in records])
+        if not self.epoch:
+            first = Record(_STATE, time.time_ns(), _VERSION, records[0].token, EMPTY)
+            self._apply(first)
+            data = first.line() + data
         if self._torn:
             data = b"\n" + data
         self._file.write(data)
@@ -203,11 +209,23 @@ class Ledger:
         """Take note of lines that were appended through :meth:`held`: marks, of messages that nobody had claimed."""
         self.lines += lines
         self._read_to += size
-        self.token, self.last = last.token, last
+        self.token, self.last, self.shown = last.token, last, last
 
     def state(self, token: Token) -> None:
         """Write a line that says how the file looks now."""
         self.append([Record(_STATE, self.epoch or time.time_ns(), _VERSION, token, EMPTY)])
+
+    def move(self, shown: Record | None, claims: Sequence[Record], token: Token) -> None:
+        """Begin a new epoch: lines have moved, and nothing was taken back. The lock is held and the ledger is fresh.
+
+        Args:
+            shown: the last edit that can be seen, where it is now; None: it is one of the claims.
+            claims: where they are now.
+            token: the file as it is now.
+        """
+        again = [] if shown is None else [shown._replace(owner=_AGAIN)]
+        state = Record(_STATE, time.time_ns(), _VERSION, token, EMPTY)
+        self.append([state, *[record._replace(token=token) for record in (*claims, *again)]])
 
     def edits(self) -> list[Record]:
         """What may still be in the file, oldest first, the last MARKS_KEPT of each kind.
@@ -216,27 +234,50 @@ class Ledger:
         theirs, by its essence; claims that have not ended.
         """
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
-        status: dict[tuple[int, bytes], Record] = {}
-        sets: list[Record] = []
-        order: dict[Record, int] = {}
+        epoch = 0
+        status: dict[_Place, tuple[int, Record]] = {}
+        queued: dict[bytes, list[_Place]] = defaultdict(list)  # waiting messages of all epochs, some outdated
+
+        def outdate(name: bytes) -> None:
+            """One that waited in an earlier epoch, where its position was another one, waits no more."""
+            places = queued.get(name, [])
+            while places and places[0][0] != epoch:
+                found = status.get(places[0])
+                if found is not None and found[1].kind in WAITING:
+                    del status[places.pop(0)]
+                    return
+                places.pop(0)
+
+        sets: list[tuple[int, Record]] = []
+        claimed: dict[tuple[bytes, bytes], int] = {}
         for number, record in enumerate(_records(data)):
-            place = record.position, record.digest
-            if record.kind in MARKS or record.kind in WAITING:
-                status.pop(place, None)
-                status[place] = record
+            place = epoch, record.position, record.digest
+            if record.kind == _STATE:
+                epoch = record.position
+            elif record.kind in MARKS or record.kind in WAITING:
+                if status.pop(place, None) is None and record.kind in MARKS:
+                    outdate(record.digest)
+                if record.owner == _AGAIN:
+                    record = record._replace(owner=EMPTY)
+                    newest = next(reversed(status), None)
+                    if newest is not None and newest[2] == record.digest:
+                        del status[newest]
+                status[place] = number, record
+                if record.kind in WAITING:
+                    queued[record.digest].append(place)
             elif record.kind in CLAIMS:
-                status.pop(place, None)
+                if status.pop(place, None) is None:
+                    outdate(record.digest)
+                claimed.setdefault((record.digest, record.owner), number)
             elif record.kind == SET and record.owner != EMPTY:
-                sets.append(record)
-                if (queued := status.pop((record.position, record.owner), None)) is not None:
-                    status[place] = queued._replace(digest=record.digest)
-                    order[status[place]] = number
-            order[record] = number
-        claims = sorted(self.claims.values(), key=lambda claim: claim.position)
-        marks = [record for record in status.values() if record.kind in MARKS]
-        waiting = [record for record in status.values() if record.kind in WAITING]
+                sets.append((number, record))
+                if (was := status.pop((epoch, record.position, record.owner), None)) is not None:
+                    status[place] = was[0], was[1]._replace(digest=record.digest)
+        claims = [(claimed.get((claim.digest, claim.owner), 0), claim) for claim in self.claims.values()]
+        marks = [one for one in status.values() if one[1].kind in MARKS]
+        waiting = [one for one in status.values() if one[1].kind in WAITING]
         kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *sets[-MARKS_KEPT:], *claims]
-        return sorted(kept, key=lambda record: order.get(record, len(order)))
+        return [record for _, record in sorted(kept, key=lambda one: one[0])]
 
     def ended(self) -> set[tuple[bytes, bytes]]:
         """The claims that stood in a mutex and have ended since the last foreign change: essence and owner."""
@@ -352,11 +393,18 @@ class Ledger:
         self.lines += 1
         self.token = record.token
         if record.kind == _STATE:
+            if record.position != self.epoch:
+                self.epochs += 1
+                self.claims.clear()
+                self.owners.clear()
+                self.given_back.clear()
             self.epoch = record.position
             self.older = record.digest != _VERSION
             return
         if record.position >= 0:
             self.last = record
+            if record.kind in _SHOWN:
+                self.shown = record
         if record.kind in CLAIMS:
             self._unclaim(record.position)
             self.claims[record.position] = record
@@ -373,6 +421,10 @@ class Ledger:
             self.owners[claim.owner] -= 1
             if not self.owners[claim.owner]:
                 del self.owners[claim.owner]
+
+
+_Place = tuple[int, int, bytes]
+"""The epoch, the position in it, and the digest."""
 
 
 def _records(data: bytes) -> Iterator[Record]:

@@ -1,0 +1,148 @@
+"""No editor waits: nothing that takes as long as the file is long is done under the lease."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from textqueue import MessageStatus, TextQueue
+from textqueue.claims import claim as claims
+from textqueue.editing import archive, reconcile
+from textqueue.format import windows
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no leases")
+COUNT = 20_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"".join(b"-job %06d\n" % n for n in range(COUNT)))
+    return path
+
+
+def waits(path: Path) -> bool:
+    """Whether an editor that opens the file now has to wait; it asks for the file in any case."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+    except BlockingIOError:
+        return True
+    return False
+
+
+@pytest.fixture
+def asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """An editor opens the file at each window that is read of all of it."""
+    asked: list[bool] = []
+
+    def scan(*arguments: Any) -> Iterator[windows.Window]:
+        for window in windows.scan(*arguments):
+            asked.append(waits(path))
+            yield window
+
+    monkeypatch.setattr(reconcile, "scan", scan)
+    monkeypatch.setattr(archive, "scan", scan)
+    return asked
+
+
+def test_a_stale_save_is_looked_into_without_the_lease(path: Path, asked: list[bool]) -> None:
+    stale = path.read_bytes()
+    with TextQueue(path) as q:
+        messages = list(q.messages())
+        for message in messages[:100]:
+            message.mark_as_cleared()
+        path.write_bytes(b"# note\n" + stale)
+        claim = q.take()
+        assert claim is not None
+        assert claim.message.value == "job 000100"
+        assert len(q.conflicts) == 100
+    assert len(asked) > 2
+    assert not any(asked)
+
+
+def test_a_message_that_moved_is_searched_for_one_window_at_a_time(path: Path, asked: list[bool]) -> None:
+    with TextQueue(path) as q:
+        last = list(q.messages())[-1]
+        path.write_bytes(b"# note\n" + path.read_bytes())
+        last.mark_as_cleared()
+    assert len(asked) > 2
+    assert sum(asked) <= 1, "the first window, after which the lease is given up"
+    assert path.read_bytes().endswith(b"\n=job %06d\n" % (COUNT - 1))
+
+
+def test_an_archive_copies_without_the_lease(path: Path, tmp_path: Path, asked: list[bool]) -> None:
+    with TextQueue(path) as q:
+        q.mark_many(list(q.messages())[::2], MessageStatus.cleared)
+        assert q.archive(tmp_path / "done") == COUNT // 2
+    assert len(asked) > 2
+    assert not any(asked)
+
+
+def test_an_archive_keeps_a_save_that_was_made_meanwhile(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"-a\n-b\n-c\n")
+    with TextQueue(path) as q:
+        next(q.messages()).mark_as_cleared()
+        plain = archive._append
+        saved: list[int] = []
+
+        def append(*arguments: Any) -> None:
+            plain(*arguments)
+            if not saved:
+                saved.append(path.write_bytes(path.read_bytes() + b"-written meanwhile\n"))
+
+        monkeypatch.setattr(archive, "_append", append)
+        assert q.archive(tmp_path / "done") == 1
+    assert path.read_bytes() == b"-b\n-c\n-written meanwhile\n"
+    assert (tmp_path / "done").read_bytes() == b"=a\n"
+
+
+def test_a_claim_after_many_done_messages_lets_an_editor_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(path.read_bytes().replace(b"-", b"=") + b"-to do\n")
+    asked: list[bool] = []
+
+    def read_window(*arguments: Any, **options: Any) -> windows.Window:
+        asked.append(waits(path))
+        return windows.read_window(*arguments, **options)
+
+    monkeypatch.setattr(claims, "read_window", read_window)
+    with TextQueue(path) as q:
+        claim = q.take()
+        assert claim is not None
+        assert claim.done()
+    assert len(asked) > 3
+    assert sum(asked) <= 1
+
+
+def test_a_save_that_took_nothing_back_is_looked_into_by_two_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the file and the ledger are."""
+    with TextQueue(path) as q, TextQueue(path) as other:
+        messages = list(q.messages())
+        for message in messages[:50]:
+            message.mark_as_cleared()
+        claim = q.take()
+        assert claim is not None
+
+        def scan(*_: Any) -> Iterator[windows.Window]:
+            raise AssertionError("all of the file is read")
+
+        monkeypatch.setattr(reconcile, "scan", scan)
+        for old, new in (
+            (b"=job 000000\n", b"# above\n=job 000000\n"),
+            (b"=job 000030\n", b"=job 000030\n-below\n"),
+            (b"=job 000003\n", b""),
+            (b"=job 000004\n", b"-job 000004\n"),
+        ):
+            path.write_bytes(path.read_bytes().replace(old, new))
+            q.append("new")
+            assert other.get_next() is not None
+        monkeypatch.undo()
+        assert claim.done()
+        found = other.take()
+        assert found is not None
+        assert found.message.value == "job 000004", "which the person reopened"
+        assert q.conflicts == other.conflicts == []
