@@ -6,6 +6,7 @@ import json as jsonlib
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -19,6 +20,9 @@ from sej.journal.view import Journal, SegmentInfo
 from sej.system.disk import OS
 
 __all__ = ["file", "old", "timestamp"]
+
+_OLD_DAYS: Final = 7
+_DAY_NS: Final = 86_400 * 10**9
 
 
 @click.command
@@ -73,23 +77,26 @@ def timestamp(directory: Path, place: int | Moment, json: bool) -> None:
 
 @click.command
 @DIRECTORY
-@click.option("--before", type=PLACE, help="Only segments whose last append was before this time, as in '7d ago'.")
+@click.option("--before", type=PLACE, help="Only segments whose messages are all older; without it, older than 7 days.")
+@click.option("--days", type=click.FloatRange(min=0), help="The same in days; 0: of any age.")
 @JSON
-def old(directory: Path, before: int | Moment | None, json: bool) -> None:
-    """Print the segments that no reader with a kept offset needs; the last segment is never listed.
+def old(directory: Path, before: int | Moment | None, days: float | None, json: bool) -> None:
+    """Print the segments that no reader with a kept offset needs, and whose messages are all older than 7 days.
 
-    Removes nothing; `sej clean` does.
+    The age is that of the messages. The last segment is never listed. Removes nothing; `sej clean` does.
 
     Example: sej old --before '30d ago' orders | xargs -r tar cf archive.tar
     """
     if isinstance(before, int):
         raise click.BadParameter("expected a time, as in '7d ago'", param_hint="--before")
+    if before is not None and days is not None:
+        raise click.UsageError("--before and --days both give an age; use one of them")
     journal = Journal(directory)
-    needed = min((reader.offset or 0 for reader in readers_of(journal)), default=None)
-    limit = time.time_ns() if before is None else before.timestamp
-    segments = journal.segments
-    for segment, following in pairwise(segments):
-        if segment.mtime_ns >= limit or (needed is not None and needed < following.first_offset):
+    needed = [reader.offset or 0 for reader in readers_of(journal)]
+    age_ns = int((_OLD_DAYS if days is None else days) * _DAY_NS)
+    newer = journal.find_time(time.time_ns() - age_ns if before is None else before.timestamp)
+    for segment, following in pairwise(journal.segments):
+        if following.first_offset > min([newer, *needed]):
             break
         click.echo(_line(segment, json=True) if json else segment.path)
 

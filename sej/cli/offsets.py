@@ -28,7 +28,8 @@ from sej.cli.output import as_text, print_messages
 from sej.cli.reader_state import Reader, complete_reader, readers_of
 from sej.cli.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError
-from sej.journal.directory import Directory, check_name
+from sej.journal.directory import Directory
+from sej.journal.kept_offsets import check_reader
 from sej.journal.retention import readers_lock
 from sej.journal.view import Journal
 from sej.message import LAST
@@ -45,7 +46,7 @@ _VALUE_CHARS: Final = 200
 @click.argument("name", required=False, shell_complete=complete_reader)
 @JSON
 def offset(directory: Path, name: str | None, json: bool) -> None:
-    """Print the kept offset of a reader; or of all readers, with their lag and holders.
+    """Print the kept offset of a reader; or the first and the next offset, and all readers with their lag and holders.
 
     Exit code 4: there is no such reader. 1: a file is damaged.
 
@@ -57,6 +58,8 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
         found = [reader for reader in found if reader.name == name]
         if not found:
             _no_reader(journal, name)
+    elif not json:
+        click.echo(f"first offset\t{journal.first_offset}\nnext offset\t{good_end_of(journal)}")
     for reader in found:
         if json:
             click.echo(jsonlib.dumps(reader._asdict()))
@@ -88,8 +91,8 @@ def reset(directory: Path, name: str, place: str | None, remove: bool, create: b
     """
     if remove == (place is not None):
         raise click.UsageError("give either a place or --remove")
-    check_name(name, "a reader's name")
     journal = Journal(directory)
+    check_reader(Directory(directory, OS), name)
     found = next((reader for reader in readers_of(journal) if reader.name == name), None)
     if found is None and (remove or not create):
         _no_reader(journal, name)

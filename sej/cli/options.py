@@ -33,6 +33,7 @@ __all__ = [
     "chosen",
     "form_options",
     "good_end_of",
+    "lies_between",
     "of_types",
     "offset_at",
     "range_options",
@@ -90,11 +91,13 @@ def type_option(command: _Command) -> _Command:
 
 
 def form_options(command: _Command) -> _Command:
-    """Add ``--format`` and its short form ``--json``; the command gets ``form``."""
+    """Add ``--format`` and its short forms ``--json`` and ``--raw``; the command gets ``form``."""
 
     def chosen_form(ctx: click.Context, _: click.Parameter, value: str) -> str:
-        json = ctx.params.pop("json", False)
-        form = "json" if json and value in ("text", "hex") else value
+        json, raw = ctx.params.pop("json", False), ctx.params.pop("raw", False)
+        if raw and (json or value != "text"):
+            raise click.UsageError("--raw prints values only; leave out --json and --format")
+        form = "raw" if raw else "json" if json and value in ("text", "hex") else value
         form_named(form)  # imports the library that the format needs
         return form
 
@@ -105,10 +108,14 @@ def form_options(command: _Command) -> _Command:
         default="text",
         show_default=True,
         callback=chosen_form,
-        help="hex: as text, with key and value in hexadecimal; msgpack, bson: as json, with decoded values.",
+        help="hex: as text, with key and value in hexadecimal; msgpack, bson: as json, with decoded values; raw: as"
+        " --raw.",
     )
     json = click.option("--json", is_flag=True, is_eager=True, help="One JSON object per line.")
-    return json(form(command))
+    raw = click.option(
+        "--raw", is_flag=True, is_eager=True, help="Only the values, byte for byte, nothing between them."
+    )
+    return json(raw(form(command)))
 
 
 def offset_at(journal: Journal, place: int | Moment) -> int:
@@ -145,17 +152,24 @@ def report_gap(path: str | os.PathLike[str], gap: Gap) -> None:
 def chosen(
     directory: Path, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> Iterator[list[Message]]:
-    """Yield the messages of a journal in batches: from start on, before end, of these types."""
+    """Yield the messages of a journal in batches: from start on, before end, of these types.
+
+    Every message is compared with a time, as in the original: timestamps need not rise.
+    """
     from sej.reading.scanner import Scanner  # imports file watching, a tenth of a short command's time
 
-    if isinstance(start, Moment) or isinstance(end, Moment):
-        journal = Journal(directory)
-        start = None if start is None else offset_at(journal, start)
-        end = None if end is None else offset_at(journal, end)
-    with Scanner(directory) if start is None else Scanner(directory, start) as scanner:
-        stop = sys.maxsize if end is None else end
+    first = offset_at(Journal(directory), start) if isinstance(start, Moment) else start  # all before it are older
+    stop = end if isinstance(end, int) else sys.maxsize
+    with Scanner(directory) if first is None else Scanner(directory, first) as scanner:
         while scanner.offset < stop and (batch := scanner.read(min(BATCH, stop - scanner.offset))):
-            if batch[-1].offset >= stop:  # a recorded gap precedes it
-                batch = [message for message in batch if message.offset < stop]
-            yield of_types(batch, types)
+            yield of_types([message for message in batch if lies_between(message, start, end)], types)
         report_gaps(scanner)
+
+
+def lies_between(message: Message, start: int | Moment | None, end: int | Moment | None) -> bool:
+    """Return whether a message is at or after start, and before end: by its offset, or by its time."""
+    return (start is None or _reaches(message, start)) and (end is None or not _reaches(message, end))
+
+
+def _reaches(message: Message, place: int | Moment) -> bool:
+    return message.timestamp >= place.timestamp if isinstance(place, Moment) else message.offset >= place

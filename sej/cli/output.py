@@ -78,40 +78,43 @@ def as_hex(message: Message) -> str:
 
 
 _LINES: Final[dict[str, Callable[[Message], str]]] = {"text": as_text, "json": as_json, "hex": as_hex}
-FORMS: Final = (*_LINES, "msgpack", "bson")
+FORMS: Final = (*_LINES, "msgpack", "bson", "raw")
 """The values of ``--format``."""
 
 
-def form_named(form: str) -> Callable[[Message], str]:
-    """Return the function that formats a message as one line, for one of FORMS.
+def form_named(form: str) -> Callable[[Message], bytes]:
+    """Return the function that encodes a message, as one line or raw, for one of FORMS.
 
     Raises:
         ImportError: the library that decodes such values is not installed.
     """
+    if form == "raw":
+        return lambda message: message.value
     if form in _LINES:
-        return _LINES[form]
+        text = _LINES[form]
+        return lambda message: text(message).encode() + b"\n"
     from sej.cli.decoding import decoder
 
     decode, encode = decoder(form), _encoder()
 
-    def line(message: Message) -> str:
+    def line(message: Message) -> bytes:
         """Format as JSON with the decoded value; a value that cannot be decoded stays, next to the error."""
         row = _row(message)
         try:
             value = decode(message.value)
         except ValueError as error:
-            return encode(row | text_or_b64("value", message.value) | {"error": str(error)})
-        return f'{encode(row)[:-1]}, "value": {value}}}'
+            return encode(row | text_or_b64("value", message.value) | {"error": str(error)}).encode() + b"\n"
+        return f'{encode(row)[:-1]}, "value": {value}}}\n'.encode()
 
     return line
 
 
 def print_messages(messages: Iterable[Message], form: str) -> None:
-    """Write one line for each message to standard output, in UTF-8 in every locale; form: one of FORMS."""
-    line = form_named(form)
+    """Write messages to standard output, in UTF-8 in every locale; form: one of FORMS."""
+    encode = form_named(form)
     out = sys.stdout.buffer
     for message in messages:
-        out.write(line(message).encode() + b"\n")
+        out.write(encode(message))
 
 
 @lru_cache(maxsize=1)

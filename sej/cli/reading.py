@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from sej.cli.options import (
     JSON,
     chosen,
     form_options,
+    lies_between,
     of_types,
     range_options,
     report_gap,
@@ -60,18 +62,24 @@ def count(
 @form_options
 @range_options
 @type_option
+@click.option("-n", "--count", type=click.IntRange(min=0), help="Print at most this number of messages.")
 def scan(
-    directory: Path, form: str, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
+    directory: Path,
+    form: str,
+    start: int | Moment | None,
+    end: int | Moment | None,
+    types: tuple[int, ...],
+    count: int | None,
 ) -> None:
     """Print all messages, one per line: offset, time, type, key, value.
 
     --start and --end take offsets or times: 2026-01-31, '2026-01-31 12:00', 12:00, '10m ago', yesterday. A time without
-    a zone is UTC.
+    a zone is UTC. Every message is compared with a time, so they need not be in the order of their times.
 
     Example: sej scan --json --start '1h ago' orders | head
     """
-    for batch in chosen(directory, start, end, types):
-        print_messages(batch, form)
+    messages = chain.from_iterable(chosen(directory, start, end, types))
+    print_messages(messages if count is None else islice(messages, count), form)
 
 
 @click.command
@@ -126,7 +134,7 @@ def dump(
 
     Example: sej dump --format msgpack orders/jnl/0000000000000000.jnl
     """
-    messages = _between(_segment(segment), start, end)
+    messages = (message for message in _segment(segment) if lies_between(message, start, end))
     print_messages((message for message in messages if not types or message.type in types), form)
 
 
@@ -161,23 +169,6 @@ def _count_slowly(path: Path) -> int:
         while batch := scanner.read(BATCH):
             total += len(batch)
         return total
-
-
-def _between(messages: Iterator[Message], start: int | Moment | None, end: int | Moment | None) -> Iterator[Message]:
-    """Yield messages from start on, before end; a time is reached at the first message of that time or later."""
-    begun = start is None
-    for message in messages:
-        begun = begun or _reaches(message, start)
-        if _reaches(message, end):
-            return
-        if begun:
-            yield message
-
-
-def _reaches(message: Message, place: int | Moment | None) -> bool:
-    if place is None:
-        return False
-    return message.timestamp >= place.timestamp if isinstance(place, Moment) else message.offset >= place
 
 
 def _segment(path: Path) -> Iterator[Message]:

@@ -215,7 +215,7 @@ def test_text_queues(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         done = inside(monkeypatch, "tq", *looking, path)
         assert done.code in (0, 1, 4), (looking, done)
         assert path.stat().st_size == len(data)
-    for command, *more in (["done", "0"], ["drain", tmp_path / "j"], ["archive", tmp_path / "to"]):
+    for command, *more in (["done", "0:00000000"], ["drain", tmp_path / "j"], ["archive", tmp_path / "to"]):
         path.write_bytes(data)
         assert inside(monkeypatch, "tq", str(command), path, *more).code in (0, 1, 4)
 

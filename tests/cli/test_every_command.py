@@ -15,7 +15,7 @@ CHANGING = {
     *("append", "reset", "clean", "merge", "index"),
     *("queue get", "queue put", "queue purge", "queue redrive"),
     *("hub serve", "hub copy", "hub push", "hub clean", "hub token"),
-    *("kestrel export", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
+    *("kestrel export", "kestrel export-all", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
     *("spark reshard", "spark restore"),
     *("tq add", "tq archive", "tq done", "tq drain", "tq fail"),

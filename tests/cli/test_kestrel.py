@@ -166,7 +166,7 @@ def test_files_say_whose_they_are(tmp_path: Path) -> None:
 def test_a_hub_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     done = sej("hub", "ls", tmp_path / "root")
-    assert (done.returncode, b"no hub's root" in done.stderr) == (4, True)
+    assert (done.returncode, b"not a hub's root" in done.stderr) == (4, True)
     for words in (
         ["serve", "--address", "nonsense", tmp_path / "root"],
         ["push", "--client", "a", tmp_path, "nonsense"],

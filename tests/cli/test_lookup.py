@@ -1,6 +1,7 @@
 """Where things are: sej file, timestamp, old; --start and --end as times; --type; --format."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -71,12 +72,32 @@ def test_timestamp_is_of_the_message_itself(journal: Path) -> None:
     assert b"0 to 29" in done.stderr
 
 
+DAY_NS = 86_400 * 10**9
+
+
 def test_old_lists_segments_that_no_reader_needs(journal: Path) -> None:
     segments = sorted((journal / "jnl").iterdir())
-    assert sej("old", journal).stdout.decode().splitlines() == [str(segment) for segment in segments[:-1]]
+    assert sej("old", "--days", "0", journal).stdout.decode().splitlines() == [str(path) for path in segments[:-1]]
     with library.Offset(journal, "slow") as kept:
         kept.commit(int(segments[2].stem, 16))
-    assert sej("old", journal).stdout.decode().splitlines() == [str(segment) for segment in segments[:2]]
-    assert sej("old", "--before", "1h ago", journal).stdout == b""
+    assert sej("old", "--days", "0", journal).stdout.decode().splitlines() == [str(path) for path in segments[:2]]
     assert sej("old", "--before", "17", journal).returncode == 2
+    assert sej("old", "--before", "1h ago", "--days", "1", journal).returncode == 2
     assert sorted((journal / "jnl").iterdir()) == segments
+
+
+def test_old_goes_by_the_time_of_the_messages(tmp_path: Path) -> None:
+    now = time.time_ns()
+    ages = [30, 20, 8, 10, 3, 9, 1]  # days; 3 comes before 9: clocks that go back
+    with library.Writer(tmp_path / "j", segment_bytes=1) as writer:
+        for age in ages:
+            writer.append(b"v", timestamp=now - age * DAY_NS)
+
+    def listed(*options: str) -> list[int]:
+        return [int(Path(line).stem, 16) for line in sej("old", *options, tmp_path / "j").stdout.decode().splitlines()]
+
+    assert listed() == [0, 1, 2, 3]
+    assert listed("--days", "15") == [0, 1]
+    assert listed("--before", "15d ago") == [0, 1]
+    assert listed("--days", "2.5") == [0, 1, 2, 3, 4, 5]
+    assert listed("--days", "0") == [0, 1, 2, 3, 4, 5, 6]

@@ -22,13 +22,24 @@ def journal(tmp_path: Path) -> Path:
 
 def test_offset_is_alone_on_its_line(journal: Path) -> None:
     assert sej("offset", journal, "billing").stdout == b"7\n"
-    assert sej("offset", journal).stdout == b"billing\t7\t3 behind\tnot running\n"
+    assert sej("offset", journal).stdout == b"first offset\t0\nnext offset\t10\nbilling\t7\t3 behind\tnot running\n"
     done = sej("offset", journal, "bill")
     assert (done.returncode, b"billing" in done.stderr) == (4, True)
     with library.Offset(journal, "billing"):
         row = json.loads(sej("offset", "--json", journal).stdout)
     assert (row["name"], row["offset"], row["behind"]) == ("billing", 7, 3)
     assert row["holder"].startswith("pid=")
+
+
+def test_a_reader_of_the_original_is_shown_and_moved(journal: Path) -> None:
+    (journal / "ofs" / "host:1.ofs").write_bytes((3).to_bytes(8, "big"))
+    (journal / "ofs" / "far.ofs").write_bytes((2**63 + 5).to_bytes(8, "big"))
+    done = sej("offset", journal)
+    assert b"host:1\t3\t7 behind\tnot running\n" in done.stdout
+    assert b"far\t9223372036854775813\t0 behind" in done.stdout
+    assert sej("reset", "--yes", journal, "host:1", "5").returncode == 0
+    assert sej("offset", journal, "host:1").stdout == b"5\n"
+    assert sej("reset", "--yes", "--create", journal, "host:2", "5").returncode != 0
 
 
 def test_reset_shows_and_asks(journal: Path) -> None:

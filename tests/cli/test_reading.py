@@ -31,6 +31,41 @@ def test_count_prints_the_number_alone(journal: Path) -> None:
     assert json.loads(sej("count", "--json", journal).stdout) == {"messages": 23}
 
 
+def test_a_time_is_compared_with_every_message(tmp_path: Path) -> None:
+    """The clocks of producers differ: the messages of an hour need not be next to each other."""
+    hours = [1, 5, 2, 6, 3, 7, 2]
+    with library.Writer(tmp_path / "j", segment_bytes=100) as writer:
+        for hour in hours:
+            writer.append(b"%d" % hour, timestamp=hour * 3600 * 10**9)
+        writer.append(b"none", timestamp=library.NO_TIMESTAMP)
+    segment = next(iter(sorted((tmp_path / "j" / "jnl").iterdir())))
+
+    def raw(*options: str) -> bytes:
+        return sej("scan", "--raw", *options, tmp_path / "j").stdout
+
+    between = ("--start", "1970-01-01 02:00", "--end", "1970-01-01 04:00")
+    assert raw(*between) == b"232"
+    assert raw("--end", "1970-01-01 04:00") == b"1232none"
+    assert raw("--start", "1970-01-01 05:30") == b"67"
+    assert raw("--start", "1970-01-01 02:00", "--end", "4") == b"526"
+    assert sej("count", *between, tmp_path / "j").stdout == b"3\n"
+    assert sej("dump", "--raw", "--end", "1970-01-01 04:00", segment).stdout == b"12"
+
+
+def test_raw_prints_values_byte_for_byte(journal: Path) -> None:
+    assert sej("scan", "--raw", "--count", "3", journal).stdout == b"plaingr\xc3\xb6\xc3\x9fer\n\ttab \\\xff\x00binary"
+    assert sej("scan", "--format", "raw", "--start", "2", "--end", "3", journal).stdout == b"\xff\x00binary"
+    assert sej("tail", "--raw", "--count", "1", journal).stdout == b"value 19"
+    done = sej("scan", "--raw", "--json", journal)
+    assert (done.returncode, b"--raw prints values only" in done.stderr) == (2, True)
+
+
+def test_scan_prints_at_most_count_messages(journal: Path) -> None:
+    assert len(sej("scan", "-n", "5", journal).stdout.splitlines()) == 5
+    assert sej("scan", "--count", "0", journal).stdout == b""
+    assert len(sej("scan", "--count", "2", "--type", "255", journal).stdout.splitlines()) == 1
+
+
 def test_scan_prints_one_message_a_line(journal: Path) -> None:
     lines = sej("scan", journal).stdout.decode().splitlines()
     assert len(lines) == 23
