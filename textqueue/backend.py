@@ -33,7 +33,7 @@ class _Claimed(HeldItem):
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
         """As every item; a message with ``retries`` goes to the dead letters when they are used up."""
         left = self._claim.message.get(RETRIES)
-        if left is None or delay_s is not None or self._attempts >= self._queue.max_attempts:
+        if left is None or delay_s is not None or self.attempts >= self._queue.max_attempts:
             super().retry(delay_s, reason)
         else:
             self._end(lambda: self._claim.failed(reason or None), back=left.strip("0") != "")

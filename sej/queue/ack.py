@@ -105,9 +105,9 @@ class Acknowledger:
     def _done(self, item: JournalItem) -> LeaseLostError | None:
         if not self._holds(item):
             return item.lost()
-        message = item._message
+        message = item.message
         self._log.append(one_done(message.offset, message.timestamp & 0xFFFFFFFF))
-        item._ended = True
+        item.ended = True
         return None
 
     def _done_many(self, items: list[Item]) -> LeaseLostError | None:
@@ -121,40 +121,40 @@ class Acknowledger:
             else:
                 lost = lost or item.lost()
         if good:
-            self._log.append(*_runs(sorted([item._message for item in good])))
+            self._log.append(*_runs(sorted([item.message for item in good])))
         for item in good:
-            item._ended = True
+            item.ended = True
         return lost
 
     def _retry(self, item: JournalItem, delay_s: float | None, reason: str) -> LeaseLostError | None:
         if delay_s is not None:
             SECONDS("delay_s", delay_s)
         TEXT("reason", reason)
-        if item._attempts >= self._max_attempts:
-            return self._fail(item, reason or f"given back at attempt {item._attempts}")
+        if item.attempts >= self._max_attempts:
+            return self._fail(item, reason or f"given back at attempt {item.attempts}")
         if not self._holds(item):
             return item.lost()
-        wait = self._backoff.after(item._attempts) if delay_s is None else delay_s
+        wait = self._backoff.after(item.attempts) if delay_s is None else delay_s
         at = self._clock.boot_ns() + span_ns(wait) if wait else 0
-        offset = item._message.offset
-        self._log.append(waits(offset, at, item._attempts, self._log.state.priority(offset)))
-        item._ended = True
+        offset = item.message.offset
+        self._log.append(waits(offset, at, item.attempts, self._log.state.priority(offset)))
+        item.ended = True
         return None
 
     def _give_back(self, item: JournalItem) -> LeaseLostError | None:
         if not self._holds(item):
             return item.lost()
-        offset = item._message.offset
-        self._log.append(waits(offset, 0, item._attempts - 1, self._log.state.priority(offset)))
-        item._ended = True
+        offset = item.message.offset
+        self._log.append(waits(offset, 0, item.attempts - 1, self._log.state.priority(offset)))
+        item.ended = True
         return None
 
     def _fail(self, item: JournalItem, reason: str) -> LeaseLostError | None:
         TEXT("reason", reason)
         if not self._holds(item):
             return item.lost()
-        self._give_up(item._message, item._attempts, reason)
-        item._ended = True
+        self._give_up(item.message, item.attempts, reason)
+        item.ended = True
         return None
 
     def _extend(self, item: JournalItem, lease_s: float) -> LeaseLostError | None:
@@ -162,18 +162,18 @@ class Acknowledger:
         if not self._holds(item):
             return item.lost()
         deadline = self._clock.boot_ns() + span_ns(lease_s)
-        self._log.append(extended(item._message.offset, deadline, item._attempts))
+        self._log.append(extended(item.message.offset, deadline, item.attempts))
         return None
 
     def _holds(self, item: JournalItem) -> bool:
         log = self._log
-        there = log.state.leased.get(item._message.offset)
+        there = log.state.leased.get(item.message.offset)
         return (
             there is not None
-            and there.attempt == item._attempts
+            and there.attempt == item.attempts
             and there.holder == self._holders.mine
-            and item._epoch == log.epoch
-            and not item._ended
+            and item.epoch == log.epoch
+            and not item.ended
         )
 
 

@@ -62,7 +62,7 @@ def open_queue(
     kind = backend or ("textqueue" if os.fspath(path).endswith(".tq") else "journal")
     found = serializer_of(serializer)
     queue = _factory(kind)(os.fspath(path), name, **options)
-    queue._serializer = found
+    queue.serializer = found
     return queue
 
 

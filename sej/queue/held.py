@@ -22,16 +22,25 @@ __all__ = ["HeldItem", "HoldingQueue", "QueueItem"]
 
 
 class QueueItem(Item):
-    """An item of a queue: what it holds, and how often it was handed out."""
+    """An item of a queue.
 
-    __slots__ = ("_attempts", "_ended", "_message", "_queue")
+    Attributes:
+        message: what the backend keeps.
+        attempts: how often it was delivered, from 1.
+        ended: whether it was ended here.
+    """
+
+    __slots__ = ("_queue", "attempts", "ended", "message")
+    message: Any
+    attempts: int
+    ended: bool
 
     def __init__(self, queue: Any, message: Any, attempts: int) -> None:
         """Handed out by queue."""
         self._queue = queue
-        self._message = message
-        self._attempts = attempts
-        self._ended = False
+        self.message = message
+        self.attempts = attempts
+        self.ended = False
 
     @property
     @abstractmethod
@@ -45,7 +54,7 @@ class QueueItem(Item):
         Raises:
             InvalidMessageError: the serializer cannot read it.
         """
-        serializer = self._queue._serializer
+        serializer = self._queue.serializer
         if serializer is None:
             return self._data
         try:
@@ -54,28 +63,13 @@ class QueueItem(Item):
             raise InvalidMessageError(
                 f"{serializer.name} cannot read this value ({error}): was it put by other means? fail() the item",
                 path=self._queue.path,
-                offset=getattr(self._message, "offset", None),
+                offset=getattr(self.message, "offset", None),
             ) from error
 
     @property
     def key(self) -> bytes:
         """What was put as its key; empty where the backend has none."""
         return b""
-
-    @property
-    def message(self) -> Any:
-        """What the backend keeps."""
-        return self._message
-
-    @property
-    def attempts(self) -> int:
-        """How often it was handed out, from 1."""
-        return self._attempts
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was ended here."""
-        return self._ended
 
 
 class HeldItem(QueueItem):
@@ -84,7 +78,7 @@ class HeldItem(QueueItem):
     The three ways to end it say False where it is not held any more.
     """
 
-    __slots__ = ("_back", "_bury", "_bytes", "_done", "_place", "_position")
+    __slots__ = ("_back", "_bury", "_bytes", "_done", "_position", "place")
 
     def __init__(
         self,
@@ -117,7 +111,7 @@ class HeldItem(QueueItem):
         self._done = done
         self._back = back
         self._bury = bury
-        self._place = place
+        self.place = place
         self._position = position
 
     @property
@@ -132,7 +126,7 @@ class HeldItem(QueueItem):
         """Ready again at once, or among the dead letters after max_attempts."""
         require(delay_s=(delay_s, optional(SECONDS)), reason=(reason, TEXT))
         self._queue._require(("retry_delay", delay_s))
-        if self._attempts >= self._queue.max_attempts:
+        if self.attempts >= self._queue.max_attempts:
             self.fail(reason)
         else:
             self.give_back()
@@ -152,7 +146,7 @@ class HeldItem(QueueItem):
 
     def _end(self, act: Callable[[], bool], *, back: bool = False) -> None:
         with self._queue.guard:
-            held = not self._ended and act()
+            held = not self.ended and act()
             if not held:
                 self._queue.lost(self)
                 raise LeaseLostError(
@@ -160,7 +154,7 @@ class HeldItem(QueueItem):
                     path=self._queue.path,
                     position=self._position,
                 )
-            self._ended = True
+            self.ended = True
             self._queue.ended(self, back=back)
 
 
@@ -201,7 +195,7 @@ class HoldingQueue(WorkQueue):
         """Take note of an item that its holder ended, and forget its attempts where it does not come back."""
         self._held.remove(item)
         if not back:
-            self._tries.pop(item._place, None)
+            self._tries.pop(item.place, None)
 
     def lost(self, item: HeldItem) -> None:
         """Take note of an item that somebody else has, or nobody: it is not held any more."""

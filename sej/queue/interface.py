@@ -222,6 +222,7 @@ class WorkQueue(ABC):
         name: the queue's.
         can: what this backend can do, of ``keys``, ``delay``, ``priority``, ``expire``, ``dedupe``, ``maxsize``,
             ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive`` and ``purge``.
+        serializer: turns values into bytes and back; None: values are bytes.
     """
 
     __reduce__ = refuse_pickling
@@ -229,7 +230,7 @@ class WorkQueue(ABC):
     path: str
     name: str
     can: ClassVar[frozenset[str]]
-    _serializer: Serializer | None = None
+    serializer: Serializer | None = None
 
     # --- what a backend provides
 
@@ -314,8 +315,8 @@ class WorkQueue(ABC):
             )[0]
         if key:
             self._require(("keys", True))
-        if self._serializer is not None:
-            value = self._serializer.encode(value)
+        if self.serializer is not None:
+            value = self.serializer.encode(value)
         try:
             return self._put((value,), (key,) if key else None, PLAIN)[0]
         except TypeError as error:
@@ -352,8 +353,8 @@ class WorkQueue(ABC):
                 _BYTES("dedupe_key", dedupe_key)
         self._require(("keys", keys is not None), ("delay", delay_s), ("priority", priority))
         self._require(("expire", expire_s is not None), ("dedupe", dedupe_keys is not None))
-        if self._serializer is not None:
-            values = map(self._serializer.encode, values)
+        if self.serializer is not None:
+            values = map(self.serializer.encode, values)
         values = list(values)
         try:
             return self._put(values, keys, Wishes(delay_s, priority, expire_s, dedupe_keys, timeout))

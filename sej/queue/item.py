@@ -34,23 +34,23 @@ class Acks(Protocol):
 class JournalItem(QueueItem):
     """An item of a :class:`~sej.queue.journal_queue.JournalQueue`."""
 
-    __slots__ = ("_acks", "_epoch")
-    _message: Message
+    __slots__ = ("_acks", "epoch")
+    message: Message
 
     def __init__(self, queue: WorkQueue, acks: Acks, message: Message, attempts: int, epoch: int) -> None:
         """Leased to queue."""
         super().__init__(queue, message, attempts)
         self._acks = acks
-        self._epoch = epoch
+        self.epoch = epoch
 
     @property
     def _data(self) -> bytes:
-        return self._message.value
+        return self.message.value
 
     @property
     def key(self) -> bytes:
         """The message's key."""
-        return self._message.key
+        return self.message.key
 
     def done(self) -> None:
         """It is not delivered again."""
@@ -76,15 +76,15 @@ class JournalItem(QueueItem):
         """The error to raise if another worker may have the item."""
         why = (
             "it was ended here already"
-            if self._ended
+            if self.ended
             else "its lease ran out and was given to somebody else, or the queue was rebuilt"
         )
         return LeaseLostError(
-            f"attempt {self._attempts} of this item is not held any more: {why}; extend() longer work in time",
+            f"attempt {self.attempts} of this item is not held any more: {why}; extend() longer work in time",
             path=self._queue.path,
-            offset=self._message.offset,
+            offset=self.message.offset,
         )
 
     def __repr__(self) -> str:
         """Offset and attempts."""
-        return f"<sej.Item offset={self._message.offset} attempts={self._attempts}>"
+        return f"<sej.Item offset={self.message.offset} attempts={self.attempts}>"
