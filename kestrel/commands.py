@@ -72,7 +72,7 @@ def list_(directory: Path, json: bool) -> None:
     for name in queues_in(directory):
         three = True in formats_of(directory, name)
         found = summary_of(directory, name, segmented=three)
-        row = {
+        row: dict[str, Any] = {
             "queue": name,
             "format": "libkestrel" if three else "kestrel",
             "items": found.items,
