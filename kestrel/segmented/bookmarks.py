@@ -50,7 +50,8 @@ class BookmarkFile:
         self._disk = disk
         self._now_ms = now_ms
         self._log: File | None = None
-        self._fresh = 0
+        self._write: Callable[[bytes], int]
+        self._enough = _GROWN_BYTES
         self._grown = 0
         self._unsynced = False
         self._name(reader)
@@ -62,7 +63,7 @@ class BookmarkFile:
     @property
     def overgrown(self) -> bool:
         """Whether the log is long enough for a checkpoint."""
-        return self._grown > max(_GROWN_BYTES, self._fresh)
+        return self._grown > self._enough
 
     @property
     def dirty(self) -> bool:
@@ -80,11 +81,14 @@ class BookmarkFile:
     def _append(self, record: bytes) -> None:
         if self._log is None or not self._fuse.live:
             self._fuse.refuse()
+        size = len(record)
         try:
-            self._log.write(record)
+            done = self._write(record)
+            if done != size:
+                self._log.write(record[done:])
         except OSError as error:
             self._fuse.blow(error)
-        self._grown += len(record)
+        self._grown += size
         self._unsynced = True
 
     def sync(self) -> None:
@@ -107,7 +111,7 @@ class BookmarkFile:
             self._empty_log()
         except OSError as error:
             self._fuse.blow(error)
-        self._fresh = len(data)
+        self._enough = max(_GROWN_BYTES, len(data))
         self._unsynced = False
         self._grown = 0
         self._fuse.live = True
@@ -115,6 +119,7 @@ class BookmarkFile:
     def _empty_log(self) -> None:
         if self._log is None:
             self._log = self._disk.open(self._log_path, "append")
+            self._write = self._log.writer()
             if self._log.size():
                 self._log.truncate(0)
             self._log.write(READER_MAGIC)

@@ -7,7 +7,8 @@ are no record". :func:`item_of`, :func:`head_of` and :func:`done_of` say what a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError
 from kestrel.segmented.format import (
@@ -32,6 +33,7 @@ __all__ = [
     "Record",
     "decode",
     "decode_items",
+    "decode_sizes",
     "done_of",
     "encode_done",
     "encode_head",
@@ -125,9 +127,13 @@ def decode(data: bytes, at: int = 0, position: int = 0) -> Record | None:
     return Record(position, command, data[at + 1 : head], data[head : at + size] if command >= DATA_COMMANDS else None)
 
 
+_new_item: Final = partial(tuple.__new__, Item)  # half the time of Item(...)
+
+
 def decode_items(data: bytes) -> tuple[list[Item], int]:
     """The items of all whole, ordinary PUTs at the start of data, and where the next record begins, whatever it is."""
     found: list[Item] = []
+    append = found.append
     at, end = 0, len(data)
     while at < end:
         byte = data[at]
@@ -146,8 +152,28 @@ def decode_items(data: bytes) -> tuple[list[Item], int]:
             break
         if not 0 <= size <= MAX_DATA_SIZE or head + size > end:
             break
-        found.append(Item(number, add_time, expire_time, errors, data[head : head + size]))
+        append(_new_item((number, add_time, expire_time, errors, data[head : head + size])))
         at = head + size
+    return found, at
+
+
+def decode_sizes(data: bytes) -> tuple[list[tuple[int, int]], int]:
+    """As :func:`decode_items`, of each item its id and the size of its data."""
+    found: list[tuple[int, int]] = []
+    append, unpack, plain = found.append, PUT_HEAD.unpack_from, PUT_HEAD.size
+    at, end = 0, len(data) - plain
+    while at <= end:
+        byte, size, _, number, _ = unpack(data, at)
+        if byte == PUT_BYTE:
+            after = at + plain + size
+        elif byte == PUT_EXPIRING_BYTE:
+            after = at + PUT_EXPIRING_HEAD.size + size
+        else:
+            break
+        if not 0 <= size <= MAX_DATA_SIZE or after > len(data):
+            break
+        append((number, size))
+        at = after
     return found, at
 
 

@@ -15,11 +15,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.files import check_name, join, names_in, open_file, stamp_of
-from kestrel.segmented.codec import Item, Record, decode, decode_items, done_of, head_of, item_of, whole_size
+from kestrel.segmented.codec import (
+    Item,
+    Record,
+    decode,
+    decode_items,
+    decode_sizes,
+    done_of,
+    head_of,
+    item_of,
+    whole_size,
+)
 from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as given
@@ -42,6 +52,7 @@ __all__ = [
 ]
 
 _BLOCK: Final = 1 << 18
+_T = TypeVar("_T")
 BEYOND_END: Final = "there are bytes after the zero byte that ends the file"
 """Why bytes count as damage although they may be records."""
 
@@ -91,18 +102,28 @@ class Reading:
             DamageError: the bytes at its position are not a record.
         """
         # position runs ahead of what a consumer has taken, by the items of one block.
+        for found in self._batches(decode_items, lambda item: item):
+            yield from found
+
+    def sizes(self) -> Iterator[list[tuple[int, int]]]:
+        """The id and the size of the data of each item, a block of them at a time. Raises as :meth:`items`."""
+        return self._batches(decode_sizes, lambda item: (item.id, len(item.data)))
+
+    def _batches(
+        self, decode_block: Callable[[bytes], tuple[list[_T], int]], of_item: Callable[[Item], _T]
+    ) -> Iterator[list[_T]]:
         while (data := self._block()) and not self.ended:
-            found, used = decode_items(data)
+            found, used = decode_block(data)
             if found:
                 self.position += used
-                yield from found
+                yield found
                 continue
             stop = self.position + len(data)
             while self.position < stop and (record := self._one()) is not None:
                 item = self._checked(record) if record.command == PUT else None
                 self.position += record.size
                 if item is not None:
-                    yield item
+                    yield [of_item(item)]
 
     def records(self) -> Iterator[Record]:
         """All records. Raises as :meth:`items`."""

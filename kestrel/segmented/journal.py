@@ -48,6 +48,7 @@ class Journal:
     Attributes:
         guard: the mutex.
         changed: signalled when an item is put or given back, and when waiting ends.
+        waiters: how many calls wait for ``changed``.
         evictions: how often waiting calls were told to return.
         files: the writer files.
         tail: appends to the last one.
@@ -74,6 +75,7 @@ class Journal:
         self.guard = guard
         self.changed = threading.Condition(guard)
         self.evictions = 0
+        self.waiters = 0
         self.files = files
         self.tail = files.tail
         self.fuse = files.fuse
@@ -89,6 +91,8 @@ class Journal:
 
     def expired(self, item: Item) -> bool:
         """Whether an item has expired: at its time, not after it."""
+        if item.expire_time is None and self.limits.max_age_ms is None:
+            return False
         expire_time = self.limits.expiry(item.add_time, item.expire_time)
         return expire_time is not None and expire_time <= self._now_ms()
 

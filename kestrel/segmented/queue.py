@@ -24,7 +24,7 @@ from kestrel.fuse import opening
 from kestrel.limits import Limits
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
-from kestrel.segmented.files import Bookmark, list_files, read_bookmarks
+from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
@@ -212,7 +212,20 @@ class Queue:
 
     def put(self, data: bytes, *, expire_time: int | None = None) -> int:
         """Add an item; returns its id. As :meth:`put_many`."""
-        return self.put_many((data,), expire_time=expire_time)[0]
+        journal, files = self._journal, self._files
+        if type(data) is not bytes or len(data) > journal.limits.max_item_bytes:
+            data = journal.limits.checked(data)
+        with self._guard:
+            number = files.tail_id + 1
+            if journal.limits.bounded or number > MAX_ID:
+                return self.put_many((data,), expire_time=expire_time)[0]
+            files.append_one(encode_put(Item(number, self._now_ms(), expire_time, 0, data)))
+            for reader in self._readers.values():
+                reader.added(1, len(data))
+            self._fuse.live = True
+            if journal.waiters:
+                journal.changed.notify_all()
+            return number
 
     def put_many(self, values: Iterable[bytes], *, expire_time: int | None = None) -> range:
         """Add items, each one for every reader.
@@ -258,9 +271,9 @@ class Queue:
                 for number, (_, add_time, expire_time, errors, data) in enumerate(found, start)
             ]
             self._files.append([encode_put(item) for item in found])
+            size = sum(len(item.data) for item in found)
             for reader in self._readers.values():
-                for item in found:
-                    reader.count(item)
+                reader.added(len(found), size)
             self._fuse.live = True
             if self._drop_oldest:
                 self._trim()
@@ -399,8 +412,24 @@ class Queue:
         file = BookmarkFile(self.directory, self.name, name, fuse=self._fuse, disk=self._disk, now_ms=self._now_ms)
         file.replace(bookmark.head, sorted(bookmark.done))
         reader = Reader(self._journal, name, bookmark, file, self._disk)
-        for item in self._journal.items_after(bookmark.head):
-            reader.count(item)
+        for writer in self._files.files:
+            found = writer.scanned
+            if writer.last_id <= bookmark.head:
+                continue
+            if (
+                found is not None
+                and found.size == writer.size
+                and found.lowest_id > bookmark.head
+                and not any(found.lowest_id <= number <= found.last_id for number in bookmark.done)
+            ):
+                reader.added(found.items, found.data_bytes)
+                continue
+            items = open_file(writer.path, self._disk)
+            try:
+                for batch in Reading(items, end=writer.size).sizes():
+                    reader.count(batch)
+            finally:
+                items.close()
         self._readers[name] = reader
         return reader
 

@@ -199,11 +199,16 @@ class Reader:
 
     # What the queue calls, under its lock.
 
-    def count(self, item: Item) -> None:
-        """The queue has an item that this reader may have to see."""
-        if item.id > self._head and item.id not in self._skip:
-            self._items += 1
-            self._bytes += len(item.data)
+    def count(self, found: list[tuple[int, int]]) -> None:
+        """The files hold items with these ids and sizes, which this reader may have to see."""
+        head, skip = self._head, self._skip
+        sizes = [size for number, size in found if number > head and number not in skip]
+        self.added(len(sizes), sum(sizes))
+
+    def added(self, count: int, size: int) -> None:
+        """So many items of so much data are there that this reader has to see."""
+        self._items += count
+        self._bytes += size
 
     def checkpoint(self) -> None:
         """Replace the reader file by a short one; the writer files are synced first."""
@@ -241,7 +246,7 @@ class Reader:
         return self._file
 
     def _next(self, timeout: float | None, *, take: bool) -> Item | None:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
         journal = self._journal
         with journal.guard:
             self._counts["gets"] += take
@@ -257,7 +262,11 @@ class Reader:
                 left = None if deadline is None else deadline - time.monotonic()
                 if (left is not None and left <= 0) or evictions != journal.evictions:
                     return None
-                journal.changed.wait(left)
+                journal.waiters += 1
+                try:
+                    journal.changed.wait(left)
+                finally:
+                    journal.waiters -= 1
 
     def _upcoming(self) -> Item | None:
         """The next item that has not expired; it stays where it is."""
@@ -313,7 +322,9 @@ class Reader:
         lowest = self._lowest
         while lowest and (lowest[0] not in self._outstanding or lowest[0] == number):
             heapq.heappop(lowest)
-        head = self._over_done(lowest[0] - 1 if lowest else self._seen)
+        head = lowest[0] - 1 if lowest else self._seen
+        if self._done:
+            head = self._over_done(head)
         # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
         if number > head:
             self._file.done(number)

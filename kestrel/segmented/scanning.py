@@ -29,6 +29,7 @@ class Scan(NamedTuple):
         first_id: of the first item with an id from 1 on; 0: it has none.
         lowest_id: of all items; 0: it has none.
         last_id: the highest id; 0: it has none.
+        data_bytes: the data of all items.
         ended: whether a zero command byte ends the file there.
         reason: why what follows is damage; None: the file ends there, or zeros follow.
     """
@@ -38,6 +39,7 @@ class Scan(NamedTuple):
     first_id: int = 0
     lowest_id: int = 0
     last_id: int = 0
+    data_bytes: int = 0
     ended: bool = False
     reason: str | None = None
 
@@ -54,25 +56,24 @@ def scan(file: File, size: int) -> Scan:
     """
     check_magic(file, WRITER_MAGIC)
     reading = Reading(file, end=size)
-    count = first = lowest = highest = last = 0
-    before = (0, 0, 0)
-    previous = 0
+    count = first = lowest = highest = last = previous = data_bytes = 0
     reason = None
     try:
-        for number in (item.id for item in reading.items()):
-            before, previous = (first, lowest, highest), last
-            count, last = count + 1, number
-            first = first or max(number, 0)
-            lowest = number if count == 1 else min(lowest, number)
-            highest = max(highest, number)
+        for found in reading.sizes():
+            numbers, sizes = zip(*found, strict=True)
+            first = first or next((number for number in numbers if number > 0), 0)
+            lowest = min(numbers) if not count else min(lowest, *numbers)
+            highest = max(highest, *numbers)
+            previous, last = (last, *numbers)[-2:]
+            data_bytes += sum(sizes)
+            count += len(numbers)
     except DamageError as error:
         reason = error.reason
     end = min(reading.position, size)
     if count and last <= previous and reason is None:
-        end = _last_put(file, end)
-        (first, lowest, highest), count = before, count - 1
         reason = f"the last item has the id {last}, expected one above {previous}; a power failure tore it"
-    return Scan(end, count, first, lowest, highest, reading.ended, reason)
+        return scan(file, _last_put(file, end))._replace(ended=reading.ended, reason=reason)
+    return Scan(end, count, first, lowest, highest, data_bytes, reading.ended, reason)
 
 
 def _last_put(file: File, size: int) -> int:

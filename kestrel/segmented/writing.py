@@ -30,13 +30,14 @@ LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size
 
 @dataclass(slots=True, eq=False)
 class WriterFile:
-    """One writer file; first_id and last_id are 0 while it holds no item."""
+    """One writer file; first_id and last_id are 0 while it holds no item. scanned: what the opening found in it."""
 
     path: str
     stamp: int
     size: int
     first_id: int = 0
     last_id: int = 0
+    scanned: Scan | None = None
 
 
 class WriterFiles:
@@ -105,7 +106,7 @@ class WriterFiles:
         settled = settle([one for *_, one in scans])
         for (stamp, path, size, _), found in zip(scans, settled, strict=True):
             if self._keep(path, size, found):
-                self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id))
+                self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id, found))
         self.files.sort(key=lambda file: (file.first_id, file.stamp))
         self.tail_id = max((file.last_id for file in self.files), default=0)
         if self.files:
@@ -161,6 +162,19 @@ class WriterFiles:
             current.first_id = current.first_id or self.tail_id + 1
             current.last_id = self.tail_id = self.tail_id + stop - done
             done = stop
+
+    def append_one(self, record: bytes) -> int:
+        """As :meth:`append` of one item; returns its id."""
+        current = self.files[-1]
+        if current.size + len(record) > self.journal_bytes:
+            self.append((record,))
+            return self.tail_id
+        self.tail.append(record)
+        self.tail_id = number = self.tail_id + 1
+        if not current.first_id:
+            current.first_id = number
+        current.last_id = number
+        return number
 
     def retire(self, lowest_head: int) -> int:
         """Remove or archive the files whose items every reader has confirmed; returns how many.

@@ -17,20 +17,17 @@ from kestrel.errors import DamageError
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import ADD_XID, ADDX_HEAD
 from kestrel.v2.journal import Dialect, read_operations
-from kestrel.v2.replay import Entry, Item
+from kestrel.v2.replay import Row
 from kestrel.v2.storage import Piece, Pieces
 from sej.system.disk import File
 
-__all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog", "Row", "row_of"]
+__all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog"]
 
 ENTRY_BYTES: Final = 240
 """What an entry takes beside its data: a tuple, two integers, the bytes object and its place in the deque."""
 
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
 """At most so many bytes of memory for each byte that an item takes in a file."""
-
-Row = tuple[int, bytes, int | None, int, int]
-"""number, data, add_time, expiry, xid. A plain tuple of plain values leaves the sight of the garbage collector."""
 
 
 class Backlog:
@@ -81,47 +78,40 @@ class Backlog:
         """The bytes that are left of the limit."""
         return self._limit - self.memory_bytes - ENTRY_BYTES * len(self.memory)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, row: Row) -> None:
         """Add at the end: in memory, or only counted if that is full."""
-        item = entry.item
-        assert item is not None
-        self.add(entry.number, item.data, item.add_time, item.expiry, entry.xid)
-
-    def add(self, number: int, data: bytes, add_time: int | None, expiry: int, xid: int = 0) -> None:
-        """As :meth:`append`, without an entry."""
-        size = len(data)
-        if expiry:
+        size = len(row[1])
+        if row[3]:
             self.expiring = True
-        if self.behind or self.room <= 0:
+        if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self._limit:
             if not self.behind:
                 assert self.place is not None
-                self._next_number = number
+                self._next_number = row[0]
                 self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect)
             self.behind += 1
             self.behind_bytes += size
         else:
-            self.memory.append((number, data, add_time, expiry, xid))
+            self.memory.append(row)
             self.memory_bytes += size
 
-    def appendleft(self, entry: Entry) -> None:
+    def appendleft(self, row: Row) -> None:
         """Put back at the head."""
-        row = row_of(entry)
         self.memory.appendleft(row)
         self.memory_bytes += len(row[1])
 
-    def popleft(self) -> Entry:
+    def popleft(self) -> Row:
         """Take the head. Reading stays with ``head``, so that it can fail only before anything was written."""
         if not self.memory:
             self.fill()
         row = self.memory.popleft()
         self.memory_bytes -= len(row[1])
-        return _entry(row)
+        return row
 
-    def head(self) -> Entry | None:
+    def head(self) -> Row | None:
         """The head, which stays; reads what has room in memory."""
         if self.behind:
             self.fill()
-        return _entry(self.memory[0]) if self.memory else None
+        return self.memory[0] if self.memory else None
 
     def fill(self) -> None:
         """Read entries into memory while there is room, at least one if there are any."""
@@ -143,15 +133,15 @@ class Backlog:
             self._drop_cursor()
         fuse.live = live
 
-    def entries(self) -> Iterator[Entry]:
+    def rows(self) -> Iterator[Row]:
         """All waiting entries, head first; those that are in the journal only are read and not kept."""
-        yield from map(_entry, self.memory)
+        yield from self.memory
         if self.behind:
             assert self._cursor is not None
             cursor = self._cursor.copy()
             try:
                 for number in range(self._next_number, self._next_number + self.behind):
-                    yield _entry(_row(cursor.next_add(), number))
+                    yield _row(cursor.next_add(), number)
             finally:
                 cursor.close()
 
@@ -173,17 +163,6 @@ def _row(operation: Operation, number: int) -> Row:
     """What an adding operation adds."""
     xid = (operation.xid or 0) if operation.opcode == ADD_XID else 0
     return number, operation.data or b"", operation.add_time, operation.expiry or 0, xid
-
-
-def row_of(entry: Entry) -> Row:
-    """An entry that has its item, as the backlog holds it."""
-    item = entry.item
-    assert item is not None
-    return entry.number, item.data, item.add_time, item.expiry, entry.xid
-
-
-def _entry(row: Row) -> Entry:
-    return Entry(row[0], Item(row[1], row[2], row[3]), row[4])
 
 
 class _Cursor:

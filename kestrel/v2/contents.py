@@ -24,11 +24,20 @@ from kestrel.errors import Damage
 from kestrel.syncing import Sync
 from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog
 from kestrel.v2.codec import removes, xid_operation
-from kestrel.v2.format import ADDX, ADDX_BLOCK, ADDX_HEAD, CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE
+from kestrel.v2.format import (
+    ADDX,
+    ADDX_BLOCK,
+    ADDX_HEAD,
+    CONFIRM_REMOVE,
+    MAX_XID,
+    REMOVE_TENTATIVE_XID,
+    UNREMOVE,
+    XID_OP,
+)
 from kestrel.v2.growth import Growth
 from kestrel.v2.journal import Dialect
 from kestrel.v2.packing import load
-from kestrel.v2.replay import Entry, next_xid
+from kestrel.v2.replay import Row, next_xid
 from kestrel.v2.storage import Storage
 from sej.system.disk import Disk
 
@@ -36,6 +45,8 @@ __all__ = ["Contents"]
 
 _FLUSH_STEP: Final = 1 << 16
 _pack: Final = ADDX_HEAD.pack
+_pack_xid: Final = XID_OP.pack
+_REMOVE: Final = removes(1)
 
 
 class Contents:
@@ -127,7 +138,7 @@ class Contents:
         self._tail.append(b"".join(operations))
         for operation, data in zip(operations, items, strict=True):
             backlog.place = (piece, position)
-            backlog.add(machine.added, data, now, expiry)
+            backlog.append((machine.added, data, now, expiry, 0))
             machine.added += 1
             position += len(operation)
         if closes is not None:
@@ -135,35 +146,40 @@ class Contents:
         self.fuse.live = True
         self._look_ahead()
 
-    def remove(self, *, expired: bool = False) -> Entry:
+    def remove(self, *, expired: bool = False) -> Row:
         """Take the head, for good. The caller has looked at it, so it is in memory."""
-        self._tail.append(removes(1))
-        entry = self.backlog.popleft()
-        if not expired:
-            self._taken(entry)
+        self._tail.append(_REMOVE)
+        row = self.backlog.popleft()
+        if not expired and row[2] is not None:
+            self.machine.taken_add_time = row[2]
         self.fuse.live = True
-        return entry
+        return row
 
-    def _taken(self, entry: Entry) -> None:
-        if entry.item is not None and entry.item.add_time is not None:
-            self.machine.taken_add_time = entry.item.add_time
+    def reserve(self, now: int, tick: int | None = None) -> tuple[int, Row]:
+        """Take the head as a transaction; returns its id, and the row. As :meth:`remove`.
 
-    def reserve(self, now: int) -> tuple[int, Entry]:
-        """Take the head as a transaction; returns its id, and the entry. As :meth:`remove`."""
+        Args:
+            now: the time, ms since the epoch.
+            tick: ``time.time_ns()``, if the caller has it.
+        """
         machine = self.machine
-        xid = next_xid(machine.last_xid, machine.open)
-        self._tail.append(xid_operation(REMOVE_TENTATIVE_XID, xid))
-        entry = self.backlog.popleft()
+        open_ = machine.open
+        xid = machine.last_xid + 1
+        if not 0 < xid <= MAX_XID or xid in open_:
+            xid = next_xid(machine.last_xid, open_)
+        self._tail.append(_pack_xid(REMOVE_TENTATIVE_XID, xid), tick)
+        row = self.backlog.popleft()
         machine.last_xid = xid
-        machine.open[xid] = entry
-        self._taken(entry)
+        open_[xid] = row
         self.reserved_at[xid] = now
+        if row[2] is not None:
+            machine.taken_add_time = row[2]
         self.fuse.live = True
-        return xid, entry
+        return xid, row
 
     def confirm(self, xid: int) -> None:
         """End an open transaction."""
-        self._tail.append(xid_operation(CONFIRM_REMOVE, xid))
+        self._tail.append(_pack_xid(CONFIRM_REMOVE, xid))
         self._forget(xid)
         self.fuse.live = True
 

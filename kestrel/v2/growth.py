@@ -20,7 +20,7 @@ every call, which the original does.
 
 from __future__ import annotations
 
-from kestrel.v2.backlog import Backlog, row_of
+from kestrel.v2.backlog import Backlog
 from kestrel.v2.packing import Checkpoint, dump, packed
 from kestrel.v2.replay import Machine
 from kestrel.v2.storage import Piece, Storage
@@ -94,7 +94,7 @@ class Growth:
 
     def rewrite(self, machine: Machine, now_ms: int) -> None:
         """Rewrite the journal."""
-        self._storage.rewrite(dump(machine.open, self._backlog.entries(), machine.last_xid, now_ms))
+        self._storage.rewrite(dump(machine.open, self._backlog.rows(), machine.last_xid, now_ms))
         self._checkpoints.clear()
         self._fresh_bytes = self._storage.size
         self.rewrites += 1
@@ -110,6 +110,6 @@ class Growth:
         del self._checkpoints[: len(passed)]
         # What waits or is reserved and came from these files is in memory: the reader has passed them.
         alive = {row[0]: row for row in self._backlog.memory if row[0] < last.added}
-        alive.update((entry.number, row_of(entry)) for entry in machine.open.values())
+        alive.update((row[0], row) for row in machine.open.values())
         self._storage.replace(last.piece, packed(last, alive, now_ms))
         self.packs += 1

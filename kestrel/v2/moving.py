@@ -106,10 +106,10 @@ def export(
             machine, damage = load(snapshot, backlog, dialect=dialect)
             source = [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]
             first = [machine.open[xid] for xid in sorted(machine.open)] if open_transactions == "first" else []
-            waiting = (entry for part in (first, backlog.entries()) for entry in part)
+            waiting = (row for part in (first, backlog.rows()) for row in part)
             progress = Progress.of_export(directory, name, writer, [open_transactions, source], disk)
             at = progress.time_ms(now_ms)
-            items = ((*entry.item[:2], entry.item.expiry or None) for entry in waiting if entry.item is not None)
+            items = ((data, add_time, expiry or None) for _, data, add_time, expiry, _ in waiting)
             rows = rows_of(items, at, at, expired)
             return export_rows(rows, writer, progress, damage, read_back, snapshot.check)
         finally:

@@ -20,12 +20,12 @@ from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, DamageError
 from kestrel.files import check_place, join
 from kestrel.fuse import opening
-from kestrel.v2.backlog import Backlog, Row
+from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
-from kestrel.v2.replay import Entry, Item, Machine
+from kestrel.v2.replay import Machine, Row
 from kestrel.v2.storage import Piece, Pieces, Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
@@ -64,7 +64,7 @@ class Checkpoint(NamedTuple):
                 waiting.append(range(number, number + 1))
         if backlog.behind:
             waiting.append(range(backlog.next_number, machine.added))
-        open_ = {xid: entry.number for xid, entry in machine.open.items()}
+        open_ = {xid: row[0] for xid, row in machine.open.items()}
         return cls(piece, open_, waiting, machine.added, machine.last_xid)
 
 
@@ -107,7 +107,7 @@ def load(
     return machine, damage
 
 
-def dump(open_: dict[int, Entry], waiting: Iterable[Entry], last_xid: int, now_ms: int) -> Iterator[bytes]:
+def dump(open_: dict[int, Row], waiting: Iterable[Row], last_xid: int, now_ms: int) -> Iterator[bytes]:
     """A whole state as operations, in blocks: replayed, it is the same state with the same last xid.
 
     Args:
@@ -124,30 +124,30 @@ def packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterat
     return _blocks(_packed(checkpoint, alive, now_ms))
 
 
-def _dump(open_: dict[int, Entry], waiting: Iterable[Entry], last_xid: int, now_ms: int) -> Iterator[bytes]:
+def _dump(open_: dict[int, Row], waiting: Iterable[Row], last_xid: int, now_ms: int) -> Iterator[bytes]:
     for xid in _in_order(open_, last_xid):
-        yield _add(open_[xid].item, now_ms)
+        yield _add(open_[xid], now_ms)
         yield xid_operation(REMOVE_TENTATIVE_XID, xid)
     used = last_xid in open_ or not last_xid
     if not used and open_:
         yield _use(last_xid)
         used = True
-    for entry in waiting:
+    for row in waiting:
         if not used:
             yield _use(last_xid)
             used = True
-        yield _add(entry.item, now_ms)
+        yield _add(row, now_ms)
 
 
 def _packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
     for xid in _in_order(checkpoint.open, checkpoint.last_xid):
-        yield _add_row(alive.get(checkpoint.open[xid]), now_ms)
+        yield _add(alive.get(checkpoint.open[xid]), now_ms)
         yield xid_operation(REMOVE_TENTATIVE_XID, xid)
     if checkpoint.last_xid and checkpoint.last_xid not in checkpoint.open:
         yield _use(checkpoint.last_xid)
     for numbers in checkpoint.waiting:
         for number in numbers:
-            yield _add_row(alive.get(number), now_ms)
+            yield _add(alive.get(number), now_ms)
 
 
 def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:
@@ -155,12 +155,8 @@ def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:
     return sorted(open_, key=lambda xid: (xid == last_xid, xid))
 
 
-def _add(item: Item | None, now_ms: int) -> bytes:
-    assert item is not None
-    return addx(item.data, now_ms if item.add_time is None else item.add_time, item.expiry)
-
-
-def _add_row(row: Row | None, now_ms: int) -> bytes:
+def _add(row: Row | None, now_ms: int) -> bytes:
+    """An item; None: one that is gone, without its data."""
     if row is None:
         return addx(b"", 0)
     _, data, add_time, expiry, _ = row
@@ -230,7 +226,7 @@ def _pack(
         try:
             machine, damage = load(storage, backlog, dialect=dialect)
             storage.ready(damage)
-            storage.rewrite(dump(machine.open, backlog.entries(), machine.last_xid, now_ms()))
+            storage.rewrite(dump(machine.open, backlog.rows(), machine.last_xid, now_ms()))
         finally:
             backlog.close()
     finally:

@@ -28,7 +28,7 @@ from kestrel.v2.contents import Contents
 from kestrel.v2.counters import Counters
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.journal import DIALECT, Dialect
-from kestrel.v2.replay import Entry, Item
+from kestrel.v2.replay import Item, Row, item_of
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods
 from sej.system.disk import OS, Disk
 
@@ -235,17 +235,17 @@ class Queue:
         with self._guard:
             if self._wait(timeout) is None:
                 return None
-            item = self._contents.remove().item
+            row = self._contents.remove()
             self._contents.tend(self._now_ms())
-        return item
+        return item_of(row)
 
     def peek(self, timeout: float | None = 0.0) -> Item | None:
         """The head, which stays. As :meth:`get`."""
         with self._guard:
-            entry = self._wait(timeout)
-            if entry is not None and self._waiters:
+            row = self._wait(timeout)
+            if row is not None and self._waiters:
                 self._changed.notify()  # the item stays, and this call may have been the one that was woken for it
-            return None if entry is None else entry.item
+            return None if row is None else item_of(row)
 
     def reserve(self, timeout: float | None = 0.0) -> tuple[int, Item] | None:
         """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
@@ -265,10 +265,9 @@ class Queue:
             if self._wait(timeout, reserving=True) is None:
                 return None
             now = self._now_ms()
-            xid, entry = self._contents.reserve(now)
+            xid, row = self._contents.reserve(now)
             self._contents.tend(now)
-            assert entry.item is not None
-            return xid, entry.number, entry.item
+            return xid, row[0], item_of(row)
 
     def confirm(self, xid: int) -> bool:
         """The reserved item is done with. False if no such transaction is open: the item was put back before."""
@@ -337,7 +336,7 @@ class Queue:
     def open_transactions(self) -> dict[int, Item]:
         """The reserved items by xid."""
         with self._guard:
-            return {xid: entry.item for xid, entry in self._open.items() if entry.item is not None}
+            return {xid: item_of(row) for xid, row in self._open.items()}
 
     @property
     def is_stale(self) -> bool:
@@ -444,28 +443,31 @@ class Queue:
             self._contents.remove()
             self._counts["discarded"] += 1
 
-    def _wait(self, timeout: float | None, *, reserving: bool = False) -> Entry | None:
+    def _wait(self, timeout: float | None, *, reserving: bool = False) -> Row | None:
         """The head, as soon as the queue has one that has not expired.
 
         The original counts a transaction when it looks at a queue that is not empty, before expired items go.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
         evictions = self._evictions
+        backlog, counts = self._backlog, self._counts
         while True:
-            self._fuse.require_open()
-            now = self._now_ms()
-            if reserving and self._backlog:
-                self._counts["transactions"] += 1
-            self._time_out(now)
-            self._expire(now)
-            entry = self._backlog.head()
-            if entry is not None:
-                return entry
+            if self._fuse.shut:
+                self._fuse.require_open()
+            if reserving and (backlog.memory or backlog.behind):
+                counts["transactions"] += 1
+            if self._open_timeout_ms is not None:
+                self._time_out(self._now_ms())
+            if backlog.expiring or self._eventful:
+                self._expire(self._now_ms())
+            row = backlog.head()
+            if row is not None:
+                return row
             left = None if deadline is None else deadline - time.monotonic()
             if (left is not None and left <= 0) or evictions != self._evictions:
                 return None
             if self._open_timeout_ms is not None and self._contents.reserved_at:
-                due = (min(self._contents.reserved_at.values()) + self._open_timeout_ms - now) / 1000
+                due = (min(self._contents.reserved_at.values()) + self._open_timeout_ms - self._now_ms()) / 1000
                 left = max(due, 0.001) if left is None else min(left, max(due, 0.001))
             self._waiters += 1
             try:
@@ -477,15 +479,14 @@ class Queue:
         """Remove what has expired at the head."""
         if not self._backlog.expiring and self._limits.max_age_ms is None:
             return
-        while (entry := self._backlog.head()) is not None:
-            item = entry.item
-            assert item is not None
-            expiry = self._limits.expiry(now if item.add_time is None else item.add_time, item.expiry or None)
-            if not expiry or expiry >= now:
+        while (row := self._backlog.head()) is not None:
+            _, data, add_time, expiry, _ = row
+            ends = self._limits.expiry(now if add_time is None else add_time, expiry or None)
+            if not ends or ends >= now:
                 break
             if self._expire_to is not None:
                 with contextlib.suppress(FullError, TooLargeError):
-                    self._expire_to.put(item.data)
+                    self._expire_to.put(data)
             self._contents.remove(expired=True)
             self._counts["expired"] += 1
 

@@ -17,6 +17,7 @@ import sej
 from kestrel import segmented
 from kestrel.errors import KestrelError
 from kestrel.v2.codec import addx
+from kestrel.v2.replay import item_of
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.crash.test_failed_sync import FaultyOnly
@@ -105,7 +106,7 @@ def seen(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
     """What was found is durable once a sync succeeds, though it was written by a process that failed or was killed."""
     queue = opened(disk, turn)
     with closing(queue):
-        found = [entry.item for entry in queue._backlog.entries()]
+        found = [item_of(row) for row in queue._backlog.rows()]
         for n in range(2):
             queue.put(value(turn, n))
         queue.sync()
