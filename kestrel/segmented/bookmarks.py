@@ -23,7 +23,7 @@ from typing import Final
 from kestrel.fuse import Fuse
 from kestrel.segmented.codec import encode_done, encode_head
 from kestrel.segmented.files import log_path, reader_path
-from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC
+from kestrel.segmented.format import HEAD_BYTE, HEAD_RECORD, MAGIC_SIZE, READER_MAGIC
 from sej.system.disk import Disk, File, replace_file
 
 __all__ = ["BookmarkFile"]
@@ -72,7 +72,7 @@ class BookmarkFile:
 
     def head(self, number: int) -> None:
         """Write that everything up to number is confirmed."""
-        self._append(encode_head(number))
+        self._append(HEAD_RECORD.pack(HEAD_BYTE, number))
 
     def done(self, number: int) -> None:
         """Write that one item above the head is confirmed."""

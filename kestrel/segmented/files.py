@@ -102,8 +102,12 @@ class Reading:
             DamageError: the bytes at its position are not a record.
         """
         # position runs ahead of what a consumer has taken, by the items of one block.
-        for found in self._batches(decode_items, lambda item: item):
+        for found in self.batches():
             yield from found
+
+    def batches(self) -> Iterator[list[Item]]:
+        """The items, a block of them at a time. Raises as :meth:`items`."""
+        return self._batches(decode_items, lambda item: item)
 
     def sizes(self) -> Iterator[list[tuple[int, int]]]:
         """The id and the size of the data of each item, a block of them at a time. Raises as :meth:`items`."""

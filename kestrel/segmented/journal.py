@@ -91,8 +91,6 @@ class Journal:
 
     def expired(self, item: Item) -> bool:
         """Whether an item has expired: at its time, not after it."""
-        if item.expire_time is None and self.limits.max_age_ms is None:
-            return False
         expire_time = self.limits.expiry(item.add_time, item.expire_time)
         return expire_time is not None and expire_time <= self._now_ms()
 
@@ -109,11 +107,9 @@ class Journal:
             self._on_given_up(reader.name, item)
         return True
 
-    def committed(self, reader: Follower) -> None:
-        """A reader has committed an item."""
+    def committed(self) -> None:
+        """A reader has committed an item: sync by the policy, and write checkpoints if it is time."""
         self.tail.touched()
-        if reader.file.overgrown:
-            reader.checkpoint()
         if time.monotonic() - self._checkpointed >= self._checkpoint_s:
             self.checkpoint()
 

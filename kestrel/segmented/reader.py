@@ -71,6 +71,7 @@ class Reader:
         self.name = name
         self._journal = journal
         self._file = file
+        self._ageless = journal.limits.max_age_ms is None
         self._head = bookmark.head
         self._done = set(bookmark.done)
         self._skip = set(bookmark.done)
@@ -283,6 +284,8 @@ class Reader:
                 if self._ahead is None:
                     return None
                 item = self._ahead
+            if item.expire_time is None and self._ageless:
+                return item
             if not self._journal.expired(item):
                 return item
             self._take(item)
@@ -300,7 +303,8 @@ class Reader:
             number = item.id
             if number > self._head and number not in self._skip and number not in self._outstanding:
                 return item
-            self._seen = max(self._seen, number)
+            if number > self._seen:
+                self._seen = number
             self._skip.discard(number)
         return None
 
@@ -310,10 +314,12 @@ class Reader:
             self._taken.add(item.id)
             self._given_back.popleft()
         else:
-            heapq.heappush(self._lowest, item.id)
-            self._outstanding[item.id] = item
-            self._taken.add(item.id)
-            self._seen = max(self._seen, item.id)
+            number = item.id
+            heapq.heappush(self._lowest, number)
+            self._outstanding[number] = item
+            self._taken.add(number)
+            if number > self._seen:
+                self._seen = number
             self._ahead = None
 
     def _finish(self, number: int) -> None:
@@ -336,7 +342,9 @@ class Reader:
         del self._outstanding[number]
         self._items -= 1
         self._bytes -= len(item.data)
-        self._journal.committed(self)
+        if self._file.overgrown:
+            self.checkpoint()
+        self._journal.committed()
 
     def _move_head(self) -> None:
         self._lowest = sorted(self._outstanding)
@@ -360,6 +368,7 @@ class _Cursor:
         self._position = MAGIC_SIZE
         self._end = MAGIC_SIZE
         self._file: File | None = None
+        self._batches: Iterator[list[Item]] = iter(())
         self._items: Iterator[Item] = iter(())
 
     def next(self) -> Item | None:
@@ -367,7 +376,10 @@ class _Cursor:
             for item in self._items:
                 if item.id > self._after:
                     return item
-            if not self._advance():
+            batch = next(self._batches, None)
+            if batch is not None:
+                self._items = iter(batch)
+            elif not self._advance():
                 return None
 
     def skip_to(self, number: int) -> None:
@@ -392,7 +404,7 @@ class _Cursor:
                 self._end = self._writer.size
                 return True
         self._end = self._writer.size
-        self._items = Reading(self._file, start=self._position, end=self._end).items()
+        self._batches = Reading(self._file, start=self._position, end=self._end).batches()
         return True
 
     def _following(self) -> WriterFile | None:
@@ -407,7 +419,7 @@ class _Cursor:
         return None
 
     def close(self) -> None:
-        self._items = iter(())
+        self._batches, self._items = iter(()), iter(())
         file, self._file = self._file, None
         if file is not None:
             file.close()
