@@ -5,7 +5,7 @@ which shard a message belongs to.
 
 What it promises: messages of one key stand in one shard, in the order of the calls. What goes wrong in one shard loses
 nothing in the others, and the error names it; a shard whose write or sync failed stays failed until the writer is
-opened anew. At most ``max_open`` shards hold files and locks: the one that was used longest ago is flushed and idles,
+opened again. At most ``max_open`` shards hold files and locks: the one that was used longest ago is flushed and idles,
 and another process may have it meanwhile.
 """
 
@@ -74,7 +74,7 @@ class Writer:
             NotAJournalError: the root is a file.
             RouteError: keys that are there were routed by another hash.
             TypeError: path is no shard.Path, or a writer option has another name.
-            ValueError: durability or sync_interval_s is none.
+            ValueError: durability or sync_interval_s is out of its range.
         """
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")

@@ -63,7 +63,7 @@ class LastSegment:
             write_guarded(self.file, view, position, lock.check)
 
     def cut_partial_write(self, view: memoryview, position: int, lock: Lock) -> None:
-        """After a failed write: cut what is no whole message, so that the tail is clean. Whole ones may be seen.
+        """After a failed write: cut a message that is not whole, so that the tail is clean. Whole ones may be seen.
 
         Args:
             view: what was to be written.

@@ -1,4 +1,4 @@
-"""A writer that many processes have at once: each holds the journal's lock for one append or one batch.
+"""A writer that many processes use concurrently: each holds the journal's lock for one append or one batch.
 
 The machine under it, :mod:`sej.writing.shared_end`, finds out at each turn what the others did meanwhile.
 
@@ -51,7 +51,7 @@ _DURABILITY: Final = one_of(
 
 
 class SharedOptions(TypedDict, total=False):
-    """The options of a :class:`SharedWriter`, for whoever hands them on."""
+    """The options of a :class:`SharedWriter`, for callers that pass them on."""
 
     segment_bytes: int
     durability: SharedDurability
@@ -113,8 +113,8 @@ class SharedWriter:
         Args:
             path: the SEJ directory.
             segment_bytes: a segment is ended by the message that makes it this long.
-            durability: as of :class:`sej.Writer`; ``"buffer"`` is none, because nothing may wait in one process while
-                others append.
+            durability: as of :class:`sej.Writer`; ``"buffer"`` is not one, because no message may wait in one
+                process while others append.
             sync_interval_s: seconds, for ``"interval"``.
             retention: applied whenever this writer ends a segment.
             lock_timeout: seconds to wait while an exclusive writer has the journal; None waits for ever.
@@ -351,7 +351,7 @@ class SharedWriter:
         self._sure = True
 
     def _reserve(self) -> int:
-        """What the next message gets; whoever asks writes it next."""
+        """The offset of the next message; the caller writes it next."""
         if not self._sure:  # a handler's append in this turn was interrupted
             self._end.doubt()
             self._look()

@@ -66,7 +66,11 @@ def stage_encoded(disk: Disk, path: str, first: int, chunks: Iterable[BytesLike]
         for chunk in chunks:
             run = measure(chunk, 0, len(chunk), first + count, max(len(chunk), 1))
             if run.position != len(chunk):
-                raise DecodeError("these are no whole messages", position=run.position, offset=first + count)
+                raise DecodeError(
+                    "a chunk must consist of whole messages with the due offsets",
+                    position=run.position,
+                    offset=first + count,
+                )
             file.write(chunk)
             crc = crc32c(chunk, crc)
             count += run.messages

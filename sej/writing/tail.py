@@ -174,7 +174,7 @@ class Tail:
             Their offsets.
 
         Raises:
-            DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
+            DecodeError: the data is not whole messages with the due offsets; nothing was appended.
             InvalidMessageError: their offsets are beyond the last one that a journal can have.
         """
         span = self.alone(self._append_whole, data)
@@ -215,7 +215,7 @@ class Tail:
             Its offsets.
 
         Raises:
-            DecodeError: these are no whole messages, or not the ones that are due; nothing was appended.
+            DecodeError: the data is not whole messages with the due offsets; nothing was appended.
             InvalidMessageError: their offsets are beyond the last one that a journal can have.
             BatchConflictError: the number is new and below the last one, or so old that its record is gone.
         """
@@ -438,7 +438,7 @@ class Tail:
         if whole.position != size:
             measure(data, whole.position, size, buffer.offset + whole.messages, 1)  # raises where it is wrong
             raise DecodeError(
-                f"the last {size - whole.position} bytes are no whole message",
+                f"the last {size - whole.position} bytes are not a whole message",
                 position=whole.position,
                 offset=buffer.offset + whole.messages,
             )
