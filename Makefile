@@ -24,15 +24,17 @@ demo: setup ## a year of New York's flights, from the producers' appends to a Sp
 	@$(JAVA) $(PY) -m demo
 
 test: setup ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
-	@$(MAKE) --no-print-directory lint
-	SEJ_CODEC=python $(PYTEST) -m "not spark and not torture and not both_codecs" $(CODEC_TESTS)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
 	$(JAVA) $(PYTEST)
 
 check: setup ## the quick part: style, types, layers, exports
 	@$(MAKE) --no-print-directory lint
 	$(PY) -m pytest -q $(addprefix tests/house/test_,packages.py exports.py layers.py hygiene.py)
 
-.PHONY: lint
+.PHONY: lint pure
+pure:
+	SEJ_CODEC=python $(PYTEST) -m "not spark and not torture and not both_codecs" $(CODEC_TESTS)
+
 lint:
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
