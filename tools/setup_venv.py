@@ -38,14 +38,17 @@ def main() -> None:
             make_venv(venv)
         stamps = Stamps(venv / "setup.json")
         install = content([Path("pyproject.toml"), Path("setup.py"), Path(__file__)])
-        if stamps.differ("install", install):
-            say("the dependencies (minutes the first time, the pip cache after that)")
-            install_all(python)
-            stamps.keep("install", install)
-            stamps.drop("codec")
         sources = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.p[yx][xd]"))]
         codec = content([Path("setup.py"), *sources]) + os.environ.get("CC", "")
-        if stamps.differ("codec", codec):
+        if stamps.differ("install", install):
+            say("the dependencies (minutes the first time, the pip cache after that) and the compiled codec")
+            stamps.drop("codec")
+            remove_compiled()
+            install_all(python)  # an editable install compiles the extensions in place
+            stamps.keep("install", install)
+            report_compiled("")
+            stamps.keep("codec", codec)
+        elif stamps.differ("codec", codec):
             say("the compiled codec")
             compile_codec(python)
             stamps.keep("codec", codec)
@@ -105,11 +108,16 @@ def install_all(python: Path) -> None:
     run([*pip, "--no-deps", FLIGHTS])
 
 
-def compile_codec(python: Path) -> None:
-    """Build the extensions in place; a stale one would shadow its changed source, so the old ones go first."""
+def remove_compiled() -> None:
+    """Remove the extensions: a stale one would shadow its changed source."""
     for package in PACKAGES:
         for old in Path(package).rglob("*.so"):
             old.unlink()
+
+
+def compile_codec(python: Path) -> None:
+    """Build the extensions in place."""
+    remove_compiled()
     done = subprocess.run(
         [str(python), "setup.py", "--quiet", "build_ext", "--inplace", "--force"],
         capture_output=True,
@@ -118,10 +126,15 @@ def compile_codec(python: Path) -> None:
     )
     if done.returncode != 0:
         sys.exit(f"{done.stdout}{done.stderr}\nThe codec's source does not compile.")
+    report_compiled(done.stderr[-2000:])
+
+
+def report_compiled(reason: str) -> None:
+    """Say so if an extension was not built."""
     built = [path.name for package in PACKAGES for path in Path(package).rglob("*.so")]
     expected = [path.name for package in PACKAGES for path in Path(package).rglob("*.pyx")]
     if len(built) < len(expected):
-        print(done.stderr[-2000:], file=sys.stderr)
+        print(reason, file=sys.stderr)
         say("no C compiler that works: the pure Python codec serves")
 
 
