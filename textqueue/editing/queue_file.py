@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -39,13 +37,15 @@ from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
 from textqueue.ledger.sidecar import home
 from textqueue.ledger.upgrade import upgrade
 
-__all__ = ["MOMENT_S", "Edit", "QueueFile", "Session"]
+__all__ = ["MOMENT_S", "Edit", "Opening", "QueueFile", "Session"]
 
 MOMENT_S: Final = 0.000_3
 """Without a lease: an edit that took longer was interrupted, and another program may have written meanwhile."""
 
 _LOOK_S: Final = 0.1
 _LOOKS: Final = 8
+_NEAR_BYTES: Final = 1024
+_NOTHING: Final = (0, b"")
 
 
 class Session(NamedTuple):
@@ -56,12 +56,21 @@ class Session(NamedTuple):
         status: its state when the lock was taken.
         alone: whether no other process can open it.
         known: whether the ledger has the position of every message in that state.
+        near: bytes that were read since, and their position.
     """
 
     file: File
     status: Status
     alone: bool
     known: bool
+    near: tuple[int, bytes] = (0, b"")
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to size bytes from position; under the lease also what was read before."""
+        start, data = self.near
+        if self.alone and start <= position and position + size <= start + len(data):
+            return data[position - start : position - start + size]
+        return self.file.read(size, position)
 
     def still(self) -> bool:
         """Whether what was read since the lock was taken is one state of the file; before anything is written."""
@@ -89,6 +98,37 @@ class Edit(Protocol):
 
     def log(self, ledger: Ledger, token: Token) -> None:
         """Write the ledger's lines for what was written; the token is the state of the file since."""
+
+
+class Opening:
+    """A session as a context manager: not a generator, since single marks are made of little else."""
+
+    __slots__ = ("_file", "_queue")
+
+    def __init__(self, queue: QueueFile) -> None:
+        """Nothing is opened yet."""
+        self._queue = queue
+        self._file: File | None = None
+
+    def __enter__(self) -> Session:
+        """Take the lock, and the lease if it is to be had."""
+        queue = self._queue
+        queue.check_open()
+        queue.guard.__enter__()
+        try:
+            self._file = file = queue.opened()
+            return queue.begin(file)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, unless a hold keeps it, and give the lock back."""
+        try:
+            if self._file is not None and self._file is not self._queue.kept:
+                self._file.close()
+        finally:
+            self._queue.guard.__exit__()
 
 
 class QueueFile:
@@ -120,41 +160,35 @@ class QueueFile:
         self._looked = 0.0
         self._pid = os.getpid()
 
-    @contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> Opening:
         """Hold the lock over the file; what others did meanwhile has been looked into.
 
         Raises:
             FileNotFoundError: the file does not exist.
         """
-        self.check_open()
-        with self.guard:
-            self.refresh()
-            file = self.disk.open(self.path, "edit")
-            try:
-                if self.ledger.older:
-                    upgrade(self.ledger, file)
-                yield self._begin(file)
-            finally:
-                if file is not self.kept:
-                    file.close()
+        return Opening(self)
 
-    def _begin(self, file: File) -> Session:
+    def opened(self) -> File:
+        """The file, open for editing; within the lock."""
+        self.refresh()
+        return self.disk.open(self.path, "edit")
+
+    def begin(self, file: File) -> Session:
         """Take the lease. What other programs did is looked into without it, so that no editor waits for that."""
+        if self.ledger.older:
+            upgrade(self.ledger, file)
         if self.ledger.epochs > 1 and self._is_long():
             self._reconcile(file, whole=True)
-        for _ in range(_LOOKS):
-            session = self._look(file)
-            if session.known:
-                return session
+        looks = 0
+        while True:
+            alone = self.exclusive.take(file)
+            status = file.status()
+            known, near = self._ours(file, status)
+            if known or looks == _LOOKS:  # else another program writes there all the time
+                return Session(file, status, alone, known, near)
+            looks += 1
             end_lease(file)
             self._reconcile(file)
-        return self._look(file)  # if it is not known now, another program writes there all the time
-
-    def _look(self, file: File) -> Session:
-        alone = self.exclusive.take(file)
-        status = file.status()
-        return Session(file, status, alone, self._ours(file, status))
 
     def commit(self, session: Session, edit: Edit) -> bool:
         """Prove an edit, write it and log it: whatever changes messages goes through here, but for marks in a hold.
@@ -172,7 +206,7 @@ class QueueFile:
             proven = edit.prove(session)
         if not proven:
             return False
-        began, still = time.monotonic(), session.still()
+        began, still = time.monotonic(), session.alone or session.still()
         whole = edit.write(session)
         if edit.last is None:
             return whole
@@ -180,10 +214,10 @@ class QueueFile:
         if whole and (there is None or there.identity != session.status.identity):
             return False
         # What another program wrote just now must not pass for ours: if it had the time, the state before is noted, so
-        # that the next one looks into it.
-        # The lease may be asked back by now: that it can still be given up shows that it held all the time.
-        held = leased(session.file) or (alone and end_lease(session.file))
-        ours = whole and (held or (still and time.monotonic() - began < MOMENT_S))
+        # that the next one looks into it. If a lease that was asked back can still be given up, it held all the time.
+        ours = whole and (
+            session.alone or (alone and end_lease(session.file)) or (still and time.monotonic() - began < MOMENT_S)
+        )
         before = token_of(session.status)
         token = token_of(there) if ours and there is not None else before
         edit.log(self.ledger, token)
@@ -247,32 +281,35 @@ class QueueFile:
             self._looked = now
         self.ledger.refresh(look=look)
 
-    def _ours(self, file: File, status: Status) -> bool:
+    def _ours(self, file: File, status: Status) -> tuple[bool, tuple[int, bytes]]:
         """Whether no other program changed the file since our last edit, and that edit is still in it.
 
         The second part is what finds a stale buffer that was saved within the same tick of the clock: if it takes back
         anything of ours, it takes back the latest.
+
+        Returns:
+            That, and the bytes that were read for it, with their position.
         """
-        token = self.ledger.token
+        token, last = self.ledger.token, self.ledger.last
         if token is None:
-            return not self.ledger.lines
+            return not self.ledger.lines, _NOTHING
         if token != token_of(status):
-            return False
-        last = self.ledger.last
+            return False, _NOTHING
         if last is None:
-            return True
-        if self.mine is not None and self.mine[0] == last.position:
-            raw = self.mine[1]
-            if file.read(len(raw), last.position) == raw:
-                return True
-        raw = entry_at(file, last.position)
+            return True, _NOTHING
+        at = last.position
+        if self.mine is not None and self.mine[0] == at:
+            data = file.read(len(self.mine[1]) + _NEAR_BYTES, at)  # where the next edit may be
+            if data.startswith(self.mine[1]):
+                return True, (at, data)
+        raw = entry_at(file, at)
         if not raw or digest(essence(raw)) != last.digest:
-            return False
+            return False, _NOTHING
         if last.kind in MARKS:  # a person may have made it another one
-            return raw[0] in MARKS
+            return raw[0] in MARKS, _NOTHING
         if last.kind == GIVEN_BACK:
-            return raw[0] == GIVEN_BACK
-        return last.kind != IN_MUTEX or last.owner == holder_of(raw)
+            return raw[0] == GIVEN_BACK, _NOTHING
+        return last.kind != IN_MUTEX or last.owner == holder_of(raw), _NOTHING
 
     def _reconcile(self, file: File, *, whole: bool = False) -> None:
         self.mine = None

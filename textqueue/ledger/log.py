@@ -33,7 +33,6 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
 from sej.system.durable import renew
-from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token
 from textqueue.hot import status_lines
 from textqueue.ledger.sidecar import as_open_as, open_beside, replace_beside
@@ -170,36 +169,40 @@ class Ledger:
                 return
             end = start
 
-    def append(self, records: Sequence[Record], *, before: bytes = b"") -> None:
-        """Write lines, behind others that are ready; the lock is held and the ledger is fresh."""
-        if self._file is None:
-            self._open()
-        assert self._file is not None
-        if self._read_only:
-            self._disk.open(self.path, "append").close()  # which is refused
-        data = before + b"".join([record.line() for record in records])
-        if not self.epoch:
-            first = Record(_STATE, time.time_ns(), _VERSION, records[0].token, EMPTY)
-            self._apply(first)
-            data = first.line() + data
-        if self._torn:
-            data = b"\n" + data
-        self._file.write(data)
-        self._read_to += self._torn + len(data)
-        self._torn = 0
+    def append(self, records: Sequence[Record]) -> None:
+        """Write lines; the lock is held and the ledger is fresh."""
+        self._write(b"".join([record.line() for record in records]), records[0].token)
         for record in records:
             self._apply(record)
 
     def append_lines(self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token) -> None:
-        """As ``append``, for many marks or appends of one kind, given the messages' places, with less work for each."""
-        *most, (position, raw, _) = places
+        """As ``append``, for marks or appends of one kind, given the messages' places, with less work for each."""
+        lines = status_lines(kind, places, b" %d %d %d -" % token)
+        self._write(lines, token)
+        *most, (position, _, _) = places
         if kind == GIVEN_BACK:
             self.given_back += [place[0] for place in most]
         for claimed in self.claims.keys() & {place[0] for place in most} if self.claims else ():
             self._unclaim(claimed)
         self.lines += len(most)
-        lines = status_lines(kind, most, b" %d %d %d -" % token)
-        self.append([Record(kind, position, digest(essence(raw)), token, EMPTY)], before=lines)
+        name = lines[lines.rfind(b"\n", 0, -1) + 1 :].split(b" ", 3)[2]
+        self._apply(Record(kind, position, name, token, EMPTY))
+
+    def _write(self, lines: bytes, token: Token) -> None:
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        if self._read_only:
+            self._disk.open(self.path, "append").close()  # which is refused
+        if not self.epoch:
+            first = Record(_STATE, time.time_ns(), _VERSION, token, EMPTY)
+            self._apply(first)
+            lines = first.line() + lines
+        if self._torn:
+            lines = b"\n" + lines
+        self._file.write(lines)
+        self._read_to += self._torn + len(lines)
+        self._torn = 0
 
     def held(self) -> File | None:
         """The file, for somebody who appends to it himself while he holds the lock; None where that will not do."""
