@@ -15,7 +15,7 @@ import pytest
 from sej.system.disk import OS
 from sej.system.locks import end_lease, lease
 from tests.crash.disk import FaultyDisk
-from textqueue import Message, TextQueue, hot
+from textqueue import Message, NoSuchVariableError, TextQueue, hot
 from textqueue.editing import marks
 from textqueue.editing.keeper import Keeper
 from textqueue.hot import reference as _hot_py
@@ -391,3 +391,27 @@ def test_a_queue_that_is_dropped_gives_back_what_it_held(path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == len(before)
     finally:
         gc.enable()
+
+
+def test_variables_are_set_within_a_hold_between_marks(path: Path) -> None:
+    path.write_bytes(b"".join(line + b"\\step=  \n" for line in LINES))
+    with TextQueue(path) as q:
+        messages = begun(q)
+        for message in messages[3:6]:
+            message["step"] = "1"
+            message.mark_as_cleared()
+        messages[6]["step"] = "2"
+        with pytest.raises(NoSuchVariableError):
+            messages[7].set_variable(3, "x")
+        assert held(q)
+        stale = path.read_bytes()
+        messages[7]["step"] = "3"
+        messages[7].mark_as_cleared()
+        q._inputs.sources[0].marks.end()
+        assert path.read_bytes().startswith(b"=message 00\n\\step=  \n")
+        assert path.read_bytes().count(b"\n=") == 6
+        assert path.read_bytes().count(b"step=1 ") == 3
+        assert not q.conflicts
+        path.write_bytes(b"# a stale save\n" + stale)
+        assert [m.value for m in q.messages()][:2] == ["message 06", "message 08"]
+        assert [c.kind for c in q.conflicts] == ["reverted"]

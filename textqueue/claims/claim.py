@@ -28,8 +28,9 @@ from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
-from textqueue.format.parser import Variable, digest, essence, retries_of
+from textqueue.format.parser import Variable, digest, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window
+from textqueue.hot import essence
 from textqueue.ledger.log import BESIDE, ENDED, IN_MUTEX
 
 __all__ = ["Claim", "Claimer", "Claiming"]

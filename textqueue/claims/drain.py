@@ -30,7 +30,8 @@ from textqueue.editing.proof import entry_at
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
-from textqueue.format.parser import digest, essence, value_of
+from textqueue.format.parser import digest, value_of
+from textqueue.hot import essence
 from textqueue.ledger.intent import Intent, read_intent, write_intent
 
 __all__ = ["OnceWriter", "drain"]

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from textqueue.format.parser import essence
+from textqueue.hot import essence
 
 __all__ = ["Again", "Given", "name_of"]
 
@@ -101,6 +101,9 @@ class Given:
 
     def changed(self, old: bytes, new: bytes) -> None:
         """A message has other bytes now and is the same; it counts only if it was given out."""
+        if self.pending and self.pending[-1] == old:  # it was given out just now
+            self.pending[-1] = new
+            return
         self.settle()
         was, now = name_of(old), name_of(new)
         if was != now:

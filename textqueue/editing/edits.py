@@ -11,9 +11,9 @@ from textqueue.editing.place import Change, Place
 from textqueue.editing.proof import here, neighbours
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.reconcile import find_again
-from textqueue.format.parser import digest, essence
+from textqueue.format.parser import digest
 from textqueue.format.windows import Token
-from textqueue.hot import proven
+from textqueue.hot import essence, proven
 from textqueue.ledger.log import SET, Ledger, Record
 
 __all__ = ["Changes", "OneStatus"]
@@ -46,7 +46,7 @@ class Changes:
             MessageMovedError: one is not there any more, or not to be told from others.
         """
         file, places = session.file, self.found
-        epoch = self._queue.ledger.epoch if session.still() else 0  # in no epoch: by their bytes alone
+        epoch = self._queue.ledger.epoch if session.alone or session.still() else 0  # in no epoch: by their bytes alone
         found: list[Place] = []
         lost: list[int] = []
         for number, place in enumerate(places):
@@ -79,18 +79,18 @@ class Changes:
             if not session.alone and file.read(len(new), place.position) != new:
                 told = "the file was rewritten while this message was edited"
                 self._queue.report(place.position, new, "collision", told)
-            owner = change.owner
-            if change.kind == SET and (was := essence(place.raw)) != essence(new):
+            owner, name = change.owner, essence(new)
+            if change.kind == SET and (was := essence(place.raw)) != name:
                 owner = digest(was)
-            self.found[number] = place._replace(raw=new)
-            self._records.append((change.kind, place.position, new, owner))
+            self.found[number] = Place(place.position, new, place.epoch)
+            self._records.append((change.kind, place.position, digest(name), owner))
             self.last = place.position, new
             self.high = max(self.high or 0, place.position)
         return True
 
     def log(self, ledger: Ledger, token: Token) -> None:
         """A line for each."""
-        ledger.append([Record(kind, at, digest(essence(raw)), token, owner) for kind, at, raw, owner in self._records])
+        ledger.append([Record(kind, at, name, token, owner) for kind, at, name, owner in self._records])
 
 
 class OneStatus:

@@ -1,6 +1,7 @@
 """Marks in a row: many at once under one lock, or one by one in a file that is held from one mark to the next.
 
-A mark that is not the first of a row keeps the lock of ours and the kernel's lease when it is done. While both are held
+A mark that is not the first of a row, or a variable that is set, keeps the lock of ours and the kernel's lease when it
+is done. While both are held
 no other process can have changed the file or the ledger, so the next mark needs neither a new lock nor a new look at
 what others did; it is proven by its bytes, written, looked at through the path and put into the ledger like any other
 (``textqueue.hot.Held``).
@@ -21,15 +22,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from sej.system.disk import File, OsFile
+from sej.system.disk import File, OsFile, Status
 from sej.system.locks import end_lease, leased
 from textqueue.editing.edits import OneStatus
 from textqueue.editing.keeper import KEEPER
 from textqueue.editing.place import Place
-from textqueue.editing.queue_file import QueueFile
-from textqueue.format.parser import digest, essence
+from textqueue.editing.queue_file import Edit, QueueFile, Session
+from textqueue.format.parser import digest
 from textqueue.format.windows import Token, token_of
-from textqueue.hot import DONE, Core, Held
+from textqueue.hot import DONE, Core, Held, essence
 from textqueue.hot import reference as _hot_py
 from textqueue.ledger.log import EMPTY, Record
 
@@ -55,6 +56,11 @@ class Marks:
         self._keeping: QueueFile | None = None
         self._held: Held | _hot_py.Held | None = None
         self._file: File | None = None
+        self._log: File | None = None
+        self._status = Status(0, 0, 0, 0, 0, False)
+        self._until = 0.0
+        self._edits = 0  # of this hold that the ledger knows
+        self._high = -1  # how far down these went
         self._began: Token = (0, 0, 0)
         self._token = self._began  # the state that the chain of edits was told last
         self._ticked = -1
@@ -101,13 +107,53 @@ class Marks:
                 if not queue.commit(session, OneStatus([Place(position, raw, message._epoch)], control)):
                     return False
                 message._raw, message._epoch = bytes([control]) + raw[1:], queue.ledger.epoch
-                now = time.monotonic()
-                if now - self._last < _ROW_S and now > self._apart_until:
-                    self._hold(session.file, now)
-                self._last = now
+                self.row(session)
                 return True
         except FileNotFoundError:
             return False
+
+    def row(self, session: Session) -> None:
+        """An edit was made: hold the file if it follows another one closely. Within the session."""
+        now = time.monotonic()
+        if session.alone and now - self._last < _ROW_S and now > self._apart_until:
+            self._hold(session.file, now)
+        self._last = now
+
+    def change(self, edit: Edit) -> bool:
+        """Make another edit than a mark within a hold.
+
+        Returns:
+            False, and the edit is still due, if nothing is held, or the hold is over.
+
+        Raises:
+            MessageMovedError: a message is not there any more; nothing was written.
+        """
+        queue = self._queue
+        with queue.threads:
+            held, file = self._held, self._file
+            if held is None or file is None or time.monotonic() > self._until or not leased(file):
+                return False
+            self._take_in(held)
+            done = queue.commit(Session(file, self._status, True, True), edit, within=self._began)
+            if edit.last is not None:
+                self._edits += 1
+                self._high = max(self._high, edit.last[0])
+            if not done:
+                self.end()
+            return done
+
+    def _take_in(self, held: Held | _hot_py.Held) -> None:
+        """Let the ledger know the marks of a hold so far; the next ones are counted from there."""
+        if held.marks:
+            assert held.last is not None
+            position, raw = held.last
+            queue = self._queue
+            queue.mine = position, raw
+            last = Record(raw[0], position, digest(essence(raw)), self._began, EMPTY)
+            queue.ledger.took(held.marks, held.log_bytes, last)
+            self._edits += held.marks
+            self._high = max(self._high, held.high)
+            self._held = self._fast()
 
     # Holding
 
@@ -116,15 +162,25 @@ class Marks:
         log = queue.ledger.held()
         if log is None:
             return
-        kind = Held if isinstance(file, OsFile) and isinstance(log, OsFile) else _hot_py.Held
         self._began = self._token = token_of(status)
-        tail = b" %d %d %d -" % self._began
-        self._held = kind(queue.disk, file, log, identity=status.identity, tail=tail, until=now + _HOLD_S)
+        self._until = now + _HOLD_S
         self._file = queue.kept = file
+        self._log = log
+        self._status = status
+        self._edits, self._high = 0, -1
+        self._held = self._fast()
         self._keeping = queue
         self._ticked = -1
         queue.guard.keep(self._finish)
         KEEPER.add(self)
+
+    def _fast(self) -> Held | _hot_py.Held:
+        file, log = self._file, self._log
+        assert file is not None
+        assert log is not None
+        kind = Held if isinstance(file, OsFile) and isinstance(log, OsFile) else _hot_py.Held
+        tail = b" %d %d %d -" % self._began
+        return kind(self._queue.disk, file, log, identity=self._status.identity, tail=tail, until=self._until)
 
     def _disturbed(self) -> None:
         now = time.monotonic()
@@ -142,21 +198,17 @@ class Marks:
     def _finish(self) -> None:
         """The lock is still held when this returns, and the guard's owner lets go of it."""
         queue, held, file = self._queue, self._held, self._file
-        self._held = self._file = self._keeping = queue.kept = None
-        self._last = time.monotonic()
         assert held is not None
         assert file is not None
+        self._take_in(held)
+        self._held = self._file = self._log = self._keeping = queue.kept = None
+        self._last = time.monotonic()
         try:
-            if not held.marks:
+            if not self._edits:
                 return
             token = token_of(file.status())
-            assert held.last is not None
-            position, raw = held.last
-            queue.mine = position, raw
-            last = Record(raw[0], position, digest(essence(raw)), self._began, EMPTY)
-            queue.ledger.took(held.marks, held.log_bytes, last)
             if end_lease(file):  # the lease held until now, so no other process had the file open
-                queue.chain.add(self._token, token, held.high)
+                queue.chain.add(self._token, token, self._high)
                 with suppress(OSError):  # without this line the next operation looks into what happened
                     queue.ledger.state(token)
                     queue.compact()
@@ -169,7 +221,7 @@ class Marks:
         with self._queue.threads:
             if self._held is not None and self._file is not None and leased(self._file):
                 token = token_of(self._file.status())
-                self._queue.chain.add(self._token, token, self._held.high)
+                self._queue.chain.add(self._token, token, max(self._high, self._held.high))
                 self._token = token
 
     # textqueue.editing.keeper.Kept
@@ -187,10 +239,11 @@ class Marks:
             waited_for = not leased(self._file)
             if waited_for:
                 self._disturbed()
-            if last or waited_for or self._held.marks == self._ticked:
+            count = self._edits + self._held.marks
+            if last or waited_for or count == self._ticked:
                 self.end()
                 return True
-            self._ticked = self._held.marks
+            self._ticked = count
             return False
         finally:
             queue.threads.release()

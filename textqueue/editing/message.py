@@ -14,8 +14,8 @@ from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
 from textqueue.format.mutex import mutex_of
-from textqueue.format.parser import decode, encode, essence, name_of, value_of, variables_of
-from textqueue.hot import Core
+from textqueue.format.parser import decode, encode, name_of, value_of, variables_of
+from textqueue.hot import Core, essence
 
 __all__ = ["Message", "marking"]
 
@@ -153,7 +153,6 @@ class Message(Core):
             MessageMovedError: as in ``mark_as_cleared``.
         """
         data = encode(value)
-        self._variable(index, data)
         if b"\n" in data or data.endswith(b"\r"):
             raise InvalidTextError(
                 "a variable is one line: it cannot contain a newline or end with a carriage return",
@@ -162,7 +161,14 @@ class Message(Core):
             )
 
         def change(raw: bytes) -> Change:
-            found = variables_of(raw)[index]
+            variables = variables_of(raw)
+            if not -len(variables) <= index < len(variables):
+                raise NoSuchVariableError(
+                    f"the message has {len(variables)} variables, and none of number {index}",
+                    path=self.path,
+                    position=self._position,
+                )
+            found = variables[index]
             if len(data) > len(found.data):
                 raise VariableTooLongError(
                     f"variable {index} has room for {len(found.data)} bytes and the new value takes {len(data)}:"
@@ -187,15 +193,6 @@ class Message(Core):
             path=self.path,
             position=self._position,
         )
-
-    def _variable(self, index: int, data: bytes) -> None:
-        variables = variables_of(self._raw)
-        if not -len(variables) <= index < len(variables):
-            raise NoSuchVariableError(
-                f"the message has {len(variables)} variables, and none of number {index}",
-                path=self.path,
-                position=self._position,
-            )
 
     def _quickly(self, control: int) -> bool:
         raw = self._raw

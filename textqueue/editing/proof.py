@@ -12,8 +12,8 @@ from sej.system.disk import File
 from textqueue.editing.place import Place
 from textqueue.format.grammar import BOM, CHUNK, STATUS_OF
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import essence, value_of
-from textqueue.hot import ends
+from textqueue.format.parser import value_of
+from textqueue.hot import ends, essence
 
 __all__ = ["entry_at", "here", "neighbours"]
 

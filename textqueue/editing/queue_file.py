@@ -30,8 +30,9 @@ from textqueue.editing.lease import Exclusive
 from textqueue.editing.proof import entry_at
 from textqueue.editing.reconcile import Conflict, OnRevert, reconcile
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import digest, essence, value_of
+from textqueue.format.parser import digest, value_of
 from textqueue.format.windows import Token, token_of
+from textqueue.hot import essence
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
 from textqueue.ledger.sidecar import home
@@ -190,8 +191,13 @@ class QueueFile:
             end_lease(file)
             self._reconcile(file)
 
-    def commit(self, session: Session, edit: Edit) -> bool:
+    def commit(self, session: Session, edit: Edit, *, within: Token | None = None) -> bool:
         """Prove an edit, write it and log it: whatever changes messages goes through here, but for marks in a hold.
+
+        Args:
+            session: the file, under the lock.
+            edit: what is changed.
+            within: a hold: the state of the file when it began, which is noted until it ends.
 
         Returns:
             Whether all of it is in the file that is at the path. If not, it is to be done again.
@@ -218,6 +224,10 @@ class QueueFile:
         ours = whole and (
             session.alone or (alone and end_lease(session.file)) or (still and time.monotonic() - began < MOMENT_S)
         )
+        if within is not None:
+            edit.log(self.ledger, within)
+            self.mine = edit.last
+            return ours
         before = token_of(session.status)
         token = token_of(there) if ours and there is not None else before
         edit.log(self.ledger, token)

@@ -25,9 +25,9 @@ from textqueue.editing.proof import entry_at
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive
-from textqueue.format.parser import chunks, digest, essence, value_of
+from textqueue.format.parser import chunks, digest, value_of
 from textqueue.format.windows import Token, scan, token_of
-from textqueue.hot import proven
+from textqueue.hot import essence, proven
 from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, Ledger, Record
 
 __all__ = ["Conflict", "OnRevert", "find_again", "reconcile"]

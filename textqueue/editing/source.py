@@ -128,6 +128,9 @@ class Source:
         self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
     ) -> list[Place]:
         """As ``edit``, for many messages under one lock; all are found before the first is changed."""
+        edit = Changes(self.file, places, changes, what)
+        if self.marks.change(edit):
+            return [Place(position, raw, self.file.ledger.epoch) for position, raw, _ in edit.found]
         start = still = time.monotonic()
         seen: Token | None = None
         token, alone = (0, 0, 0), True
@@ -137,6 +140,8 @@ class Source:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
                     done, current = self.write(session, places, changes, what)
+                    if current and len(places) == 1:
+                        self.marks.row(session)
             except MessageMovedError:
                 # If another program has the file open, it may be half written at this moment.
                 now = time.monotonic()

@@ -13,12 +13,25 @@ from sej.imports import compiled as _compiled
 from sej.imports import twin as _twin
 
 if TYPE_CHECKING:  # one truth for type checkers: the reference
-    from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, proven, ready, status_lines
+    from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, essence, proven, ready, status_lines
 else:
     _hot = _twin("textqueue.hot._hot_c", "textqueue.hot.reference")
     DONE, GONE, NOT_DONE, Core, Held = _hot.DONE, _hot.GONE, _hot.NOT_DONE, _hot.Core, _hot.Held
-    ends, proven, ready, status_lines = _hot.ends, _hot.proven, _hot.ready, _hot.status_lines
+    ends, essence, proven = _hot.ends, _hot.essence, _hot.proven
+    ready, status_lines = _hot.ready, _hot.status_lines
 
-__all__ = ["DONE", "GONE", "IMPLEMENTATION", "NOT_DONE", "Core", "Held", "ends", "proven", "ready", "status_lines"]
+__all__ = [
+    "DONE",
+    "GONE",
+    "IMPLEMENTATION",
+    "NOT_DONE",
+    "Core",
+    "Held",
+    "ends",
+    "essence",
+    "proven",
+    "ready",
+    "status_lines",
+]
 
 IMPLEMENTATION: _Literal["c", "python"] = "c" if _compiled("textqueue.hot._hot_c") else "python"

@@ -260,6 +260,10 @@ def proven(const unsigned char[::1] data, Py_ssize_t start, places):
     return True
 
 
+def essence(bytes raw not None):
+    return _essence(raw)
+
+
 cdef object _essence(bytes raw):
     """As ``textqueue.format.parser.essence``."""
     cdef const char *text = PyBytes_AS_STRING(raw) + 1

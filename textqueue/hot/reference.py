@@ -17,8 +17,8 @@ from textqueue.format.grammar import CONTINUATION, VARIABLE
 from textqueue.format.parser import chunks, essence
 
 __all__ = [
-    "DONE", "FEW_BYTES", "FRESH_S", "GONE", "NOT_DONE", "Core", "Held", "Place", "Reader", "ends", "proven", "ready",
-    "status_lines",
+    "DONE", "FEW_BYTES", "FRESH_S", "GONE", "NOT_DONE", "Core", "Held", "Place", "Reader", "ends", "essence", "proven",
+    "ready", "status_lines",
 ]  # fmt: skip
 
 NOT_DONE: Final = 0
