@@ -105,14 +105,14 @@ class _Common(HoldingQueue):
         back: Callable[[], bool],
         place: Hashable = None,
     ) -> HeldItem:
-        def bury(reason: str) -> bool:
+        def give_up(reason: str) -> bool:
             if not holds():
                 return False
             self._dead_queue().put(item.data)
             self._moved += 1
             return confirm()
 
-        return HeldItem(self, item, item.data, attempts, done=confirm, back=back, bury=bury, place=place)
+        return HeldItem(self, item, item.data, attempts, done=confirm, back=back, give_up=give_up, place=place)
 
 
 class KestrelWorkQueue(_Common):

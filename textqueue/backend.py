@@ -119,7 +119,7 @@ class TextWorkQueue(HoldingQueue):
             self._attempt(place),
             done=claim.done,
             back=claim.give_back,
-            bury=lambda reason: claim.give_up(reason or None),
+            give_up=lambda reason: claim.give_up(reason or None),
             place=place,
             position=message.position,
         )

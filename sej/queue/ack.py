@@ -1,8 +1,8 @@
-"""Ending items: done, given back, given up, or held for longer.
+"""End items: mark them done, return them to the queue, give them up, or extend their lease.
 
-A lease is fenced: what is ended must still be leased to this queue, as the attempt that the item was handed out for, in
-the epoch of that hand-out. Otherwise another worker may have the item. That is found under the queue's lock, but raised
-without it: an exception under the lock makes the queue read its log again.
+A lease is fenced: an item can be ended only if it is still leased to this queue, for the same attempt, in the epoch of
+that delivery. Otherwise another worker may have it. This is checked under the queue's lock, but raised without it: an
+exception under the lock makes the queue read its log again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Backoff(NamedTuple):
     """How long an item waits after a failed attempt.
 
     Attributes:
-        first_s: after the first attempt; doubled after each further one.
-        longest_s: at most.
+        first_s: the wait after the first attempt; doubled after each further one.
+        longest_s: the longest wait.
     """
 
     first_s: float = 1.0
     longest_s: float = 600.0
 
     def after(self, attempts: int) -> float:
-        """Seconds, with jitter: between a half and the whole, so that what failed together does not return together."""
+        """Return the wait in seconds, with jitter, so that items that failed together do not return together."""
         return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
 
 
 class Acknowledger:
-    """The ending side of one open queue: what its items call."""
+    """The acknowledging side of one open queue: its items call it."""
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class Acknowledger:
         *,
         max_attempts: int,
     ) -> None:
-        """End what this queue holds.
+        """End the items that this queue holds.
 
         Args:
             log: the state.
-            holders: which leases are this queue's.
+            holders: the leases of this queue.
             clock: the clocks.
-            give_up: puts a message among the dead letters, with its attempts and a reason.
+            give_up: writes a message to the dead letters, with its attempts and a reason.
             backoff: how long ``retry()`` waits.
-            end: calls a function with its arguments under the queue's lock, caught up, and durable if it must be.
-            max_attempts: after so many hand-outs an item becomes a dead letter.
+            end: calls a function with its arguments under the queue's lock, with the log read, and synced if required.
+            max_attempts: after this many attempts an item becomes a dead letter.
         """
         self._log = log
         self._holders = holders
@@ -74,30 +74,30 @@ class Acknowledger:
         self._end = end
         self._max_attempts = max_attempts
 
-    # --- what items call, without the lock
+    # --- called by items, without the lock
 
     def done(self, item: JournalItem) -> None:
-        """It is not delivered again."""
+        """Mark the item done: it is not delivered again."""
         _raise(self._end(self._done, item))
 
     def done_many(self, items: list[Item]) -> None:
-        """End those that can be ended with one write, then raise for the first of the others."""
+        """End as many as possible with one write, then raise for the first of the others."""
         _raise(self._end(self._done_many, items))
 
     def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
-        """Give it back, or to the dead letters after max_attempts."""
+        """Return the item to the queue, or to the dead letters after max_attempts."""
         _raise(self._end(self._retry, item, delay_s, reason))
 
     def give_back(self, item: JournalItem) -> None:
-        """Ready again immediately, with the attempts that it had before."""
+        """Return the item to the queue immediately, with its previous number of attempts."""
         _raise(self._end(self._give_back, item))
 
     def fail(self, item: JournalItem, reason: str) -> None:
-        """To the dead letters."""
+        """Write the item to the dead letters."""
         _raise(self._end(self._fail, item, reason))
 
     def extend(self, item: JournalItem, lease_s: float) -> None:
-        """Hold it for lease_s seconds from now on."""
+        """Extend the lease to ``lease_s`` seconds from now."""
         _raise(self._end(self._extend, item, lease_s))
 
     # --- under the lock
@@ -131,7 +131,7 @@ class Acknowledger:
             SECONDS("delay_s", delay_s)
         TEXT("reason", reason)
         if item.attempts >= self._max_attempts:
-            return self._fail(item, reason or f"given back at attempt {item.attempts}")
+            return self._fail(item, reason or f"returned at attempt {item.attempts}")
         if not self._holds(item):
             return item.lost()
         wait = self._backoff.after(item.attempts) if delay_s is None else delay_s
@@ -178,13 +178,13 @@ class Acknowledger:
 
 
 def _raise(lost: LeaseLostError | None) -> None:
-    """A lost lease does not put the log in doubt: it is returned under the lock, and raised here."""
+    """Raise for a lost lease. It is returned under the lock and raised here, so that the log is not read again."""
     if lost is not None:
         raise lost
 
 
 def _runs(messages: list[Message]) -> list[bytes]:
-    """DONE records for sorted messages."""
+    """Return DONE records for sorted messages."""
     found = []
     last = messages[0]
     start = stop = last.offset

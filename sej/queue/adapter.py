@@ -1,6 +1,6 @@
-"""Other shapes of a work queue: that of ``queue.Queue`` for code that has one already, and one for asyncio.
+"""Other interfaces to a work queue: that of ``queue.Queue`` for existing code, and one for asyncio.
 
-Both stand on the face alone, so they work with every backend.
+Both use only :class:`WorkQueue`, so they work with every backend.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _T = TypeVar("_T")
 class QueueAdapter:
     """A work queue with the methods and exceptions of :class:`queue.Queue`.
 
-    ``get`` returns values; ``task_done`` ends the oldest value that this thread got and did not end. What was got and
-    never ended comes back when its lease is over, here or in another process: that is the difference.
+    ``get`` returns values; ``task_done`` ends the oldest value that this thread got and did not end. The difference: a
+    value that was never ended is delivered again when its lease is over, here or in another process.
 
     Example:
         >>> import tempfile, sej
@@ -47,7 +47,7 @@ class QueueAdapter:
     __reduce__ = refuse_pickling
 
     def __init__(self, work: WorkQueue) -> None:
-        """Wrap a queue; closing stays the caller's business."""
+        """Wrap a queue; the caller closes it."""
         a(WorkQueue)("work", work)
         self.work = work
         self._held = threading.local()
@@ -56,12 +56,12 @@ class QueueAdapter:
         """Put a value.
 
         Args:
-            item: bytes, or what the queue's serializer takes.
+            item: bytes, or a value for the queue's serializer.
             block: whether to wait for room.
-            timeout: seconds to wait at most; None: for ever.
+            timeout: seconds to wait at most; None: without a limit.
 
         Raises:
-            queue.Full: the queue has a maxsize and no room came in time.
+            queue.Full: the queue has a maxsize, and there was no room in time.
         """
         try:
             self.work.put(item, timeout=_wait(block, timeout))
@@ -76,12 +76,12 @@ class QueueAdapter:
         """Take a value.
 
         Args:
-            block: whether to wait for one.
-            timeout: seconds to wait at most; None: for ever.
+            block: whether to wait for a value.
+            timeout: seconds to wait at most; None: without a limit.
 
         Raises:
-            queue.Empty: none came in time.
-            InvalidMessageError: the serializer cannot read it; it was given back, as after a failed attempt.
+            queue.Empty: there was no value in time.
+            InvalidMessageError: the serializer cannot decode it; it was returned to the queue as a failed attempt.
         """
         item = self.work.get(timeout=_wait(block, timeout))
         if item is None:
@@ -102,16 +102,16 @@ class QueueAdapter:
         """End the oldest value that this thread got.
 
         Raises:
-            ValueError: there is none.
-            LeaseLostError: it took longer than its lease.
+            ValueError: this thread has no value.
+            LeaseLostError: its lease was over.
         """
         items = self._items()
         if not items:
-            raise ValueError("task_done() called too many times: this thread holds no item")
+            raise ValueError("task_done() called too often: this thread holds no item")
         items.popleft().done()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until every item, whoever holds it, is done or dead; a time-out in seconds ends the wait."""
+        """Wait until every item of any holder is done or dead, at most ``timeout`` seconds."""
         WAIT("timeout", timeout)
         pause = threading.Event()
         left = timeout
@@ -125,15 +125,15 @@ class QueueAdapter:
             wait = min(wait * 2, 0.05)
 
     def qsize(self) -> int:
-        """How many items wait."""
+        """Return how many items wait."""
         return len(self.work)
 
     def empty(self) -> bool:
-        """Whether none waits."""
+        """Return whether no item waits."""
         return len(self.work) == 0
 
     def full(self) -> bool:
-        """Whether a put would have to wait."""
+        """Return whether a put would have to wait."""
         maxsize = getattr(self.work, "maxsize", 0)
         return bool(maxsize) and len(self.work) >= maxsize
 
@@ -150,7 +150,7 @@ def _wait(block: bool, timeout: float | None) -> float | None:
 
 
 class _Hand:
-    """Takes items in a thread, for a task that may be cancelled meanwhile, and once more while they are given back."""
+    """Takes items in a thread, for a task that may be cancelled; then the items are returned to the queue."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class _Hand:
         return []
 
     def turn_away(self) -> list[Item]:
-        """Nobody wants them any more; those that came already."""
+        """Refuse items from now on; return those that were taken already."""
         with self._lock:
             self._away = True
             return self._found
@@ -175,12 +175,12 @@ class _Hand:
 
 def _give_back(items: list[Item]) -> None:
     for item in items:
-        with contextlib.suppress(LeaseLostError, ClosedError):  # closing gives back, too
+        with contextlib.suppress(LeaseLostError, ClosedError):  # closing returns items too
             item.give_back()
 
 
 class _Turns(NamedTuple):
-    """Of the tasks of one loop that wait, one at a time does so for all: a thread each would leave none for others."""
+    """Among the waiting tasks of one loop, one waits for all: a thread for each would use up the threads."""
 
     loop: asyncio.AbstractEventLoop
     get: asyncio.Lock
@@ -188,7 +188,7 @@ class _Turns(NamedTuple):
 
 
 async def _acquired(lock: asyncio.Lock, end: float | None) -> bool:
-    """Whether it was one's turn before the end."""
+    """Acquire the lock; return False if the time is over first."""
     try:
         async with asyncio.timeout_at(end):
             return await lock.acquire()
@@ -197,11 +197,11 @@ async def _acquired(lock: asyncio.Lock, end: float | None) -> bool:
 
 
 class AsyncQueue:
-    """A work queue for coroutines: each call runs in a thread, so that the loop goes on.
+    """A work queue for coroutines: each call runs in a thread and does not block the loop.
 
-    However many tasks wait for items, they take up one thread. Its wait is cut into slices of half a second: a task
-    that is cancelled ends within one, and an item that arrived meanwhile is given back. A task that is cancelled while
-    it waits for room has put nothing, unless room came in that very moment: a put that has begun goes on.
+    All tasks that wait for items together use one thread. It waits in slices of half a second: a cancelled task ends
+    within one slice, and an item that arrived in the meantime is returned to the queue. A task that is cancelled while
+    it waits for room has put nothing, unless room became free at that moment: a put that has started is finished.
 
     Example:
         >>> import asyncio, tempfile, sej
@@ -219,14 +219,14 @@ class AsyncQueue:
     __reduce__ = refuse_pickling
 
     def __init__(self, work: WorkQueue) -> None:
-        """Wrap a queue; closing stays the caller's business."""
+        """Wrap a queue; the caller closes it."""
         a(WorkQueue)("work", work)
         self.work = work
-        self._waiting = ThreadPoolExecutor(1, "sej-queue")  # its thread begins with the first wait and ends with this
+        self._waiting = ThreadPoolExecutor(1, "sej-queue")  # started by the first wait, stopped by close
         self._last_turns: _Turns | None = None
 
     async def put(self, value: Any, key: bytes = b"", *, timeout: float | None = None, **options: Any) -> int:  # noqa: ASYNC109
-        """As :meth:`sej.WorkQueue.put`."""
+        """Put an item, like :meth:`sej.WorkQueue.put`."""
         return await self._put(partial(self.work.put, value, key, **options), timeout)
 
     async def put_many(
@@ -237,7 +237,7 @@ class AsyncQueue:
         timeout: float | None = None,  # noqa: ASYNC109
         **options: Any,
     ) -> Sequence[int]:
-        """As :meth:`sej.WorkQueue.put_many`."""
+        """Put items, like :meth:`sej.WorkQueue.put_many`."""
         listed = None if keys is None else list(keys)
         return await self._put(partial(self.work.put_many, list(values), listed, **options), timeout)
 
@@ -265,12 +265,12 @@ class AsyncQueue:
             turn.release()
 
     async def get(self, timeout: float | None = None) -> Item | None:  # noqa: ASYNC109 - the face's own name
-        """As :meth:`sej.WorkQueue.get`."""
+        """Take an item, like :meth:`sej.WorkQueue.get`."""
         found = await self.get_many(1, timeout)
         return found[0] if found else None
 
     async def get_many(self, n: int, timeout: float | None = None) -> list[Item]:  # noqa: ASYNC109
-        """As :meth:`sej.WorkQueue.get_many`."""
+        """Take items, like :meth:`sej.WorkQueue.get_many`."""
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
         turn = self._turns().get
@@ -307,27 +307,27 @@ class AsyncQueue:
         return self._last_turns
 
     async def done(self, item: Item) -> None:
-        """As :meth:`sej.Item.done`."""
+        """End an item, like :meth:`sej.Item.done`."""
         await asyncio.to_thread(item.done)
 
     async def retry(self, item: Item, delay_s: float | None = None, reason: str = "") -> None:
-        """As :meth:`sej.Item.retry`."""
+        """Return an item to the queue, like :meth:`sej.Item.retry`."""
         await asyncio.to_thread(item.retry, delay_s, reason)
 
     async def fail(self, item: Item, reason: str = "") -> None:
-        """As :meth:`sej.Item.fail`."""
+        """Give an item up, like :meth:`sej.Item.fail`."""
         await asyncio.to_thread(item.fail, reason)
 
     async def extend(self, item: Item, lease_s: float) -> None:
-        """As :meth:`sej.Item.extend`."""
+        """Extend a lease, like :meth:`sej.Item.extend`."""
         await asyncio.to_thread(item.extend, lease_s)
 
     async def done_many(self, items: Iterable[Item]) -> None:
-        """As :meth:`sej.WorkQueue.done_many`."""
+        """End items, like :meth:`sej.WorkQueue.done_many`."""
         await asyncio.to_thread(self.work.done_many, items)
 
     async def stats(self) -> Stats:
-        """As :meth:`sej.WorkQueue.stats`."""
+        """Return counts, like :meth:`sej.WorkQueue.stats`."""
         return await asyncio.to_thread(self.work.stats)
 
     async def close(self) -> None:
@@ -335,14 +335,14 @@ class AsyncQueue:
         await asyncio.to_thread(self.work.close)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        """Item after item, waiting for each; for ever."""
+        """Yield items, waiting for each, without an end."""
         while True:
             item = await self.get()
             if item is not None:
                 yield item
 
     async def __aenter__(self) -> Self:
-        """Itself."""
+        """Return the queue."""
         return self
 
     async def __aexit__(self, *_: object) -> None:

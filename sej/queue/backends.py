@@ -1,6 +1,6 @@
-"""The door to the work queues: which backends there are, and opening one.
+"""Open a work queue: the list of backends, and the function that opens one.
 
-A backend is a package's way to keep a queue: a SEJ directory (here), a ``.tq`` file, a Kestrel journal. It is a
+A backend is a package's storage for a queue: a SEJ directory (here), a ``.tq`` file, a Kestrel journal. It is a
 function ``(path, name, **options) -> WorkQueue``, registered in the entry-point group ``sej.backends`` under the name
 that ``open_queue(..., backend=)`` takes.
 """
@@ -24,8 +24,10 @@ BACKENDS: Final = {
     "libkestrel": "kestrel.backend:open_libkestrel",
     "textqueue": "textqueue.backend:open_backend",
 }
-"""The backends of this distribution, as their entry points name them: known without asking the metadata of everything
-that is installed, which costs more than opening a queue."""
+"""The backends of this distribution, as in its entry points.
+
+Listed here because reading the metadata of all installed packages takes longer than opening a queue.
+"""
 
 
 def open_queue(
@@ -40,25 +42,25 @@ def open_queue(
     """Open a work queue.
 
     Args:
-        path: a SEJ directory (made if missing), a ``.tq`` file, or what the backend named takes.
-        name: the queue's: several queues over one journal each get every message.
+        path: a SEJ directory (created if missing), a ``.tq`` file, or the path of another backend.
+        name: the queue's name: several queues over one journal each get every message.
         backend: None: ``.tq`` files are ``"textqueue"``, everything else is ``"journal"``.
         serializer: ``"json"``, ``"msgspec"``, ``"pickle"``, or None: values are bytes.
-        create: whether to make a missing queue. None: only if the journal has no queue yet, because a second queue is
-            handed every message again; True: make it; False: make nothing.
+        create: whether to create a missing queue. None: only if the journal has no queue yet, because every message is
+            delivered again to a second queue; True: create it; False: create nothing.
         options: the backend's own: ``lease_s``, ``max_attempts`` and others; see
             :class:`sej.queue.journal_queue.JournalQueue` for the journal's.
 
     Raises:
-        TypeError: an argument has another type, or the backend has no such option.
+        TypeError: an argument has the wrong type, or the backend has no such option.
         ValueError: an argument is out of its range, or there is no such backend or serializer.
         ImportError: the serializer's package is not installed.
-        QueueNotFoundError: there is no queue of this name, and create does not allow to make it.
+        QueueNotFoundError: there is no queue of this name, and ``create`` does not allow creating it.
         SejError: as the backend.
     """
     require(path=(path, PATH), name=(name, TEXT), backend=(backend, optional(TEXT)), create=(create, optional(FLAG)))
     if create is not None:
-        options["create"] = create  # a backend that has no such option need not know of it
+        options["create"] = create  # not passed to a backend that may not have the option
     kind = backend or ("textqueue" if os.fspath(path).endswith(".tq") else "journal")
     found = serializer_of(serializer)
     queue = _factory(kind)(os.fspath(path), name, **options)
@@ -75,7 +77,7 @@ def _factory(kind: str) -> Callable[..., WorkQueue]:
         target = registered.get(kind)
         if target is None:
             known = ", ".join(sorted({*BACKENDS, *registered}))
-            raise ValueError(f"backend must be one of {known}, or what an installed package registers, got {kind!r}")
+            raise ValueError(f"backend must be one of {known}, or one of an installed package, got {kind!r}")
     module, _, function = target.partition(":")
     factory: Callable[..., WorkQueue] = getattr(importlib.import_module(module), function)
     return factory

@@ -1,7 +1,7 @@
-"""The clocks of a queue, as a parameter: tests move one, nobody sleeps.
+"""The clocks of a queue, as a parameter: tests move a clock instead of sleeping.
 
-Deadlines and delays are kept on the boot-time clock, which no one sets and which goes on while the machine sleeps. The
-wall clock is asked only to carry delays over a reboot.
+Deadlines and delays use the boot-time clock, which cannot be set and which continues while the machine sleeps. The wall
+clock is used only to carry delays over a reboot.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final, Protocol
 __all__ = ["SYSTEM", "Clock", "SystemClock", "span_ns"]
 
 _LONGEST_NS: Final = 2**62
-"""146 years: no clock that is so far ahead leaves 63 bits."""
+"""146 years: no clock plus this exceeds 63 bits."""
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def span_ns(seconds: float) -> int:
-    """So many seconds in nanoseconds; what is longer than 146 years, infinity too, is 146 years.
+    """Return seconds in nanoseconds; at most 146 years, for infinity too.
 
     Example:
         >>> span_ns(1.5), span_ns(float("inf")) == span_ns(1e30)
@@ -27,31 +27,31 @@ def span_ns(seconds: float) -> int:
 
 
 class Clock(Protocol):
-    """What a queue asks."""
+    """The clocks that a queue uses."""
 
     def boot_ns(self) -> int:
-        """Nanoseconds since the machine started; the same for every process."""
+        """Return nanoseconds since the machine started; the same for every process."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch, UTC."""
+        """Return nanoseconds since the epoch, UTC."""
 
     def boot_id(self) -> bytes:
-        """16 bytes that are another value after each start of the machine."""
+        """Return 16 bytes that differ after each start of the machine."""
 
 
 class SystemClock:
-    """The machine's."""
+    """The machine's clocks."""
 
     def boot_ns(self) -> int:
-        """Nanoseconds since the machine started."""
+        """Return nanoseconds since the machine started."""
         return time.monotonic_ns() if _BOOT_CLOCK is None else time.clock_gettime_ns(_BOOT_CLOCK)
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch."""
+        """Return nanoseconds since the epoch."""
         return time.time_ns()
 
     def boot_id(self) -> bytes:
-        """Linux says it; elsewhere one value, so that leases after a reboot wait for their deadlines."""
+        """Return Linux's boot id, or a constant elsewhere: there, leases wait for their deadlines after a reboot."""
         try:
             with open("/proc/sys/kernel/random/boot_id", "rb") as file:
                 return bytes.fromhex(file.read().decode("ascii").strip().replace("-", ""))

@@ -1,4 +1,4 @@
-"""The dead letters of a queue on a journal: items that were given up, and the way back."""
+"""The dead letters of a queue on a journal: items that were given up, and their redrive."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ __all__ = ["DeadLetterJournal"]
 _BATCH: Final = 256
 _LOOK_BACK: Final = 4096
 _LOCK_S: Final = 1.0
-"""Others write one letter at a time; who has that journal for longer must not keep the whole queue waiting."""
+"""Writers of that journal hold it for one letter at a time; a process that holds it longer must not block the whole
+queue.
+"""
 
 
 class DeadLetterJournal:
-    """Where one queue's dead letters go, and come back from.
+    """The dead letters of one queue.
 
-    There is one letter of an item, and it comes back once.
+    An item has one letter, and a letter is put back once.
 
     Attributes:
         path: the journal of the dead letters.
@@ -38,7 +40,7 @@ class DeadLetterJournal:
     def __init__(
         self, directory: Directory, name: str, log: QueueLog, clock: Clock, path: str | os.PathLike[str]
     ) -> None:
-        """Name the journal; nothing is opened."""
+        """Set the journal; nothing is opened."""
         self._directory = directory
         self._name = name
         self._log = log
@@ -51,8 +53,8 @@ class DeadLetterJournal:
         """Give an item up, under the queue's lock.
 
         In this order, each durable before the next: the record that the item is exhausted, the dead letter, the record
-        that the item is dead. If this process dies in between, no worker receives the item: the process that would
-        hand it out finishes this.
+        that the item is dead. If this process dies in between, no worker receives the item: the process that would take
+        it finishes this.
         """
         log, offset, stamp = self._log, message.offset, stamp_of(message.timestamp)
         if not self._is_there(message):
@@ -75,18 +77,18 @@ class DeadLetterJournal:
             try:
                 log.reserve.with_room(append, partial(append, perhaps_there=True))
             except (OSError, SejError) as error:
-                refused = isinstance(error, SejError) or of_system(error)  # else the letter may be there
-                if refused and there is not None:  # whoever holds it may try again
+                refused = isinstance(error, SejError) or of_system(error)  # otherwise the letter may have been written
+                if refused and there is not None:  # another process may write it later
                     log.append(picked(offset, attempts, there.holder, there.deadline_ns, priority))
                 raise
         else:
-            sync_dead_letters(self.path, self._directory.disk)  # who wrote it may have died before he did
+            sync_dead_letters(self.path, self._directory.disk)  # its writer may have died before its sync
         log.append(dead(offset, attempts, stamp))
 
     def _expire_s(self, message: Message) -> float | None:
-        """For how many seconds an item was put; None: for ever.
+        """Return after how many seconds an item expires; None: never.
 
-        The log says when nobody wants it any more. If the wall clock was set back since, that is at least what is left.
+        The log has the time. If the wall clock was set back since, the result is at least the remaining time.
         """
         row = self._log.state.expires.get(message.offset)
         if row is None or row[1:] != (message.timestamp, message_check(message)):
@@ -95,7 +97,7 @@ class DeadLetterJournal:
         return max(left + self._clock.wall_ns() - message.timestamp, left, 0) / 1e9
 
     def _is_there(self, message: Message) -> bool:
-        """Whether there is a letter of this very message that was not put back."""
+        """Return whether this message has a letter that was not put back."""
         disk, source = self._directory.disk, source_of(self._directory)
         try:
             journal = Journal(self.path, disk=disk)
@@ -113,7 +115,7 @@ class DeadLetterJournal:
         return letter_offset >= first and check == message_check(message)
 
     def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
-        """Hand this queue's letters to put_back, oldest first; how far that went is kept beside them."""
+        """Pass this queue's letters to ``put_back``, oldest first; the position is stored next to them."""
         disk = self._directory.disk
         source = source_of(self._directory)
         count = 0
@@ -123,7 +125,7 @@ class DeadLetterJournal:
             return 0
         with place:
             mine: list[DeadLetter] = []
-            sync_dead_letters(self.path, disk)  # or what comes in the place of one that power takes stays there
+            sync_dead_letters(self.path, disk)  # letters lost with power would be replaced by others at these offsets
             first = seen = max(place.value, self._first_letter())
             for letter in dead_letters(self.path, first, disk=disk):
                 if count == limit:
@@ -140,15 +142,15 @@ class DeadLetterJournal:
         return count
 
     def _first_letter(self) -> int:
-        """The first letter that was not put back: by the state, or by what is kept beside the letters.
+        """Return the first letter that was not put back: from the state, or from the position next to the letters.
 
-        A state that began anew, as after a reset, knows nothing of those that were.
+        A state that was rebuilt, as after a reset, has no position.
         """
         kept = read_offset(self.path, f"redrive-{self._name}", disk=self._directory.disk)
         return max(self._log.state.redriven.get(self._number(), 0), kept or 0)
 
     def _number(self) -> int:
-        """Which journal of dead letters this is."""
+        """Return the number of this journal of dead letters."""
         try:
             identity = Journal(self.path, disk=self._directory.disk).id or b""
         except JournalNotFoundError:

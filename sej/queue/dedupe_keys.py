@@ -1,7 +1,7 @@
 """The dedupe keys of a queue, and which of them were compared with their messages.
 
-A key's record is written before its message. If the process dies between the two, the key has no message, or later
-stands for another one. So a key counts only if the message at its offset has its check.
+A key's record is written before its message. If the process dies between the two, the key has no message, or its offset
+is later used by another one. So a key counts only if the message at its offset has its check.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["DedupeKey", "DedupeKeys"]
 
 
 class DedupeKey(NamedTuple):
-    """What a dedupe key means.
+    """The meaning of a dedupe key.
 
     Attributes:
-        offset: of its message.
+        offset: the offset of its message.
         until_ns: how long it is remembered, on the boot-time clock.
         check: the CRC32C of its message.
     """
@@ -31,16 +31,16 @@ class DedupeKeys:
     """The keys that are remembered.
 
     Attributes:
-        known: by a key's 12 bytes.
+        known: the meanings by a key's 12 bytes.
     """
 
     def __init__(self) -> None:
-        """None yet."""
+        """Create it without keys."""
         self.known: dict[bytes, DedupeKey] = {}
         self._unproven: list[tuple[int, bytes]] = []
 
     def add(self, key: bytes, meaning: DedupeKey, *, compared: bool) -> None:
-        """Remember a key; compared says whether its message is known to be there."""
+        """Remember a key; ``compared`` is True if its message is known to exist."""
         self.known[key] = meaning
         row = meaning.offset, key
         if compared:
@@ -59,19 +59,19 @@ class DedupeKeys:
         self.known = {key: there._replace(until_ns=carried(there.until_ns)) for key, there in self.known.items()}
 
     def written(self, rows: list[tuple[int, bytes]]) -> None:
-        """The messages of the newest (offset, key) were written by this process: they match."""
-        if rows and self._unproven[-len(rows) :] == rows:  # else they are compared later
+        """The messages of the newest (offset, key) were written by this process, so they match."""
+        if rows and self._unproven[-len(rows) :] == rows:  # otherwise they are compared later
             del self._unproven[-len(rows) :]
 
     def unproven(self, head: int) -> list[tuple[int, bytes, int]]:
-        """(offset, key, check) of the keys below head that were not compared with their messages.
+        """Return (offset, key, check) of the keys below head that were not compared with their messages.
 
-        A process that kept an offset has compared those below it.
+        A process that committed an offset has compared those below it.
         """
         rows = self._unproven[: bisect(self._unproven, (head,))]
         there = [(offset, key, self.known.get(key)) for offset, key in rows]
         return [(offset, key, found.check) for offset, key, found in there if found and found.offset == offset]
 
     def compared(self, head: int, void: list[tuple[int, bytes]]) -> None:
-        """Of the keys below head only these have no message."""
+        """Only these keys below head have no message."""
         self._unproven[: bisect(self._unproven, (head,))] = void

@@ -1,8 +1,8 @@
-"""What the backends share: items in somebody's hands, and queues that keep no leases on the disk.
+"""Shared by backends: items that a worker holds, and queues that store no leases on disk.
 
-:class:`QueueItem` is what every item is made of. :class:`HeldItem` and :class:`HoldingQueue` are for backends where an
-item belongs to the object that took it, until it is ended or that object is closed: a ``.tq`` file, a Kestrel journal.
-Part of the ground floor: it relies on the queue face, errors and watching alone.
+:class:`QueueItem` is the base of every item. :class:`HeldItem` and :class:`HoldingQueue` are for backends whose items
+belong to the object that took them, until they are ended or that object is closed: a ``.tq`` file, a Kestrel journal.
+This module uses only the queue interface, errors and file watching.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class QueueItem(Item):
     """An item of a queue.
 
     Attributes:
-        message: what the backend keeps.
-        attempts: how often it was delivered, from 1.
+        message: the backend's own object.
+        attempts: the number of attempts, from 1.
         ended: whether it was ended here.
     """
 
@@ -36,7 +36,7 @@ class QueueItem(Item):
     ended: bool
 
     def __init__(self, queue: Any, message: Any, attempts: int) -> None:
-        """Handed out by queue."""
+        """Create an item that was taken from ``queue``."""
         self._queue = queue
         self.message = message
         self.attempts = attempts
@@ -45,14 +45,14 @@ class QueueItem(Item):
     @property
     @abstractmethod
     def _data(self) -> bytes:
-        """The value as it is kept."""
+        """Return the value as stored."""
 
     @property
     def value(self) -> Any:
-        """What was put.
+        """The value that was put.
 
         Raises:
-            InvalidMessageError: the serializer cannot read it.
+            InvalidMessageError: the serializer cannot decode it.
         """
         serializer = self._queue.serializer
         if serializer is None:
@@ -61,24 +61,25 @@ class QueueItem(Item):
             return serializer.decode(self._data)
         except Exception as error:
             raise InvalidMessageError(
-                f"{serializer.name} cannot read this value ({error}): was it put by other means? fail() the item",
+                f"{serializer.name} cannot decode this value ({error}); if another program put it, call fail() on"
+                " the item",
                 path=self._queue.path,
                 offset=getattr(self.message, "offset", None),
             ) from error
 
     @property
     def key(self) -> bytes:
-        """What was put as its key; empty where the backend has none."""
+        """The key that was put; empty if the backend has none."""
         return b""
 
 
 class HeldItem(QueueItem):
-    """An item that the object which took it holds.
+    """An item held by the object that took it.
 
-    The three ways to end it say False where it is not held any more.
+    Its three end functions return False if the item is no longer held.
     """
 
-    __slots__ = ("_back", "_bury", "_bytes", "_done", "_position", "place")
+    __slots__ = ("_back", "_bytes", "_done", "_give_up", "_position", "place")
 
     def __init__(
         self,
@@ -89,28 +90,28 @@ class HeldItem(QueueItem):
         *,
         done: Callable[[], bool],
         back: Callable[[], bool],
-        bury: Callable[[str], bool],
+        give_up: Callable[[str], bool],
         place: Hashable = None,
         position: int | None = None,
     ) -> None:
-        """Taken by queue.
+        """Create an item that was taken from ``queue``.
 
         Args:
-            queue: holds it.
-            message: as the backend's package knows it.
+            queue: the queue that holds it.
+            message: the object of the backend's package.
             data: its value.
-            attempts: which hand-out this is, from 1.
-            done: ends it for good.
+            attempts: the attempt, from 1.
+            done: ends it permanently.
             back: makes it ready again.
-            bury: gives it up, for a reason.
-            place: what its attempts were counted by; None: the backend counts them itself.
-            position: where it stands, for errors.
+            give_up: gives it up, with a reason.
+            place: the key under which its attempts are counted; None: the backend counts them itself.
+            position: its position, for errors.
         """
         super().__init__(queue, message, attempts)
         self._bytes = data
         self._done = done
         self._back = back
-        self._bury = bury
+        self._give_up = give_up
         self.place = place
         self._position = position
 
@@ -119,11 +120,11 @@ class HeldItem(QueueItem):
         return self._bytes
 
     def done(self) -> None:
-        """It never comes back."""
+        """Mark the item done: it is not delivered again."""
         self._end(self._done)
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Ready again at once, or among the dead letters after max_attempts."""
+        """Make the item ready again immediately, or give it up after max_attempts."""
         require(delay_s=(delay_s, optional(SECONDS)), reason=(reason, TEXT))
         self._queue._require(("retry_delay", delay_s))
         if self.attempts >= self._queue.max_attempts:
@@ -132,16 +133,16 @@ class HeldItem(QueueItem):
             self.give_back()
 
     def fail(self, reason: str = "") -> None:
-        """Among the dead letters."""
+        """Write the item to the dead letters."""
         TEXT("reason", reason)
-        self._end(lambda: self._bury(reason))
+        self._end(lambda: self._give_up(reason))
 
     def extend(self, lease_s: float) -> None:
-        """Nothing to do: it is held as long as its queue is open."""
+        """Do nothing: the item is held as long as its queue is open."""
         raise self._queue._unsupported("extend")
 
     def give_back(self) -> None:
-        """Ready again at once, however often it was tried."""
+        """Make the item ready again immediately, whatever its number of attempts."""
         self._end(self._back, back=True)
 
     def _end(self, act: Callable[[], bool], *, back: bool = False) -> None:
@@ -150,7 +151,7 @@ class HeldItem(QueueItem):
             if not held:
                 self._queue.lost(self)
                 raise LeaseLostError(
-                    "this item is not held any more: it was ended, or put back or edited by somebody else meanwhile",
+                    "this item is no longer held: it was ended, or another process put it back or edited it",
                     path=self._queue.path,
                     position=self._position,
                 )
@@ -159,22 +160,22 @@ class HeldItem(QueueItem):
 
 
 class HoldingQueue(WorkQueue):
-    """A work queue that holds what it has handed out in memory.
+    """A work queue that keeps the items in progress in memory.
 
     Attributes:
-        max_attempts: after so many hand-outs an item goes to the dead letters.
+        max_attempts: after this many attempts an item becomes a dead letter.
         guard: held while items are taken or ended.
     """
 
     def __init__(self, path: str, name: str, max_attempts: int, lease_s: float | None, folder: str) -> None:
-        """Nothing is held.
+        """Create a queue that holds nothing.
 
         Args:
-            path: as given on opening.
-            name: the queue's.
-            max_attempts: after so many hand-outs an item goes to the dead letters.
+            path: the path that was opened.
+            name: the queue's name.
+            max_attempts: after this many attempts an item becomes a dead letter.
             lease_s: checked and not used: an item is held until it is ended or the queue is closed.
-            folder: the directory that changes when there may be something to take.
+            folder: the directory that changes when an item may be available.
         """
         require(
             path=(path, PATH),
@@ -192,13 +193,13 @@ class HoldingQueue(WorkQueue):
         self._watched: list[Watch] = []
 
     def ended(self, item: HeldItem, *, back: bool) -> None:
-        """Take note of an item that its holder ended, and forget its attempts where it does not come back."""
+        """Record that an item was ended, and forget its attempts unless it is delivered again."""
         self._held.remove(item)
         if not back:
             self._tries.pop(item.place, None)
 
     def lost(self, item: HeldItem) -> None:
-        """Take note of an item that somebody else has, or nobody: it is not held any more."""
+        """Record that an item is no longer held: another process has it, or it was removed."""
         if item in self._held:
             self._held.remove(item)
 
@@ -207,7 +208,7 @@ class HoldingQueue(WorkQueue):
         """Take one item, with the guard held."""
 
     def _attempt(self, place: Hashable) -> int:
-        """Count one more hand-out of what stands there."""
+        """Count one more attempt of the item at ``place``."""
         self._tries[place] = attempts = self._tries.get(place, 0) + 1
         return attempts
 
@@ -225,7 +226,7 @@ class HoldingQueue(WorkQueue):
         return self._watched
 
     def _leave(self) -> None:
-        """Give everything back and stop watching."""
+        """Return all items and stop watching."""
         try:
             for item in list(self._held):
                 with contextlib.suppress(LeaseLostError, ClosedError):  # an interrupted done() may have ended it

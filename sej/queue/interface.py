@@ -1,10 +1,10 @@
-"""The face of every work queue: items that are put, taken under a lease, and done.
+"""The interface of every work queue: items are put, taken under a lease, and ended.
 
-Backends are opened by :mod:`sej.queue.backends`. This module imports only the lowest layers: it relies on errors,
-watching and the standard library, so that every package can build on it.
+:mod:`sej.queue.backends` opens backends. This module imports only the lowest layers: errors, file watching and the
+standard library, so that every package can build on it.
 
-What the face promises, whatever the backend: an item that was put is handed out until it is done or given up; while a
-lease lasts, nobody else gets the item; what a backend cannot do raises :class:`~sej.UnsupportedError` and is not in its
+With every backend, an item that was put is delivered until it is done or given up, and no other worker gets an item
+during its lease. An operation that a backend does not support raises :class:`~sej.UnsupportedError` and is not in its
 ``can``.
 """
 
@@ -50,30 +50,31 @@ CAPABILITIES: Final = (
     "redrive",
     "purge",
 )
-"""What a backend may or may not be able to do: message keys; put and retry with a delay; priority bands; items that
-expire; idempotent puts; a bound; longer leases; leases that end at a deadline and not only with their process; several
-processes at once; dead letters, and putting them back; purging."""
+"""The features of backends: message keys; put and retry with a delay; priorities; items that expire; idempotent puts; a
+bound; extended leases; leases that end at a deadline and not only with their process; several concurrent processes;
+dead letters, and putting them back; purging.
+"""
 
 
 def require_known(name: str, known: Collection[str], create: bool | None, path: str) -> None:
-    """Make sure that opening a queue does not make one by mistake: a second queue is handed every message again.
+    """Check that opening a queue does not create one by mistake: every message is delivered again to a second queue.
 
     Args:
-        name: the queue that is to be opened.
-        known: the queues that are there.
-        create: None makes the first queue only; True makes any; False makes none.
-        path: what holds the queues.
+        name: the queue to open.
+        known: the existing queues.
+        create: None creates only the first queue; True creates any; False creates none.
+        path: the path that holds the queues.
 
     Raises:
-        QueueNotFoundError: the queue would be made, and create does not allow that.
+        QueueNotFoundError: the queue does not exist, and ``create`` does not allow creating it.
     """
     optional(FLAG)("create", create)
     if name in known or create or (create is None and not known):
         return
-    there = f"the queues here are {', '.join(map(repr, sorted(known)))}" if known else "there are no queues here"
+    there = f"the queues are {', '.join(map(repr, sorted(known)))}" if known else "there are no queues here"
     raise QueueNotFoundError(
-        f"there is no queue {name!r}; {there}. To make it, pass create=True (--create):"
-        " a new queue is handed every message that is in the journal",
+        f"there is no queue {name!r}; {there}. Pass create=True (--create) to create it: every message of the"
+        " journal is then delivered to it",
         path=path,
         names=sorted(known),
     )
@@ -88,39 +89,40 @@ class _Counts(NamedTuple):
 
 
 class Stats(_Counts):
-    """How many items a queue has: a tuple of the first five.
+    """The number of a queue's items: a tuple of the first five.
 
     Attributes:
-        ready: can be taken now.
-        delayed: wait for their time.
-        leased: are in somebody's hands.
-        done: were done, as far as the queue remembers.
-        dead: were given up and not put back.
-        lost: were taken out of the journal, by retention that was told to leave this queue aside, before their turn.
+        ready: items that can be taken now.
+        delayed: items that wait for their time.
+        leased: items that workers hold.
+        done: items that were done, as far as the queue remembers.
+        dead: items that were given up and not put back.
+        lost: items that retention removed from the journal before they were delivered, because its
+            caller ignored this queue.
     """
 
     lost: int = 0
 
     def __new__(cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0) -> Self:
-        """Counts; lost stands beside the tuple."""
+        """Create the counts; ``lost`` is not part of the tuple."""
         self = super().__new__(cls, ready, delayed, leased, done, dead)
         self.lost = lost
         return self
 
     def _asdict(self) -> dict[str, int]:
-        """All six, by name."""
+        """Return all six by name."""
         return {**super()._asdict(), "lost": self.lost}
 
 
 class Wishes(NamedTuple):
-    """What :meth:`WorkQueue.put_many` was asked for, as a backend gets it.
+    """The options of :meth:`WorkQueue.put_many`, for a backend.
 
     Attributes:
         delay_s: seconds until the items may be taken.
-        priority: their band.
-        expire_s: seconds after which nobody wants them any more; None: never.
-        dedupe_keys: as many as values, or None.
-        timeout: seconds to wait for room; None: for ever.
+        priority: their priority.
+        expire_s: seconds after which they expire; None: never.
+        dedupe_keys: one for each value, or None.
+        timeout: seconds to wait for room; None: without a limit.
     """
 
     delay_s: float = 0.0
@@ -133,15 +135,15 @@ class Wishes(NamedTuple):
 _PRIORITY: Final = between(-3, 3)
 _BYTES: Final = a(bytes)
 PLAIN: Final = Wishes()
-"""Nothing was asked for: most puts."""
+"""No options, as for most puts."""
 
 
 class Item(ABC):
-    """One item, leased to whoever took it.
+    """One item, leased to the worker that took it.
 
-    End it with :meth:`done`, :meth:`retry` or :meth:`fail`, or use it as a context manager: done when the block ends
-    well, retry when it raises (the exception goes on). All of them raise :class:`~sej.LeaseLostError` where somebody
-    else holds the item by now, or it was ended before.
+    End it with :meth:`done`, :meth:`retry` or :meth:`fail`, or use it as a context manager: ``done`` if the block
+    succeeds, ``retry`` if it raises (the exception propagates). All of them raise :class:`~sej.LeaseLostError` if
+    another worker may have the item, or if it was ended before.
     """
 
     __reduce__ = refuse_pickling
@@ -151,71 +153,71 @@ class Item(ABC):
     @property
     @abstractmethod
     def value(self) -> Any:
-        """What was put; bytes, or what the queue's serializer makes of them."""
+        """The value that was put, as bytes or as an object of the queue's serializer."""
 
     @property
     @abstractmethod
     def key(self) -> bytes:
-        """What was put as its key; empty where the backend has no keys."""
+        """The key that was put; empty if the backend has no keys."""
 
     @property
     @abstractmethod
     def message(self) -> Any:
-        """What the backend keeps, a :class:`sej.Message` on a journal."""
+        """The backend's own object, a :class:`sej.Message` on a journal."""
 
     @property
     @abstractmethod
     def attempts(self) -> int:
-        """How often it was handed out, this time included; 1 at first."""
+        """The number of attempts, including this one; at first 1."""
 
     @property
     @abstractmethod
     def ended(self) -> bool:
-        """Whether done, retry or fail was called."""
+        """True if done, retry or fail was called."""
 
     @abstractmethod
     def done(self) -> None:
-        """It is worked off and never comes back."""
+        """Mark the item done: it is not delivered again."""
 
     @abstractmethod
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Give it back; after max_attempts it goes to the dead letters instead.
+        """Return the item to the queue; after max_attempts it becomes a dead letter.
 
         Args:
-            delay_s: seconds until it may be taken again; None: longer with each attempt, with jitter, where the
-                backend can delay.
+            delay_s: seconds until it may be taken again; None: longer with each attempt, with jitter, if the backend
+                supports delays.
             reason: what went wrong, for the dead letter.
         """
 
     def give_back(self) -> None:
-        """Ready again at once, as nobody worked on it: no attempt, where the backend can tell."""
+        """Return the item to the queue immediately, not as an attempt if the backend can tell."""
         self.retry(0.0)
 
     @abstractmethod
     def fail(self, reason: str = "") -> None:
-        """Give it up: it goes to the dead letters."""
+        """Give the item up: it becomes a dead letter."""
 
     @abstractmethod
     def extend(self, lease_s: float) -> None:
-        """Hold it for lease_s seconds from now on."""
+        """Extend the lease to ``lease_s`` seconds from now."""
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the item."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Done, or retry; nothing where the block has ended the item itself."""
+        """Call done, or retry after an exception; nothing if the block has ended the item itself."""
         if self.ended:
             return
         if error is None:
             self.done()
             return
-        with suppress(LeaseLostError):  # the exception goes on, and somebody else has the item
+        with suppress(LeaseLostError):  # the exception propagates, and another worker has the item
             self.retry(reason=f"{type(error).__name__}: {error}")
 
 
 class WorkQueue(ABC):
-    """A queue of work for any number of threads and, where ``can`` says so, processes.
+    """A work queue for any number of threads and, if ``can`` includes ``processes``, processes.
 
     Attributes:
         path: as given on opening.
@@ -232,45 +234,45 @@ class WorkQueue(ABC):
     can: ClassVar[frozenset[str]]
     serializer: Serializer | None = None
 
-    # --- what a backend provides
+    # --- implemented by a backend
 
     @abstractmethod
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
-        """Put many items, all or none; what this backend cannot do was refused before. Returns their numbers."""
+        """Put many items, all or none; unsupported options were refused before. Return their numbers."""
 
     @abstractmethod
     def stats(self) -> Stats:
-        """How many items there are."""
+        """Return how many items there are."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what this object still holds, and close; a second time does nothing."""
+        """Return the items that this object holds to the queue, and close; a second call does nothing."""
 
     @abstractmethod
     def _take(self, n: int) -> list[Item]:
-        """Up to n items that can be had now; does not wait."""
+        """Return up to n items that are available now, without waiting."""
 
     @abstractmethod
     def _watches(self) -> Sequence[Watch]:
-        """What changes when there may be something to take; made at the first call."""
+        """Return watches that wake when an item may be available; created at the first call."""
 
     def _due_s(self) -> float | None:
-        """In how many seconds something may become ready without anybody's doing; None: never."""
+        """Return in how many seconds an item may become ready on its own; None: never."""
         return None
 
     def purge(self) -> int:
-        """Throw away every item that nobody holds; returns how many."""
+        """Remove every item that is not leased; return how many."""
         raise self._unsupported("purge")
 
     def redrive(self, limit: int | None = None) -> int:
-        """Put this queue's dead letters back, oldest first, up to limit of them; returns how many."""
+        """Put this queue's dead letters back, oldest first, at most ``limit``; return how many."""
         raise self._unsupported("redrive")
 
     def sync(self) -> None:
-        """Force what was put and done through this object so far to the disk."""
+        """Sync to the disk what was put and ended through this object so far."""
         raise self._unsupported("sync")
 
-    # --- what all have in common
+    # --- shared by all backends
 
     def put(
         self,
@@ -286,21 +288,22 @@ class WorkQueue(ABC):
         """Put an item.
 
         Args:
-            value: bytes, or what the queue's serializer takes.
-            key: up to 127 bytes that travel with it.
+            value: bytes, or a value for the queue's serializer.
+            key: up to 127 bytes that are stored with it.
             delay_s: seconds until it may be taken.
-            priority: a band from -3 to 3; the highest band that has something ready is served first.
-            expire_s: seconds after which nobody wants it any more; it is thrown away when its turn comes, or when a
-                put needs the room, and counted until then.
-            dedupe_key: a put with the same key within the queue's window puts nothing and returns the first's number.
-            timeout: seconds to wait for room where the queue has a maxsize; None: for ever.
+            priority: -3 to 3; ready items with the highest priority are delivered first.
+            expire_s: seconds after which it expires. It is then removed when it would be delivered, or when a put needs
+                the room, and counted until it is removed.
+            dedupe_key: a put with the same key within the queue's window puts nothing and returns the first one's
+                number.
+            timeout: seconds to wait for room if the queue has a maxsize; None: without a limit.
 
         Returns:
             Its number, the offset on a journal.
 
         Raises:
-            QueueFullError: no room came within the time-out.
-            InvalidMessageError: the format cannot hold it.
+            QueueFullError: there was no room within the timeout.
+            InvalidMessageError: the item does not fit the format.
         """
         if delay_s != 0 or priority != 0 or expire_s is not None or dedupe_key is not None or timeout is not None:
             dedupe_keys = None if dedupe_key is None else (dedupe_key,)
@@ -333,10 +336,10 @@ class WorkQueue(ABC):
         dedupe_keys: Sequence[bytes] | None = None,
         timeout: float | None = None,
     ) -> Sequence[int]:
-        """Put many items; all of them or, where one is invalid, none. See :meth:`put`; returns their numbers.
+        """Put many items; all of them or, if one is invalid, none. See :meth:`put`; return their numbers.
 
         Raises:
-            QueueFullError: no room for all of them came within the time-out.
+            QueueFullError: there was no room for all of them within the timeout.
         """
         require(
             values=(values, ITERABLE),
@@ -365,20 +368,20 @@ class WorkQueue(ABC):
         """Take the next item.
 
         Args:
-            timeout: seconds to wait for one; 0 does not wait, None waits for ever.
+            timeout: seconds to wait for one; 0 does not wait, None waits without a limit.
 
         Returns:
-            The item, or None when the time-out passed.
+            The item, or None after the timeout.
         """
         found = self.get_many(1, timeout)
         return found[0] if found else None
 
     def get_many(self, n: int, timeout: float | None = None) -> list[Item]:
-        """Take up to n items as soon as there is one; an empty list when the time-out passed.
+        """Take up to n items as soon as there is one; an empty list after the timeout.
 
         Args:
-            n: at most so many; at least 1.
-            timeout: seconds to wait for the first; 0 does not wait, None waits for ever.
+            n: the most items to take; at least 1.
+            timeout: seconds to wait for the first; 0 does not wait, None waits without a limit.
         """
         POSITIVE("n", n)
         if timeout is not None:
@@ -398,7 +401,7 @@ class WorkQueue(ABC):
         return found
 
     def done_many(self, items: Iterable[Item]) -> None:
-        """End many items; all that can be are done before the first LeaseLostError is raised."""
+        """End many items; as many as possible are done before the first LeaseLostError is raised."""
         lost: LeaseLostError | None = None
         for item in items:
             try:
@@ -409,51 +412,52 @@ class WorkQueue(ABC):
             raise lost
 
     def __len__(self) -> int:
-        """How many items wait: ready and delayed."""
+        """Return how many items wait: ready and delayed."""
         stats = self.stats()
         return stats.ready + stats.delayed
 
     def __bool__(self) -> bool:
-        """Always: an empty queue is a queue."""
+        """Return True: an empty queue is still a queue."""
         return True
 
     def __iter__(self) -> Iterator[Item]:
-        """Take item after item until none is ready."""
+        """Yield items until none is ready."""
         while (item := self.get(timeout=0)) is not None:
             yield item
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the queue."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the queue."""
         try:
             self.close()
         except BaseException:
-            self.close()  # what a signal's handler interrupted: nobody else comes to finish it
+            self.close()  # a signal handler interrupted it: nothing else would finish it
             raise
 
     def __repr__(self) -> str:
-        """Path and name."""
+        """Show path and name."""
         return f"<{type(self).__module__}.{type(self).__qualname__} {self.path!r} {self.name!r}>"
 
     def _not_bytes(self, value: Any) -> TypeError | None:
-        """The error for a value that is not bytes, with the way out; None if it is bytes."""
+        """Return the error for a value that is not bytes, with a suggestion; None if it is bytes."""
         if isinstance(value, bytes | bytearray | memoryview):
             return None
         return TypeError(
-            f"value must be bytes, not {type(value).__name__}: encode it, or open the queue with serializer='json'"
+            f"value must be bytes, got {type(value).__name__}; encode it, or open the queue with serializer='json'"
         )
 
     def _unsupported(self, what: str) -> UnsupportedError:
         return UnsupportedError(
-            f"this backend has no {what}; it can: {', '.join(sorted(self.can)) or 'only put, get and done'}",
+            f"this backend does not support {what}; it supports:"
+            f" {', '.join(sorted(self.can)) or 'only put, get and done'}",
             path=self.path,
         )
 
     def _require(self, *wanted: tuple[str, object]) -> None:
-        """Make sure that what was asked for, if it was, is something that this backend can."""
+        """Raise an error if a requested option is not supported by this backend."""
         for capability, value in wanted:
             if value and capability not in self.can:
                 raise self._unsupported(capability)

@@ -1,4 +1,4 @@
-"""An item of a queue on a journal: a message, and the lease that was given for it."""
+"""An item of a queue on a journal: a message and its lease."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Acks", "JournalItem"]
 
 
 class Acks(Protocol):
-    """What ends an item, under the lock of its queue; each method may raise LeaseLostError."""
+    """Ends an item under the lock of its queue; each method may raise LeaseLostError."""
 
     def done(self, item: JournalItem) -> None:
-        """It is not delivered again."""
+        """Mark the item done: it is not delivered again."""
 
     def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
-        """Give it back, or to the dead letters after max_attempts."""
+        """Return the item to the queue, or to the dead letters after max_attempts."""
 
     def give_back(self, item: JournalItem) -> None:
-        """Ready again immediately, with the attempts that it had before."""
+        """Return the item to the queue immediately, with its previous number of attempts."""
 
     def fail(self, item: JournalItem, reason: str) -> None:
-        """To the dead letters."""
+        """Write the item to the dead letters."""
 
     def extend(self, item: JournalItem, lease_s: float) -> None:
-        """Hold it for lease_s seconds from now on."""
+        """Extend the lease to ``lease_s`` seconds from now."""
 
 
 class JournalItem(QueueItem):
@@ -38,7 +38,7 @@ class JournalItem(QueueItem):
     message: Message
 
     def __init__(self, queue: WorkQueue, acks: Acks, message: Message, attempts: int, epoch: int) -> None:
-        """Leased to queue."""
+        """Create an item that is leased to ``queue``."""
         super().__init__(queue, message, attempts)
         self._acks = acks
         self.epoch = epoch
@@ -53,38 +53,38 @@ class JournalItem(QueueItem):
         return self.message.key
 
     def done(self) -> None:
-        """It is not delivered again."""
+        """Mark the item done: it is not delivered again."""
         self._acks.done(self)
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Give it back, or to the dead letters after max_attempts."""
+        """Return the item to the queue, or to the dead letters after max_attempts."""
         self._acks.retry(self, delay_s, reason)
 
     def give_back(self) -> None:
-        """Ready again immediately, with the attempts that it had before."""
+        """Return the item to the queue immediately, with its previous number of attempts."""
         self._acks.give_back(self)
 
     def fail(self, reason: str = "") -> None:
-        """To the dead letters."""
+        """Write the item to the dead letters."""
         self._acks.fail(self, reason)
 
     def extend(self, lease_s: float) -> None:
-        """Hold it for lease_s seconds from now on."""
+        """Extend the lease to ``lease_s`` seconds from now."""
         self._acks.extend(self, lease_s)
 
     def lost(self) -> LeaseLostError:
-        """The error to raise if another worker may have the item."""
+        """Return the error to raise if another worker may have the item."""
         why = (
             "it was ended here already"
             if self.ended
-            else "its lease ran out and was given to somebody else, or the queue was rebuilt"
+            else "its lease ran out and another worker has it, or the queue was rebuilt"
         )
         return LeaseLostError(
-            f"attempt {self.attempts} of this item is not held any more: {why}; extend() longer work in time",
+            f"attempt {self.attempts} of this item is no longer held: {why}; extend() longer work in time",
             path=self._queue.path,
             offset=self.message.offset,
         )
 
     def __repr__(self) -> str:
-        """Offset and attempts."""
+        """Show offset and attempts."""
         return f"<sej.Item offset={self.message.offset} attempts={self.attempts}>"

@@ -1,18 +1,17 @@
-"""The work queue on a journal: any number of processes and threads put, get and end items.
+"""The work queue on a journal: any number of processes and threads put, take and end items.
 
-The messages stay in the journal. Putting is the shared writer's business (:mod:`sej.queue.put`); who holds what stands
-in the state log (:mod:`sej.queue.log`), which every operation first catches up with, under the queue's lock. A lease is
-fenced by its attempt: a later hand-out of the same item has a higher one, and the earlier holder's ``done`` raises
+The messages stay in the journal. The shared writer puts (:mod:`sej.queue.put`). The state log records the holders of
+items (:mod:`sej.queue.log`); every operation first reads its new records, under the queue's lock. A lease is fenced by
+its attempt: a later delivery of the same item has a higher one, and the earlier holder's ``done`` raises
 :class:`~sej.LeaseLostError`.
 
-What it promises: ready items of one priority are delivered in order. Nothing that was put is lost, and nothing that was
-done is delivered again. No two workers hold the same item. Items leased by a process that died are ready as soon as
-another one looks at its lock; those of a stuck one at the deadline, on a clock that cannot be set.
+Ready items of one priority are delivered in order. An item that was put is never lost, and an item that was done is not
+delivered again. No two workers hold the same item. Items leased by a process that died are ready as soon as another
+process checks its lock; those of a stuck process at the deadline, on a clock that cannot be set.
 
-A signal's handler may raise between any two bytecodes. Every operation runs inside :meth:`JournalQueue._locked`, where
-the same two rules hold as in :mod:`sej.writing.shared_writer`: locks are released by C code alone, and the log is
-unsure from an operation's beginning to its end, so that whatever ends it otherwise lets the next one read the log
-again.
+A signal handler may raise between any two bytecodes. Every operation runs inside :meth:`JournalQueue._locked`, under
+the same two rules as in :mod:`sej.writing.shared_writer`: only C code releases locks, and the log is marked unsure from
+an operation's beginning to its end, so that after any other exit the next operation reads the log again.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ class JournalQueue(WorkQueue):
 
     Attributes:
         dead_letter: the journal of the dead letters.
-        maxsize: how many items may wait; 0: no bound.
-        recovered: what opening found damaged, or None.
+        maxsize: the most items that may wait; 0: no limit.
+        recovered: the damage found by opening, or None.
 
     Example:
         >>> import tempfile, sej
@@ -110,35 +109,36 @@ class JournalQueue(WorkQueue):
         disk: Disk = OS,
         **writer: Unpack[SharedOptions],
     ) -> None:
-        """Open a queue; the journal is made if missing.
+        """Open a queue; the journal is created if it is missing.
 
         Args:
             path: the SEJ directory.
-            name: the queue's, as a reader's.
-            lease_s: how long an item is held, in seconds, unless it is extended.
-            max_attempts: after so many hand-outs an item goes to the dead letters.
+            name: the queue's name, with the characters of a reader's.
+            lease_s: how long an item is leased, in seconds, unless it is extended.
+            max_attempts: after this many attempts an item becomes a dead letter.
             default: where a new queue begins: an offset, FIRST or LAST.
             dead_letter: the journal of the dead letters; None: ``dead/<name>`` in the SEJ directory.
-            maxsize: put waits, or raises QueueFullError, while so many items wait; 0: no bound.
-            expire_s: messages older than so many seconds are thrown away when their turn comes; None: never, and
-                a message without a timestamp is not old.
-            dedupe_window_s: for how long a dedupe_key is remembered.
+            maxsize: put waits, or raises QueueFullError, while this many items wait; 0: no limit.
+            expire_s: messages older than this many seconds are removed when they would be delivered; None: never. A
+                message without a timestamp never expires.
+            dedupe_window_s: how long a dedupe_key is remembered.
             backoff_s: the first wait of ``retry()``, doubled with each attempt, with jitter.
-            backoff_max_s: the longest.
-            compact_bytes: the log is written anew when so much was added.
-            create: whether to make the queue if it is missing. None: only if the journal has no queue yet, because a
-                second queue is handed every message again; True: make it; False: make neither queue nor journal.
+            backoff_max_s: the longest wait.
+            compact_bytes: the log is compacted after this many added bytes.
+            create: whether to create the queue if it is missing. None: only if the journal has no queue yet, because
+                every message is delivered again to a second queue; True: create it; False: create neither queue nor
+                journal.
             clock: the clocks.
-            disk: the seam.
-            writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` says what ``done`` waits for,
-                too; ``segment_bytes`` is 64 MiB here unless it is given.
+            disk: the disk.
+            writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` also says what ``done`` waits
+                for; the default of ``segment_bytes`` is 64 MiB here.
 
         Raises:
-            LockedError: an ordinary reader of that name is at work.
+            LockedError: an ordinary reader of that name runs.
             CorruptionError: the journal's end is damaged.
-            OffsetBeyondEndError: the kept offset lies behind the journal's end.
-            QueueNotFoundError: the queue is missing, and create does not allow to make it.
-            JournalNotFoundError: the journal is missing, and create is False.
+            OffsetBeyondEndError: the kept offset is past the journal's end.
+            QueueNotFoundError: the queue is missing, and ``create`` does not allow creating it.
+            JournalNotFoundError: the journal is missing, and ``create`` is False.
         """
         refuse_unknown("a queue", writer, (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__))
         require(
@@ -161,7 +161,9 @@ class JournalQueue(WorkQueue):
         self.path = self._directory.path
         self.name = check_name(name, "a queue's name")
         if name.endswith(_SUFFIX):
-            raise InvalidNameError(f"a queue's name {name!r}: none ends in {_SUFFIX!r}, as the files of another one do")
+            raise InvalidNameError(
+                f"queue name {name!r} must not end in {_SUFFIX!r}, which is used for files of other queues"
+            )
         if create is False:
             self._directory.require()
         require_known(name, queue_names(self._directory), create, self.path)
@@ -245,7 +247,7 @@ class JournalQueue(WorkQueue):
         with self._life.mutex:
             now = self._clock.boot_ns()
             keep = now >= self._keep_at
-            if keep:  # first: where that fails, nothing was taken that nobody gets
+            if keep:  # first, because if it fails, no item must have been taken
                 self._keep_head(now)
             items = self._under_lock(self._take_now, n, now, keep)
         if self._taker.lost or self._taker.unwritten is not None:
@@ -266,20 +268,20 @@ class JournalQueue(WorkQueue):
         return [JournalItem(self, acks, message, attempts, epoch) for message, attempts in found]
 
     def _tell(self, items: list[Item]) -> None:
-        """Once, by the one who found it: what is missing, and what cannot be given up."""
+        """Warn once about items that are missing or cannot be given up."""
         (lost, self._taker.lost), (error, self._taker.unwritten) = (self._taker.lost, 0), (self._taker.unwritten, None)
         try:
             if lost:
                 self._warn(
-                    f"{lost} items were taken out of the journal before their turn, by retention that left this queue"
-                    " aside; it goes on behind them, and stats().lost counts them"
+                    f"retention removed {lost} items from the journal before they were delivered, because its caller"
+                    " ignored this queue; stats().lost counts them"
                 )
             if error is not None:
                 self._warn(
-                    "items that were tried too often cannot be put among the dead letters, which is tried again every"
-                    f" 10 seconds; meanwhile stats().delayed counts them: {error}"
+                    f"exhausted items cannot be written to the dead letters ({error}); this is tried again every 10"
+                    " seconds, and stats().delayed counts them meanwhile"
                 )
-        except RuntimeWarning:  # somebody wants warnings to be errors
+        except RuntimeWarning:  # the program turns warnings into errors
             for item in items:
                 item.give_back()
             raise
@@ -305,12 +307,12 @@ class JournalQueue(WorkQueue):
     # --- ending
 
     def done_many(self, items: Iterable[Item]) -> None:
-        """End many items with one write; all that can be are done before LeaseLostError is raised for the others."""
+        """End many items with one write; as many as possible are done before LeaseLostError is raised."""
         ITERABLE("items", items)
-        self._acks.done_many(list(items))  # what makes them must not run under the lock
+        self._acks.done_many(list(items))  # the iterable must not run under the lock
 
     def _end(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """Under the lock, and durable where that was asked for."""
+        """Run under the lock, and sync if the durability requires it."""
         found = self._locked(act, *arguments)
         if self._durable:
             self._syncer.commit(self._log.appended)
@@ -319,7 +321,7 @@ class JournalQueue(WorkQueue):
     # --- the whole
 
     def stats(self) -> Stats:
-        """How many items there are; looks where the journal ends."""
+        """Return how many items there are; reads where the journal ends."""
         return self._locked(self._count)
 
     def _count(self) -> Stats:
@@ -329,7 +331,7 @@ class JournalQueue(WorkQueue):
         return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
 
     def purge(self) -> int:
-        """Throw away every item that nobody holds, a dead process' among them; what is leased stays leased."""
+        """Remove every item that is not leased, and items leased by a process that died; leased items stay leased."""
         return self._locked(self._purge_now)
 
     def _purge_now(self) -> int:
@@ -341,37 +343,37 @@ class JournalQueue(WorkQueue):
         return gone
 
     def redrive(self, limit: int | None = None) -> int:
-        """Put this queue's dead letters back as new messages, oldest first, with their attempts at 0.
+        """Put this queue's dead letters back as new messages, oldest first, with 0 attempts.
 
-        Each keeps its value, key, type and priority. An expiry runs again from coming back on. A dedupe key still means
-        the original message, for as long as it would have without this.
+        Each keeps its value, key, type and priority. An expiry starts again when the letter is put back. A dedupe key
+        still means the original message, for as long as it would have without this.
 
-        Each comes back once, whatever crashes meanwhile. How far it went is kept in the queue's state, and for
-        retention beside the journal of the dead letters, under the name ``redrive-<name>``. Their time is that of
-        coming back.
+        Each is put back once, whatever crashes. The position is stored in the queue's state, and for retention next to
+        the journal of the dead letters, under the name ``redrive-<name>``. The new messages have the time of the
+        redrive.
         """
         optional(COUNT)("limit", limit)
         self._life.require()
         return self._dead_letters.redrive(limit, self._put_back)
 
     def _put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
-        # The journal first: nobody waits for the queue while somebody else has the journal.
+        # The journal's lock first: no process waits for the queue while another one holds the journal.
         put_back: int = self._writer.turn(self._end, self._putter.put_back, journal, letters)
         return put_back
 
     def sync(self) -> None:
-        """Force what was put and done through this object so far to the disk."""
+        """Sync to the disk what was put and ended through this object so far."""
         self._life.require()
         self._writer.sync()
         self._syncer.commit(self._log.appended)
 
     def close(self) -> None:
-        """Give back what this object still holds, keep the head, and close.
+        """Return the items that this object holds, keep the head, and close.
 
-        A second time does nothing, or finishes what an exception interrupted: until then the queue is open.
+        A second call does nothing, or finishes what an exception interrupted: until then the queue is open.
 
         Raises:
-            LockedError: this is a signal's handler that interrupts a call of this queue; nothing was closed.
+            LockedError: a signal handler calls this during a call of this queue; nothing was closed.
         """
         self._writer.life.require_outside()
         self._life.close(self._finish, self._release)
@@ -386,7 +388,7 @@ class JournalQueue(WorkQueue):
             self._syncer.commit(self._log.appended)
 
     def _release(self) -> None:
-        """Give everything back; if it was interrupted, the next close() calls it again."""
+        """Release everything; if this is interrupted, the next close() calls it again."""
         self._syncer.close()
         for watch in self._watched:
             watch.close()
@@ -396,20 +398,20 @@ class JournalQueue(WorkQueue):
         self._reader_lock.release()
         self._writer.close()
 
-    # --- the lock, and below it what runs with it
+    # --- the lock, and the functions that need it
 
     def _locked(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """Do something with the mutex and the queue's lock, caught up."""
+        """Call a function with the mutex and the queue's lock, with the log read."""
         self._life.require_outside()
         with self._life.mutex:
             return self._under_lock(act, *arguments)
 
     def _under_lock(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """The same, with the mutex held."""
+        """Call a function with the queue's lock; the caller holds the mutex."""
         self._life.require()
         log = self._log
         if log.unsure:
-            self._taker.close()  # they open again where they are asked to
+            self._taker.close()  # reopened at their next use
         try:
             log.guard.take()
             log.catch_up()
@@ -431,17 +433,17 @@ class JournalQueue(WorkQueue):
         self._log.keep_head()
 
     def _keep_head(self, now: int) -> None:
-        """About once a second, one for all: without the lock for as long as the journal's sync takes."""
+        """Keep the head about once a second, once for all processes: without the lock while the journal is synced."""
         log = self._log
         self._keep_at = now + _KEEP_NS
         kept, self._kept = self._kept, log.state.kept
         if kept != self._kept or log.state.head() == kept:
-            return  # somebody else did it, or there is nothing to do
+            return  # another process did it, or there is nothing to do
         log.prepare_head()
         self._under_lock(log.keep_head)
         self._kept = log.state.kept
 
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
-    """What the entry point ``journal`` of ``sej.backends`` names."""
+    """Open a queue for the entry point ``journal`` of ``sej.backends``."""
     return JournalQueue(path, name, **options)

@@ -1,8 +1,8 @@
-"""Numbered holders: how the other processes see immediately that a process is dead.
+"""Numbered holders: how other processes see immediately that a process has died.
 
-``ofs/NAME.slots/N.lck`` is locked by one open queue as long as it lives, and its leases carry N. If another process can
-lock that file, it knows that the holder is dead. Numbers are taken and probed under the queue's lock, so that none
-changes hands between a look and what follows from it. The files stay and are used again.
+``ofs/NAME.slots/N.lck`` is locked by one open queue as long as it lives, and its leases have the number N. If another
+process can lock that file, it knows that the holder is dead. Numbers are taken and tested under the queue's lock, so
+that none changes between a test and its consequence. The files stay and are used again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Holders:
     """
 
     def __init__(self, directory: Directory, name: str) -> None:
-        """Name them; nothing is opened."""
+        """Set their files; nothing is opened."""
         self._directory = directory
         self._folder = directory.at("ofs", f"{name}.slots")
         self._lock: Lock | None = None
@@ -41,7 +41,7 @@ class Holders:
         return number
 
     def dead(self, numbers: Iterable[int]) -> set[int]:
-        """Which of these holders are dead, seen under the queue's lock."""
+        """Return which of these holders are dead; called under the queue's lock."""
         return {number for number in numbers if number != self.mine and self._is_free(number)}
 
     def release(self) -> None:

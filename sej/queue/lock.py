@@ -1,14 +1,14 @@
-"""The queue's lock, and good manners for those who want it at once.
+"""The queue's lock, and fairness among the processes that want it.
 
-The lock is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation; whoever has it may change the log. That alone
-is right, but slow when many processes are in a hurry: each hand-over costs a switch, and what the others wrote must be
-read before one's own turn. So a process that has come to several operations in a row, with others about, writes a
-claim into the lock file: for two milliseconds the queue is its own. The others see the claim and sleep that long;
-meanwhile they read what it writes. Then it makes a pause and somebody else gets ahead.
+The lock is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation; its holder may change the log. That alone is
+correct, but slow if many processes compete: each hand-over costs a context switch, and a process must first read the
+records of the others. So a process that does several operations in a row, while others compete, writes a claim into the
+lock file: for two milliseconds it has the queue alone. The others see the claim and sleep that long; meanwhile they
+read what it writes. Then it pauses and another process takes its turn.
 
-A claim is a hint. Nobody relies on it for anything but time: one that its owner makes no use of is passed over at
-once, and whoever has waited for long takes its place in the kernel's line of those who want the lock, so that nobody
-starves. Who works longer on an item than on the queue never claims anything and hardly ever waits.
+A claim is a hint. It affects only timing: an unused claim is ignored immediately, and a process that has waited for
+long joins the kernel's queue for the lock, so that none starves. A process that works longer on an item than on the
+queue never writes a claim and rarely waits.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ __all__ = ["QueueLock"]
 _NS: Final = 1_000_000_000
 _TURN_NS: Final = 2_000_000
 _REST_S: Final = 0.0001
-"""After a turn: longer than somebody who sleeps until its end needs to wake up."""
+"""The pause after a turn: longer than a process that sleeps until the turn's end needs to wake up."""
 _LOOK_S: Final = 0.001
 _HASTE_NS: Final = 50_000
-"""Operations that follow one another so closely are in a row."""
+"""Operations that follow one another within this time are in a row."""
 _ROW: Final = 4
 _PATIENCE_NS: Final = 100_000_000
 _PAUSE_S: Final = 0.00005
 _PAUSE_MAX_S: Final = 0.005
 _CROWD: Final = 10_000
-"""After so many operations without news of others, they are taken for gone."""
+"""After this many operations without records of others, no other process competes."""
 
 
 class QueueLock:
-    """The lock of one queue, as one open queue takes it."""
+    """The lock of one queue, for one open queue."""
 
     def __init__(self, directory: Directory, name: str, read_ahead: Callable[[], bool]) -> None:
-        """Open the lock file; made if missing.
+        """Open the lock file; created if it is missing.
 
         Args:
             directory: the SEJ directory.
-            name: the queue's.
-            read_ahead: takes in what others wrote, without the lock; says whether there was something.
+            name: the queue's name.
+            read_ahead: reads records of others, without the lock; returns whether there were any.
         """
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.queue.lck")
@@ -56,7 +56,7 @@ class QueueLock:
         self._me = int.from_bytes(os.urandom(8), "big")
         self._file = self._open()
         self.release: Callable[[], object] = self._file.unlocker()
-        """Lets go of it, in C; at any time."""
+        """Releases the lock, in C; callable at any time."""
         self._crowd = self._row = 0
         self._hasty = False
         self._last_ns = self._turn_ends_ns = 0
@@ -78,7 +78,7 @@ class QueueLock:
         self._file.lock(wait=True, brief=True)
 
     def noticed(self, others: bool) -> None:
-        """With the lock: whether others have written since the last operation."""
+        """Note, with the lock held, whether others have written since the last operation."""
         if others:
             self._crowd = _CROWD
         elif not self._crowd:
@@ -97,7 +97,7 @@ class QueueLock:
                 self._file.write_at(CLAIM.pack(self._me, self._turn_ends_ns), 0)
 
     def check(self) -> None:
-        """Make sure, from time to time, that the lock file is still the one that others lock."""
+        """Check from time to time that the lock file is still the one that others lock."""
         there = self._disk.status(self._path)
         while there is None or there.identity != self._file.status().identity:
             old, fresh = self._file, self._open()
@@ -107,16 +107,16 @@ class QueueLock:
             there = self._disk.status(self._path)
 
     def close(self) -> None:
-        """Close the file; a second time does nothing."""
+        """Close the file; a second call does nothing."""
         self.release = _nothing
         self._file.close()
 
     def _open(self) -> File:
-        self._disk.open(self._path, "append").close()  # made if missing
+        self._disk.open(self._path, "append").close()  # created if it is missing
         return self._disk.open(self._path, "edit")
 
     def _give_way(self) -> None:
-        """Let the one have its turn who has claimed it, and read meanwhile what is written."""
+        """Wait during another process's claim, and read what it writes."""
         now = time.monotonic_ns()
         if self._turn_ends_ns:
             if now < self._turn_ends_ns:
@@ -133,9 +133,9 @@ class QueueLock:
             now = time.monotonic_ns()
 
     def _claimed(self, now: int) -> int:
-        """For how long, in ns, somebody else has the queue to himself."""
+        """Return for how long, in ns, another process has the queue alone."""
         claim = b""
-        with Tolerated():  # where a locked file cannot be read, there are no claims
+        with Tolerated():  # if a locked file cannot be read, there are no claims
             claim = self._file.read(CLAIM.size, 0)
         if len(claim) < CLAIM.size:
             return 0
@@ -144,4 +144,4 @@ class QueueLock:
 
 
 def _nothing() -> None:
-    """What lets go of a lock whose file is closed."""
+    """Do nothing: the release function of a lock whose file is closed."""

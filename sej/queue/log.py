@@ -1,19 +1,19 @@
-"""The state log of a queue on disk: caught up with, appended to and compacted, all under the queue's lock.
+"""The state log of a queue on disk: read, appended to and compacted, all under the queue's lock.
 
-``ofs/NAME.queue`` is appended to by every process that has the queue open; ``ofs/NAME.queue.lck`` is locked for each
-change. A process that holds the lock first takes in what the others wrote, so that all agree on the state.
+Every process that has the queue open appends to ``ofs/NAME.queue``, and locks ``ofs/NAME.queue.lck`` for each change.
+The holder of the lock first reads the records of the others, so that all agree on the state.
 
-What it promises:
+The invariants:
 
-- A log that ends inside a record was left by a writer that died: the rest is cut. Bad records at the end are torn,
-  too. Where good records follow bad ones the log is damaged: it is kept aside, the state is what stood before the
-  damage, every lease is void, and what was done behind it is handed out again. Nothing is lost.
-- A state never outlives its messages: before the log is synced, the journal is, up to the frontier; and where the
-  journal does not hold the newest message that the log knows (the machine lost power before either was synced), what
-  the log says of those that were lost is forgotten: others come in their place.
+- If the log ends inside a record, its writer died: the rest is cut. Bad records at the end are a torn tail too. If good
+  records follow bad ones, the log is damaged. It is then kept in ``kept/``, the state is the one before the damage,
+  every lease is void, and items that were done after the damage are delivered again. No item is lost.
+- A state never outlives its messages: before the log is synced, the journal is synced up to the frontier. If the
+  journal does not hold the newest message that the log knows (the power failed before either was synced), the records
+  of the lost messages are dropped, because other messages will have their offsets.
 - The kept offset, ``ofs/NAME.ofs``, is never above the first message that is not done.
-- Whatever ends an operation in the middle, a signal's handler included, leaves ``unsure`` True, because it is True from
-  the operation's beginning to its end. The next operation reads the log again.
+- ``unsure`` is True from the beginning of an operation to its end. So if anything ends an operation in the middle, a
+  signal handler for example, ``unsure`` stays True and the next operation reads the log again.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class QueueLog:
     """The log of one queue, as one process has it open.
 
     Attributes:
-        state: what the log says; up to date while the lock is held.
-        epoch: of the log; a lease of another epoch is void.
-        recovered: what opening found damaged, or None.
-        reserve: the room on the disk that is kept for this log.
+        state: the state of the log; up to date while the lock is held.
+        epoch: the log's epoch; a lease of another epoch is void.
+        recovered: the damage found by opening, or None.
+        reserve: the disk space reserved for this log.
         appended: how many bytes this process has appended.
-        unsure: whether the state may not be what the log says; so it is while an operation changes it.
+        unsure: whether the state may differ from the log; True while an operation changes it.
         guard: the queue's lock; its ``release`` is for the ``finally`` of an operation.
     """
 
@@ -77,7 +77,7 @@ class QueueLog:
         default: int | Start = FIRST,
         compact_bytes: int = _COMPACT_BYTES,
     ) -> None:
-        """Open the log; made if missing."""
+        """Open the log; created if it is missing."""
         self._directory = directory
         self._disk = directory.disk
         self._name = name
@@ -109,9 +109,9 @@ class QueueLog:
             self.guard.release()
 
     def _read_ahead(self) -> bool:
-        """Without the lock: apply whole, good records; whatever else is there is the business of who has the lock.
+        """Apply whole, good records without the lock; the holder of the lock handles anything else.
 
-        The log only grows, so that less is left to be read by one process at a time.
+        The log only grows, so this leaves less to read under the lock.
         """
         file = self._file
         if file is None or self._failure is not None or self.unsure:
@@ -125,7 +125,7 @@ class QueueLog:
         return good > 0
 
     def _take_up(self, records: bytes | memoryview) -> None:
-        """Apply what stands at the position: both change, or the state is in doubt."""
+        """Apply the bytes at the position: both change, or the state is in doubt."""
         before, self.unsure = self.unsure, True
         apply(self.state, records)
         self._position += len(records)
@@ -134,7 +134,7 @@ class QueueLog:
     # --- under the lock
 
     def catch_up(self) -> None:
-        """Take in what the others wrote, and begin an operation: whoever ends it well sets ``unsure`` to False.
+        """Read the records of other processes, and begin an operation: it must set ``unsure`` to False if it succeeds.
 
         Raises:
             WriterFailedError: a write of this process failed before.
@@ -161,7 +161,7 @@ class QueueLog:
         """Write records and apply them.
 
         Raises:
-            WriterFailedError: the write failed; the queue is to be opened anew.
+            WriterFailedError: the write failed; the queue must be reopened.
         """
         data = records[0] if len(records) == 1 else b"".join(records)
         assert self._file is not None and self.unsure
@@ -172,7 +172,7 @@ class QueueLog:
                 if not is_full(error):
                     raise
                 self.reserve.release()
-                self._file.write(data[self._file.size() - self._position :])  # some of it may have been written
+                self._file.write(data[self._file.size() - self._position :])  # a part may have been written
         except OSError as error:
             raise self._broken(error) from error
         self.appended += len(data)
@@ -181,12 +181,12 @@ class QueueLog:
 
     @property
     def large(self) -> bool:
-        """Whether a compaction is due."""
+        """Return whether the log must be compacted."""
         least = min(self._compact_bytes, RESERVE_BYTES // 4) if self.reserve.spent else self._compact_bytes
         return self._position > least + 2 * self._compacted_bytes
 
     def compact(self) -> None:
-        """Write the state anew, without its history: durable, and only after its messages are."""
+        """Write a new log with the state and without its history: durable, and only after its messages are."""
         try:
             self.keep_head()
             self._replace(self.epoch, Contents.of(self.state))
@@ -194,7 +194,7 @@ class QueueLog:
             raise self._broken(error) from error
 
     def purge(self, end: int) -> None:
-        """Throw away what waits below end: durable first, or what is put there after a loss of power would go, too."""
+        """Remove what waits below end: durably first, or messages put there after a power loss would be removed too."""
         try:
             sync_up_to(self._directory, end, self.tail)
         except OSError as error:
@@ -203,13 +203,13 @@ class QueueLog:
         self.compact()
 
     def keep_head(self) -> None:
-        """Let readers that know nothing of the queue, and retention, know what is done."""
+        """Commit the head, for readers that do not know the queue, and for retention."""
         value = self.state.head()
         if value == self.state.kept:
             return
         self.prepare_head()
         void = [deduped(key, 0, 0, 0) for _, key, _ in self.state.dedupe.unproven(value)]
-        if void:  # forgotten before retention may take what tells so
+        if void:  # recorded before retention may remove the messages that prove it
             self.append(*void)
         self._disk.mkdir(self._directory.at("tmp"))
         self.reserve.with_room(lambda: keep_offset(self._directory, self._name, value, strict=True))
@@ -218,7 +218,7 @@ class QueueLog:
             self.reserve.fill()
 
     def _compare_keys(self, value: int) -> None:
-        """Compare the dedupe keys below a head with their messages; those whose messages were never written stay."""
+        """Compare the dedupe keys below a head with their messages; keys whose messages were never written are kept."""
         rows = self.state.dedupe.unproven(value)
         if not rows:
             return
@@ -228,7 +228,7 @@ class QueueLog:
             for offset, key, check in rows:
                 try:
                     message = reader.at(offset)
-                except SejError:  # it is gone, or damaged: nobody can tell
+                except SejError:  # it was removed or is damaged: unknown
                     continue
                 if message is None or message.offset != offset or message_check(message) != check:
                     void.append((offset, key))
@@ -237,7 +237,7 @@ class QueueLog:
         self.state.dedupe.compared(value, void)
 
     def prepare_head(self) -> None:
-        """Make durable what :meth:`keep_head` relies on: without the lock, so that nobody waits for that."""
+        """Sync what :meth:`keep_head` relies on, without the lock, so that no process waits for that."""
         value = self.state.head()
         if value != self.state.kept and value > self._synced_to:
             sync_up_to(self._directory, value, self.tail)
@@ -246,10 +246,10 @@ class QueueLog:
             self._compare_keys(value)
 
     def sync(self) -> int:
-        """Force the log to the disk, without the lock; returns what :attr:`appended` was before.
+        """Sync the log, without the lock; return the previous value of :attr:`appended`.
 
         Raises:
-            ClosedError: another thread or a signal's handler closed the log meanwhile.
+            ClosedError: another thread or a signal handler closed the log in the meantime.
         """
         appended, file, position, doubt = self.appended, self._file, self._position, self._in_doubt
         if file is not None:
@@ -268,13 +268,13 @@ class QueueLog:
     def _check_renewed(self, data: bytes, position: int) -> None:
         if good_bytes(data)[0] != len(data):
             raise CorruptionError(
-                "the records of this queue's log are not what was written: the disk lost them; open the queue again",
+                "the disk lost records of this queue's log: they are not the bytes that were written; reopen the queue",
                 path=self.path,
                 position=position,
             )
 
     def force(self) -> None:
-        """With the lock: what was logged so far is on the disk when this returns.
+        """With the lock held, sync what was logged so far.
 
         Raises:
             WriterFailedError: the sync failed.
@@ -285,16 +285,16 @@ class QueueLog:
             raise self._broken(error) from error
 
     def fail(self, error: BaseException) -> None:
-        """Take note that a sync failed: nobody knows what is on disk."""
+        """Record that a sync failed: what is on disk is unknown."""
         self._failure = self._failure or error
 
     @property
     def failed(self) -> bool:
-        """Whether a write or sync failed."""
+        """True if a write or sync failed."""
         return self._failure is not None
 
     def close(self) -> None:
-        """Close the files; a second time does nothing."""
+        """Close the files; a second call does nothing."""
         if self._file is not None:
             self._file.close()
         self._kept.forget()
@@ -303,7 +303,7 @@ class QueueLog:
     # --- opening
 
     def _open(self, *, first: bool = False) -> None:
-        """Read the whole log, or make one."""
+        """Read the whole log, or create it."""
         file = self._disk.open(self.path, "append")
         self._file = file
         self.state = QueueState()
@@ -311,7 +311,7 @@ class QueueLog:
         size = file.status().size
         epoch = read_head(file.read(RECORD_SIZE, 0), self._name)
         if epoch is None:
-            reason = f"{size} bytes that begin with no head of a queue's log" if size else ""
+            reason = f"{size} bytes that do not begin with the head of this queue's log" if size else ""
             self._rebuild(reason)
         else:
             self.epoch = epoch
@@ -325,14 +325,14 @@ class QueueLog:
         self._boot()
 
     def _find_doubt(self, file: File) -> None:
-        """What was written before this process opened the log, and is not known to be on the medium."""
+        """Find what was written before this process opened the log, and may not be on the medium."""
         kept = self._kept.load(file, 0)
         if kept is None or not kept.position:
             self._disk.sync_dir(os.path.dirname(self.path))
         self._in_doubt = max(RECORD_SIZE, kept.position if kept else 0), self._position
 
     def _take_in(self, file: File, size: int) -> None:
-        """Apply what stands behind the position; cut a torn tail."""
+        """Apply the records after the position; cut a torn tail."""
         while self._position < size:
             data = file.read(min(_READ_BYTES, size - self._position), self._position)
             good, damaged = good_bytes(data)
@@ -340,7 +340,7 @@ class QueueLog:
             if good == len(data):
                 continue
             if damaged or self._good_behind(file, self._position + RECORD_SIZE, size):
-                self._rebuild(f"a bad record at position {self._position}, and good ones behind it")
+                self._rebuild(f"a bad record at position {self._position}, followed by good ones")
                 return
             file.truncate(self._position)
             return
@@ -348,7 +348,7 @@ class QueueLog:
     def _good_behind(self, file: File, position: int, size: int) -> bool:
         while position < size:
             data = file.read(min(_READ_BYTES, size - position), position)
-            if data.count(0) != len(data):  # zeros, which may be many, are no records
+            if data.count(0) != len(data):  # zeros, which may be many, are not records
                 good, damaged = good_bytes(data)
                 if good or damaged:
                     return True
@@ -356,7 +356,7 @@ class QueueLog:
         return False
 
     def _reconcile(self) -> None:
-        """On opening: is this the state of this journal, and of this kept offset?"""
+        """On opening, check that the state matches this journal and its kept offset."""
         state = self.state
         there = self._read_kept()
         if state.kept is not None and (there is None or there < state.kept):
@@ -369,19 +369,19 @@ class QueueLog:
             self._replace(self.epoch, Contents.of(state).from_offset(there))
 
     def _lost(self) -> bool:
-        """Whether the journal lost messages that were taken."""
+        """Return whether the journal lost messages that were taken."""
         known = [row for row in (self.state.anchor, self.state.ahead) if row is not None]
         return not all(holds(self._directory, self.tail, *row) for row in known)
 
     def _rebuild(self, reason: str) -> None:
-        """Start from the good records and the kept offset; what is in doubt is handed out again."""
+        """Start from the good records and the kept offset; items in doubt are delivered again."""
         file = self._file
         assert file is not None
         there = self._read_kept()
         if reason:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
-            self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may come twice"
+            self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may be delivered twice"
         contents, stop = Contents.of(self.state), None
         if self._position > RECORD_SIZE and self._lost():
             stop = proven(self._directory, self.tail, file.read(self._position - RECORD_SIZE, RECORD_SIZE))
@@ -392,12 +392,12 @@ class QueueLog:
         self._replace(self._fresh_epoch(), contents.given_back()._replace(kept=there))
 
     def _read_kept(self) -> int | None:
-        """The kept offset, as it stands on disk."""
+        """Return the kept offset from the disk."""
         there = read_offset(self._directory.path, self._name, disk=self._disk)
         if there is not None and there > (end := self.tail.end_offset()):
             raise OffsetBeyondEndError(
-                f"queue {self._name!r} stands at {there}, but the journal ends at {end}: it lost messages or was"
-                " replaced, and what is put now would count as done; put the reader back with `sej reset`",
+                f"queue {self._name!r} is at offset {there}, but the journal ends at {end}: it lost messages or was"
+                " replaced, and new items would count as done; move the reader back with `sej reset`",
                 path=self.ofs_path,
                 offset=there,
             )
@@ -411,14 +411,14 @@ class QueueLog:
         return self.tail.end_offset() if isinstance(self._default, Start) else self._default
 
     def _boot(self) -> None:
-        """Let times be of this boot."""
+        """Convert times to this boot."""
         boot_id = self._clock.boot_id()
         if self.state.boot is None or self.state.boot[0] != boot_id:
             began = max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
             self.append(booted(boot_id, began, self._clock.boot_ns()))
 
     def _replace(self, epoch: int, contents: Contents) -> None:
-        """Let a new log take the place of this one; its state is what its records say."""
+        """Replace this log by a new one; its state is that of its records."""
         end = self.tail.end_offset()
         if contents.frontier > end:
             contents = contents._replace(frontier=end)  # only if the journal lost messages
@@ -428,7 +428,7 @@ class QueueLog:
         self._disk.mkdir(self._directory.at("tmp"))
         temporary = self._directory.at("tmp", f"{self._name}.queue")
         self.reserve.with_room(lambda: replace_file(self._disk, temporary, self.path, data))
-        self._file = self._disk.open(self.path, "append")  # the old one closes when nobody syncs it any more
+        self._file = self._disk.open(self.path, "append")  # the old file is closed after the last sync of it
         self.epoch = epoch
         self._position = self._compacted_bytes = len(data)
         self._kept.store(self._file, 0, len(data), 0)
@@ -441,7 +441,7 @@ class QueueLog:
         return int.from_bytes(os.urandom(4), "big")
 
     def _broken(self, error: OSError) -> Exception:
-        """What is to be raised after a write or a sync; an interrupt is handed on, and says nothing of the disk."""
+        """Return the exception for a failed write or sync; an interrupt is returned unchanged."""
         if not is_failure(error):
             return error
         self.fail(error)
@@ -449,25 +449,25 @@ class QueueLog:
 
     def _failed(self, error: BaseException) -> WriterFailedError:
         return WriterFailedError(
-            f"a write to the queue's log failed: {error}; open the queue again, which finds what is on disk"
-            f"{full_disk_advice(self._disk, self._directory.path, error)}",
+            f"a write to the queue's log failed: {error}; reopen the queue, which finds what is on"
+            f" disk{full_disk_advice(self._disk, self._directory.path, error)}",
             path=self.path,
             position=self._position,
         )
 
 
 def queue_names(directory: Directory) -> list[str]:
-    """The names of the queues over a journal."""
+    """Return the names of the queues over a journal."""
     if directory.disk.status(directory.at("ofs")) is None:
         return []
     return [name.removesuffix(_SUFFIX) for name in directory.disk.list(directory.at("ofs")) if name.endswith(_SUFFIX)]
 
 
 def register_queue(directory: Directory, name: str, create: bool | None) -> None:
-    """Let retention, and whoever opens a queue of another name, know of this one before it has kept anything.
+    """Register this queue for retention, and for the check of other queues' names, before it has kept an offset.
 
     Raises:
-        QueueNotFoundError: it would be made, and create does not allow that.
+        QueueNotFoundError: it does not exist, and ``create`` does not allow creating it.
     """
     with readers_lock(directory):
         require_known(name, queue_names(directory), create, directory.path)

@@ -8,7 +8,7 @@ A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. I
 ``check`` is the CRC32C of the 36 bytes before it, lowest byte first, so that the CRC32C of a whole record is always
 :data:`CHECKED`. ``epoch`` is a random number that changes when the state was rebuilt: older leases are void. ``queue``
 is the CRC32C of the queue's name, and 0 in logs of older versions. Times are nanoseconds of the boot-time clock of the
-last :data:`BOOT`. How each kind uses the words of a record is one row in :data:`sej.queue.state.KINDS`.
+last :data:`BOOT`. Each kind of record is one row in :data:`sej.queue.state.KINDS`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 MAGIC: Final = b"SEJQUEUE"
 VERSION: Final = 1
 RECORD_SIZE: Final = 40
-"""Of the head too, so that every record starts at a multiple of it."""
+"""The size of the head too, so that every record starts at a multiple of it."""
 HEAD_BODY: Final = struct.Struct(">8sIII16s")
 HEAD: Final = struct.Struct(">8sIII16sI")
 RECORD_BODY: Final = struct.Struct(">BbHIQQQI")
@@ -66,10 +66,11 @@ CHECK: Final = struct.Struct("<I")
 CHECKED: Final = 0x48674BC7
 """The CRC32C of bytes followed by their own CRC32C, lowest byte first: one call checks a record."""
 CLAIM: Final = struct.Struct(">QQ")
-"""In ``ofs/NAME.queue.lck``, a hint: who has the queue to itself, a random number, and until when, ns of the monotonic
-clock."""
+"""In ``ofs/NAME.queue.lck``, a hint: the process that has the queue alone, a random number, and until when, ns of the
+monotonic clock.
+"""
 MAX_PRIORITY: Final = 3
-"""Priorities go from -MAX_PRIORITY to MAX_PRIORITY."""
+"""Priorities are -MAX_PRIORITY to MAX_PRIORITY."""
 MAX_ATTEMPT: Final = 2**16 - 1
 
 EXHAUSTED: Final = 1

@@ -1,7 +1,6 @@
-"""What a queue's log says, compared with the journal: a loss of power may have taken messages that the log knows.
+"""Compare a queue's log with the journal: a power loss may have removed messages that the log knows.
 
-What it takes is the end of the journal. Where one message is the one that a record was written for, those before it
-are, too.
+A power loss removes the journal's end. If one message is the one that a record was written for, so are those before it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["holds", "proven"]
 
 
 def holds(directory: Directory, tail: Tail, offset: int, stamp: int) -> bool:
-    """Whether a message is the one that was taken; one that retention removed was durable."""
+    """Return whether a message is the one that was taken; one that retention removed was durable."""
     segments = directory.segments()
     if segments and offset < segments[0].first_offset:
         return True
@@ -30,7 +29,7 @@ def holds(directory: Directory, tail: Tail, offset: int, stamp: int) -> bool:
 
 
 def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
-    """Up to where the journal holds the messages that records speak of; None: it is another journal."""
+    """Return the offset up to which the journal holds the messages of the records; None: it is another journal."""
     base, taken = 0, []
     checked: list[tuple[int, int]] = []
     for kind, row in read_fields(records):
@@ -47,7 +46,7 @@ def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
     if base > tail.end_offset():
         return None
     taken.sort()
-    low, high = 0, len(taken)  # what is lost are the last ones
+    low, high = 0, len(taken)  # the lost messages are the last ones
     while low < high:
         middle = (low + high) // 2
         if holds(directory, tail, *taken[middle]):
@@ -70,7 +69,7 @@ def _message(directory: Directory, tail: Tail, offset: int) -> Message | None:
     reader = MessageReader(directory, 1)
     try:
         message = reader.at(offset)
-    except SejError:  # it is gone, or damaged: nobody can tell
+    except SejError:  # it was removed or is damaged: unknown
         return None
     finally:
         reader.close()

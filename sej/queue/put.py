@@ -1,9 +1,9 @@
-"""Putting into a queue on a journal: plain appends, and those that the state must know of first.
+"""Put items into a queue on a journal: plain appends, and items that need a record in the log first.
 
-A plain put is one append by the shared writer and does not touch the queue's log. A delay, a priority, an expiry, a
-dedupe key or a bound take the queue's lock, then the journal's: the intent is logged with the offset, timestamp and
-checksum that the message will have, then the message is appended. A crash between the two leaves an intent that no
-message matches, which is void.
+A plain put is one append by the shared writer and does not touch the queue's log. A put with a delay, a priority, an
+expiry, a dedupe key or a bound takes the queue's lock, then the journal's: the intent is logged with the offset,
+timestamp and checksum that the message will have, then the message is appended. A crash between the two leaves an
+intent that matches no message, which is void.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _KEY_BYTES: Final = 12
 
 
 class _Batch(NamedTuple):
-    """What one put is to write.
+    """The messages of one put.
 
     Attributes:
         values: without those whose dedupe key is known.
-        keys: theirs, or None.
+        keys: their keys, or None.
         hashes: of all dedupe keys, in the order of the call; None: there are none.
         new: the hashes of values.
-        known: by the other hashes: the offset that was given before.
+        known: by the other hashes: the offset of the first put.
     """
 
     values: list[bytes]
@@ -67,10 +67,10 @@ class Putter:
 
         Args:
             log: the state.
-            writer: the journal's.
+            writer: the journal's writer.
             clock: the clocks.
-            reader: looks up what a dedupe key stands for.
-            maxsize: how many items may wait; 0: no bound.
+            reader: reads the message of a dedupe key.
+            maxsize: the most items that may wait; 0: no limit.
             window_ns: how long dedupe keys are remembered.
         """
         self._log = log
@@ -88,20 +88,20 @@ class Putter:
         locked: Callable[..., Sequence[int] | None],
         watches: Callable[[], Sequence[Watch]],
     ) -> Sequence[int]:
-        """Put many; see :meth:`sej.WorkQueue.put`.
+        """Put many items; see :meth:`sej.WorkQueue.put`.
 
-        locked calls with the queue's lock, caught up. The journal's is taken before it: while somebody else has the
-        journal to himself, others may take items and end them.
+        ``locked`` calls a function with the queue's lock, with the log read. The journal's lock is taken before it:
+        while another process holds the journal, workers can still take items and end them.
         """
         delay_s, priority, expire_s, dedupe_keys, timeout = wishes
-        values = list(values)  # what makes them must not run under a lock
+        values = list(values)  # the iterable must not run under a lock
         keys = None if keys is None else list(keys)
         if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or self._maxsize):
-            if len(values) == 1 and (keys is None or len(keys) == 1):  # most puts are
+            if len(values) == 1 and (keys is None or len(keys) == 1):  # as in most puts
                 return (self._writer.append(values[0], keys[0] if keys else b""),)
             return self._writer.append_many(values, keys)
         if dedupe_keys is not None and len(dedupe_keys) != len(values):
-            raise ValueError(f"dedupe_keys has {len(dedupe_keys)} entries for {len(values)} values")
+            raise ValueError(f"dedupe_keys must have {len(values)} entries, one for each value, got {len(dedupe_keys)}")
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         while True:
@@ -129,22 +129,22 @@ class Putter:
     def put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
         """Put dead letters back, each once, under the queue's lock; durable when it returns.
 
-        Whoever dies in the middle leaves for each letter a key, which stands for the message if it was written, and
-        says how far he came only when all of them are on the disk.
+        If this process dies in the middle, each letter has left a key, which counts if its message was written. The
+        position is recorded only when all of them are on the disk.
 
         Args:
-            journal: the first 8 bytes of the id of the journal they come from.
+            journal: the first 8 bytes of the id of the letters' journal.
             letters: in its order.
 
         Returns:
-            How many were put back: those that were before, by somebody else, are not counted.
+            How many were put back, without those that another process had put back before.
         """
         log, now = self._log, self._clock.boot_ns()
         letters = [letter for letter in letters if letter.letter_offset >= log.state.redriven.get(journal, 0)]
         if not letters:
             return 0
         there = [letter.message.offset for letter in letters if self._has(letter.message)]
-        if there:  # who wrote the letter died before he took note
+        if there:  # the letter's writer died before it recorded the position
             log.append(*(dead(offset) for offset in there))
         keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
         known = {key for key in keys if self._known(key, now) is not None}
@@ -172,7 +172,7 @@ class Putter:
         return len(letters)
 
     def _has(self, message: Message) -> bool:
-        """Whether this very message is in the queue still."""
+        """Return whether this message is still in the queue."""
         if not self._log.state.has(message.offset):
             return False
         try:
@@ -181,11 +181,11 @@ class Putter:
             return False
 
     def _has_room(self, count: int) -> bool:
-        """Whether so many more may wait; what was put before, by its dedupe key, is none of them."""
+        """Return whether this many more items may wait, without those whose dedupe key is known."""
         if not self._maxsize or not count:
             return True
         if count > self._maxsize:
-            error = QueueFullError(f"{count} items at once never fit a queue with maxsize {self._maxsize}")
+            error = QueueFullError(f"{count} items in one call never fit a queue with maxsize {self._maxsize}")
             error.never = True
             raise error
         state, end = self._log.state, self._log.tail.end_offset()
@@ -193,7 +193,7 @@ class Putter:
         return len(state.waiting) <= room or len(state.waiting) - state.void(end) <= room
 
     def _makes_room(self, count: int) -> bool:
-        """Whether there is room without those that nobody wants any more, whose turn may be far away."""
+        """Return whether there is room after removing expired items, which may be far from their delivery."""
         log, state, now = self._log, self._log.state, self._clock.boot_ns()
         if now < state.first_expiry:
             return False
@@ -201,7 +201,7 @@ class Putter:
         for offset, (at, timestamp, check) in state.expires.items():
             fresh = offset >= state.frontier and offset not in state.above
             if at <= now and (fresh or offset in state.waiting) and self._is(offset, timestamp, check):
-                if fresh:  # set aside first: only then it counts when it is done, as it does when its turn comes
+                if fresh:  # recorded first: only then is it counted as done, as when it is delivered
                     gone.append(waits(offset, 0, 0, 0))
                 gone.append(done(offset, offset + 1))
             elif at < first:
@@ -212,7 +212,7 @@ class Putter:
         return bool(gone) and self._has_room(count)
 
     def _is(self, offset: int, timestamp: int, check: int) -> bool:
-        """Whether this message is there."""
+        """Return whether this message exists."""
         try:
             message = self._reader.at(offset)
         except OffsetTooSmallError:
@@ -220,7 +220,7 @@ class Putter:
         return message is not None and (message.timestamp, message_check(message)) == (timestamp, check)
 
     def _batch(self, values: list[bytes], keys: list[bytes] | None, dedupe_keys: Sequence[bytes] | None) -> _Batch:
-        """Which of them are to be written."""
+        """Return which of them must be written."""
         if dedupe_keys is None:
             return _Batch(values, keys, None, [], {})
         now = self._clock.boot_ns()
@@ -248,7 +248,7 @@ class Putter:
                 records.append(_dedupe(key, message, now + self._window_ns))
             if records:
                 self._log.append(*records)
-                if writer.durability == "disk":  # or a loss of power may leave the message without them
+                if writer.durability == "disk":  # otherwise a power loss could leave the message without them
                     self._log.force()
             writer.append_encoded(data, len(span))
             self._log.state.dedupe.written(list(zip(span, batch.new, strict=False)))
@@ -258,7 +258,7 @@ class Putter:
         return [offsets[key] for key in batch.hashes]
 
     def _known(self, key: bytes, now: int) -> int | None:
-        """What a key stands for, if it is within the window and its message was really written."""
+        """Return the offset of a key, if it is within the window and its message was really written."""
         found = self._log.state.dedupe.known.get(key)
         if found is None or found.until_ns <= now:
             return None
@@ -268,14 +268,14 @@ class Putter:
         try:
             message = self._reader.at(offset)
         except OffsetTooSmallError:
-            return offset  # it was there, and retention took it
+            return offset  # it existed, and retention removed it
         return offset if message is not None and message_check(message) == check else None
 
 
 def _wished(
     message: Message, now: int, *, delay_s: float = 0.0, priority: int = 0, expire_s: float | None = None
 ) -> list[bytes]:
-    """What the log must say before a message with these wishes is appended; nothing for one without."""
+    """Return the records that must precede a message with these options; none without options."""
     if not (delay_s or priority or expire_s is not None):
         return []
     found = []
@@ -293,6 +293,6 @@ def _hash(key: bytes) -> bytes:
 
 
 def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:
-    """What a key means until then; no message: nothing any more."""
+    """Return the record of a key's meaning; without a message it means nothing."""
     offset, check = (0, 0) if message is None else (message.offset, message_check(message))
     return deduped(key, offset, until, check)

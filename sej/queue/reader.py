@@ -1,7 +1,7 @@
-"""Messages by their offset, in an order that is mostly forwards: two cursors with what they have read ahead.
+"""Read messages by offset, mostly in increasing order: two cursors that read ahead.
 
-Fresh messages are taken in order. What is given back, is delayed or has a priority is looked up where it is. Each way
-has a reader of its own, so that looking back does not cost the reader of fresh messages its place.
+Fresh messages are taken in order. Items that were returned, are delayed or have a priority are read at their own
+offsets. Each kind has its own reader, so that reading back does not move the reader of fresh messages.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["MessageReader"]
 
 _AHEAD: Final = 256
 _SKIP: Final = 1 << 15
-"""So many messages are read over rather than looked up: others have taken them meanwhile."""
+"""A gap of this many messages is read through instead of searched: other workers have taken them."""
 
 
 class MessageReader:
-    """Reads messages at rising offsets, with memory for those just ahead."""
+    """Reads messages at increasing offsets, and keeps those just ahead in memory."""
 
     def __init__(self, directory: Directory, ahead: int = _AHEAD) -> None:
-        """Nothing is opened before the first look.
+        """Create it; nothing is opened before the first read.
 
         Args:
             directory: the journal.
-            ahead: how many messages are read at once.
+            ahead: how many messages are read in one step.
         """
         self._directory = directory
         self._ahead = ahead
@@ -38,7 +38,7 @@ class MessageReader:
         self._first = 0
 
     def at(self, offset: int) -> Message | None:
-        """The message with this offset, or the first behind it where a recorded gap swallowed it; None: not there yet.
+        """Return the message with this offset, or the first after it if a recorded gap holds it; None: not written yet.
 
         Raises:
             SejError: as :class:`~sej.journal.cursor.Cursor`.
@@ -50,7 +50,7 @@ class MessageReader:
         return self._read(offset)
 
     def judge(self) -> None:
-        """Nothing has come for a while: raise if what stands at the end is corruption."""
+        """Nothing was appended for a while: raise if the bytes at the end are corruption."""
         if self._cursor is not None:
             self._cursor.judge()
 
@@ -73,10 +73,10 @@ class MessageReader:
             self.close()
             if asked == offset:
                 raise
-        return self._read(offset)  # only what stood on the way was deleted
+        return self._read(offset)  # only a message on the way was deleted
 
     def _read_on(self, cursor: Cursor, offset: int) -> Message | None:
-        while offset - cursor.due > self._ahead:  # not decoded: so few bytes are no more messages than that
+        while offset - cursor.due > self._ahead:  # not decoded: these bytes cannot hold more messages
             if not cursor.read_encoded((offset - cursor.due) * OVERHEAD_SIZE)[1]:
                 self._messages = []
                 return None

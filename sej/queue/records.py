@@ -1,4 +1,4 @@
-"""The records of a queue's state log as bytes, and back: no I/O, three outcomes.
+"""The records of a queue's state log as bytes, and back: no I/O.
 
 There is one constructor for each kind of record; :data:`sej.queue.state.KINDS` says how its fields become bytes.
 :func:`good_bytes` says how far bytes are records. What follows is a torn tail if no good record is in it, else damage.
@@ -82,7 +82,7 @@ _pack_check = CHECK.pack
 
 
 def _packer(kind: int) -> Callable[..., bytes]:
-    """Makes records of a kind out of their fields, in the table's order."""
+    """Return a function that makes records of a kind from their fields, in the table's order."""
     words = list(KINDS[kind].fields.values())
     places = itemgetter(*(words.index(word) + 2 if word in words else int(word == "kind") for word in WORDS))
 
@@ -154,7 +154,7 @@ def expires(offset: int, timestamp: int, check: int, at_ns: int) -> bytes:
 
 
 def deduped(key: bytes, offset: int, until_ns: int, check: int) -> bytes:
-    """DEDUPE: what a key's 12 bytes mean until this time; until 0: it means nothing."""
+    """DEDUPE: the meaning of a key's 12 bytes until this time; until 0: none."""
     return _made[DEDUPE](int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big"), offset, until_ns, check)
 
 
@@ -180,12 +180,12 @@ def booted(boot_id: bytes, began_ns: int, now_ns: int) -> bytes:
 
 
 def starts(frontier: int, newest: int, stamp: int) -> bytes:
-    """START: fresh messages begin here, and which one was taken last."""
+    """START: fresh messages begin here, and the newest one that was taken."""
     return _made[START](frontier, newest, stamp)
 
 
 def counted(done: int, dead: int, lost: int) -> bytes:
-    """COUNTS: so many items ended before what follows."""
+    """COUNTS: how many items ended before the records that follow."""
     return _made[COUNTS](done, dead, lost)
 
 
@@ -224,11 +224,11 @@ def read_head(data: bytes, name: str) -> int | None:
 
 
 class Checked(NamedTuple):
-    """How far bytes are records.
+    """Which bytes are records.
 
     Attributes:
-        size: so many bytes are good records.
-        damaged: whether good records follow what is not good: then it is not a torn tail.
+        size: this many bytes are good records.
+        damaged: whether good records follow bad bytes, so that it is not a torn tail.
     """
 
     size: int
@@ -248,7 +248,7 @@ def good_bytes(data: bytes) -> Checked:
 
 
 def message_check(message: Message) -> int:
-    """What ties a record to a message: the CRC32C of the message as the journal stores it."""
+    """Return the link between a record and a message: the CRC32C of the message as stored in the journal."""
     return crc32c(encode(*message))
 
 

@@ -1,7 +1,7 @@
-"""The hot half of a queue's state log: compiled where :mod:`sej.codec` is, the reference elsewhere.
+"""Apply the records of a queue's state log: compiled if :mod:`sej.codec` is, else the reference.
 
-Every process replays what all the others wrote, so this is what many processes at one queue cost. ``SEJ_CODEC`` forces
-the one or the other, as for the codec.
+Every process replays what all others wrote, so this is the cost of many processes at one queue. ``SEJ_CODEC`` chooses,
+as for the codec.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sej.imports import compiled
 
-if TYPE_CHECKING:  # one truth for type checkers: the reference
+if TYPE_CHECKING:  # type checkers see the reference
     from sej.queue.records import good_bytes, leased, one_done
     from sej.queue.state import QueueState
 

@@ -1,15 +1,15 @@
-"""Room on the disk that a queue keeps for ending its items.
+"""Disk space that a queue reserves for ending its items.
 
-Work is ended by writing: ``done`` appends to the queue's log, and the head that retention waits for is a file that is
-replaced. So on a full disk nothing could be ended, the head could not move, and ``sej clean`` had nothing to remove.
+Ending an item writes: ``done`` appends to the queue's log, and the head that retention waits for is a file that is
+replaced. On a full disk no item could be ended, the head could not move, and ``sej clean`` had nothing to remove.
 
-The cure is a file of zeros, ``ofs/NAME.reserve``, whose bytes are allocated when the queue is opened. States::
+The remedy is a file of zeros, ``ofs/NAME.reserve``, whose bytes are allocated when the queue is opened. States::
 
-    whole  --a write of the queue's own finds the disk full-->  spent   (the file is removed, the write goes on)
-    spent  --there is room for all of it again-->               whole
+    whole  --a write of the queue finds the disk full-->  spent   (the file is removed, the write is repeated)
+    spent  --there is room for all of it again-->         whole
 
 While the reserve is spent the queue puts nothing: the room is for ``get``, ``done``, ``retry``, ``fail`` and the
-compaction of the log. The file says nothing and is not synced; if it is lost, it is made again.
+compaction of the log. The file has no content and is not synced; if it is lost, it is created again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sej.system.disk import Tolerated, is_full, of_system
 __all__ = ["RESERVE_BYTES", "Reserve"]
 
 RESERVE_BYTES: Final = 1 << 18
-"""More than 5,000 records, or a log that is compacted many times."""
+"""Room for more than 5,000 records, or for many compactions of a log."""
 _T = TypeVar("_T")
 
 
@@ -35,13 +35,13 @@ class Reserve:
     """
 
     def __init__(self, directory: Directory, name: str) -> None:
-        """Name the file; nothing is written."""
+        """Set the file; nothing is written."""
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.reserve")
         self.spent = False
 
     def fill(self) -> bool:
-        """Allocate what is missing, all of it or nothing; returns whether the reserve is whole."""
+        """Allocate what is missing, all of it or nothing; return whether the reserve is whole."""
         try:
             there = self._disk.status(self._path)
             if there is None or there.size != RESERVE_BYTES:
@@ -58,7 +58,7 @@ class Reserve:
         return not self.spent
 
     def release(self) -> None:
-        """Give the room back to the disk, for the write that needs it."""
+        """Return the space to the disk, for the write that needs it."""
         self.spent = True
         with Tolerated():
             self._disk.unlink(self._path)
@@ -67,8 +67,8 @@ class Reserve:
         """Write; if the disk is full, release the reserve and write again.
 
         Args:
-            write: what is done.
-            again: what is done the second time, if that differs.
+            write: writes.
+            again: writes the second time, if that differs.
         """
         try:
             return write()

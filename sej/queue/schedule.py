@@ -1,7 +1,7 @@
-"""Which items may be taken now: what follows from the time, as one process sees it.
+"""Which items may be taken now: the consequences of time, as one process sees it.
 
-The log says until when a lease lasts and from when on an item may be taken. Whether that time has come is each
-process' own view. It counts only once a record says so: the item is leased, or it is given back.
+The log records until when a lease lasts and from when on an item may be taken. Whether that time has come is each
+process's own view. It has an effect only through a record: the item is leased, or it is returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Lease(NamedTuple):
     """An item that a worker holds.
 
     Attributes:
-        attempt: which hand-out this is, from 1.
+        attempt: the attempt, from 1.
         holder: the number of the open queue that holds it.
         deadline_ns: when it ends, on the boot-time clock.
         priority: of the item.
@@ -36,7 +36,7 @@ class Waiting(NamedTuple):
     """An item that is neither fresh nor leased.
 
     Attributes:
-        attempt: how often it was handed out.
+        attempt: its number of attempts.
         ready_at_ns: from when on it may be taken, on the boot-time clock.
         priority: of the item.
         exhausted: whether a process began to give it up: it only waits for its dead letter.
@@ -57,7 +57,7 @@ class Schedule:
     """
 
     def __init__(self, leased: dict[int, Lease], waiting: dict[int, Waiting]) -> None:
-        """Look at these items, which the records change.
+        """Observe these items, which the records change.
 
         Args:
             leased: by offset.
@@ -72,13 +72,13 @@ class Schedule:
         self._ready: dict[int, list[int]] = {}
 
     def add(self, offset: int, ready_at_ns: int) -> None:
-        """Let a waiting item be found when its time comes."""
+        """Add a waiting item, to be found when its time comes."""
         heappush(self._timed, (ready_at_ns, offset))
         if len(self._timed) > 2 * len(self._waiting) + _HEAP_SLACK:
             self.rebuild()
 
     def rebuild(self) -> None:
-        """Look at every waiting and lapsed item again."""
+        """Read every waiting and lapsed item again."""
         self._timed = [(there.ready_at_ns, offset) for offset, there in self._waiting.items()]
         heapify(self._timed)
         self._ready = {}
@@ -100,13 +100,13 @@ class Schedule:
             self.earliest_ns = min(left, default=NEVER)
 
     def lapse(self, offsets: Iterable[int]) -> None:
-        """Let leased items be found: their time is over, or their holder is dead."""
+        """Add leased items whose time is over, or whose holder is dead."""
         for offset in [offset for offset in offsets if offset not in self.lapsed]:
             self.lapsed.add(offset)
             heappush(self._ready.setdefault(self._leased[offset].priority, []), offset)
 
     def first_ready(self) -> tuple[int, int] | None:
-        """(priority, offset) of the item to take before all others that are not fresh; None: none is ready."""
+        """Return (priority, offset) of the item to take before all others that are not fresh; None: none is ready."""
         if not self._ready:
             return None
         for priority in sorted(self._ready, reverse=True):
@@ -123,6 +123,6 @@ class Schedule:
         return None
 
     def next_due_ns(self) -> int | None:
-        """When the next item may become ready by itself; None: never."""
+        """Return when the next item may become ready on its own; None: never."""
         due = min(self._timed[0][0] if self._timed else NEVER, self.earliest_ns)
         return None if due == NEVER else due

@@ -1,8 +1,8 @@
 """How a queue turns values into bytes and back: named when it is opened, never guessed.
 
-``None`` hands bytes through. ``"json"`` and ``"msgspec"`` (its MessagePack; to be installed) are safe with
-bytes from anywhere. ``"pickle"`` runs whatever the bytes say, so it is off unless it is asked for by name: never on a
-journal that others may write to.
+``None`` passes bytes through. ``"json"`` and ``"msgspec"`` (MessagePack; a package to install) are safe for bytes from
+any source. ``"pickle"`` executes code in the bytes, so it must be requested by name: never use it on a journal that
+others may write to.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Serializer(NamedTuple):
     """A pair of functions.
 
     Attributes:
-        name: as given on opening.
-        encode: a value as bytes.
-        decode: the value again.
+        name: the name that was passed.
+        encode: turns a value into bytes.
+        decode: turns the bytes back into the value.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Serializer(NamedTuple):
 
 
 def serializer(name: str | None) -> Serializer | None:
-    """The serializer of a name; None for None: bytes stay bytes.
+    """Return the serializer of a name; None for None: bytes stay bytes.
 
     Raises:
         ValueError: an unknown name.
@@ -51,7 +51,7 @@ def serializer(name: str | None) -> Serializer | None:
             msgpack = importlib.import_module("msgspec.msgpack")
         except ImportError as error:
             raise ImportError(
-                "serializer 'msgspec' needs a package that is not installed: pip install msgspec, or take 'json'"
+                "serializer 'msgspec' needs a package that is not installed: pip install msgspec, or use 'json'"
             ) from error
         return Serializer(name, msgpack.encode, msgpack.decode)
     return Serializer(name, _json, json.loads)

@@ -1,7 +1,7 @@
-"""What a new log says: the state of a queue as records, without its history.
+"""The content of a new log: the state of a queue as records, without its history.
 
 The state itself does not change. A recovery leaves out what it must (:class:`Contents`), the rest is written as
-records, and a new state is made of these.
+records, and a new state is built from these.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["Contents"]
 
 
 class Contents(NamedTuple):
-    """What of a state a new log says; each method returns another one.
+    """The part of a state that a new log has; each method returns another one.
 
     Attributes:
-        state: where everything else is taken from.
+        state: the source of everything else.
         frontier: where fresh messages begin.
         above: offsets from the frontier on that are not fresh.
         leased: items that workers hold.
@@ -54,13 +54,13 @@ class Contents(NamedTuple):
 
     @classmethod
     def of(cls, state: QueueState) -> Contents:
-        """All of a state."""
+        """Return all of a state."""
         return cls(
             state, state.frontier, state.above, state.leased, state.waiting, state.kept, state.anchor, state.ahead
         )
 
     def from_offset(self, offset: int) -> Contents:
-        """Without what is below the kept offset, which was moved forwards."""
+        """Leave out everything below the kept offset, which was moved forwards."""
         return self._replace(
             frontier=max(self.frontier, offset),
             above={number for number in self.above if number >= offset},
@@ -70,7 +70,7 @@ class Contents(NamedTuple):
         )
 
     def up_to(self, stop: int) -> Contents:
-        """Without messages from stop on, which were lost; intents and keys are compared with others."""
+        """Leave out messages from stop on, which were lost; intents and keys are compared with their messages."""
         intents = self.state.intents
         waiting = {number: there for number, there in self.waiting.items() if number < stop or number in intents}
         return self._replace(
@@ -83,16 +83,16 @@ class Contents(NamedTuple):
         )
 
     def given_back(self) -> Contents:
-        """Without leases: what was leased is ready again."""
+        """Leave out leases: leased items are ready again."""
         ready = {number: Waiting(lease.attempt, 0, lease.priority) for number, lease in self.leased.items()}
         return self._replace(leased={}, waiting={**self.waiting, **ready})
 
     def records(self, now_ns: int, end: int) -> Iterator[bytes]:
-        """The records of a new log.
+        """Yield the records of a new log.
 
         Args:
-            now_ns: what is over by then is left out.
-            end: where the journal ends; intents for messages that were never written are left out.
+            now_ns: items whose time was over by then are left out.
+            end: the journal's end; intents for messages that were never written are left out.
         """
         state = self.state
         if state.boot is not None:
@@ -124,7 +124,7 @@ class Contents(NamedTuple):
 
 
 def _ranges(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Sorted offsets as runs [start, stop)."""
+    """Return sorted offsets as ranges [start, stop)."""
     start = stop = -1
     for offset in offsets:
         if offset == stop:

@@ -85,7 +85,7 @@ _new: Final = tuple.__new__
 
 
 class QueueState:
-    """What the records say.
+    """The state that the records describe.
 
     Attributes:
         frontier: the first message that was never taken in order.
@@ -108,7 +108,7 @@ class QueueState:
     """
 
     def __init__(self, frontier: int = 0) -> None:
-        """Nothing is taken; fresh messages begin at frontier."""
+        """Create a state in which nothing is taken; fresh messages begin at frontier."""
         self.frontier = frontier
         self.above: set[int] = set()
         self.leased: dict[int, Lease] = {}
@@ -236,7 +236,7 @@ class QueueState:
     def _dropped(self, offset: int) -> None:
         self.waiting.pop(offset, None)
         self._lapsed.discard(offset)
-        self.intents.pop(offset, None)  # an expiry may be that of the message that is there: it is compared, too
+        self.intents.pop(offset, None)  # an expiry may be that of the existing message: it is compared too
         if offset >= self.frontier:
             self.above.discard(offset)
 
@@ -268,7 +268,7 @@ class QueueState:
         self.schedule.rebuild()
 
     def _starts(self, frontier: int, newest: int, stamp: int) -> None:
-        self.frontier, self._head = frontier, 0  # what is below and not done follows
+        self.frontier, self._head = frontier, 0  # records for lower offsets that are not done follow
         if newest != NEVER:
             self.anchor = (newest, stamp)
 
@@ -292,7 +292,7 @@ class QueueState:
     # --- what the handlers are made of
 
     def _pass(self, frontier: int) -> None:
-        """Let the frontier be here: what was set aside before it is fresh no more."""
+        """Move the frontier here: items that were set aside before it are no longer fresh."""
         if self.above:
             self.above = {offset for offset in self.above if offset >= frontier}
         if self.intents:
@@ -301,7 +301,7 @@ class QueueState:
         self.frontier = frontier
 
     def _settle(self) -> None:
-        """Let the frontier pass what is not fresh, but no intent that was not compared with its message."""
+        """Move the frontier over items that are not fresh, but not over an intent that was not compared yet."""
         while self.frontier in self.above and self.frontier not in self.intents:
             self.above.discard(self.frontier)
             self.frontier += 1
@@ -348,28 +348,28 @@ class QueueState:
         """All expiries were looked at: those that match a message and can be ended are not before this."""
         self.first_expiry = at_ns
 
-    # --- what it adds up to
+    # --- results
 
     def has(self, offset: int) -> bool:
-        """Whether the item was taken or set aside, and not ended."""
+        """Return whether the item was taken or set aside, and not ended."""
         return offset in self.leased or offset in self.waiting
 
     def attempts(self, offset: int) -> int:
-        """How often an item was handed out."""
+        """Return how many attempts an item had."""
         there = self.waiting.get(offset) or self.leased.get(offset)
         return there.attempt if there is not None else 0
 
     def priority(self, offset: int) -> int:
-        """An item's priority."""
+        """Return an item's priority."""
         there = self.waiting.get(offset) or self.leased.get(offset)
         return there.priority if there is not None else 0
 
     def holders(self) -> set[int]:
-        """The numbers of the open queues that hold something."""
+        """Return the numbers of the open queues that hold something."""
         return {lease.holder for lease in self.leased.values()}
 
     def head(self) -> int:
-        """The lowest offset that is not done: where a reader that does not know the queue starts."""
+        """Return the lowest offset that is not done: where a reader that does not know the queue starts."""
         leased, waiting, head = self.leased, self.waiting, self._head
         if self.frontier - head > 2 * (len(leased) + len(waiting)):
             head = min((offset for held in (leased, waiting) for offset in held), default=self.frontier)
@@ -380,15 +380,15 @@ class QueueState:
         return head
 
     def fresh(self, end: int) -> int:
-        """How many messages below end were never taken or set aside."""
+        """Return how many messages below end were never taken or set aside."""
         return max(end - self.frontier, 0) - sum(offset < end for offset in self.above)
 
     def void(self, end: int) -> int:
-        """How many items wait whose message was never written, because the process that put them died."""
+        """Return how many waiting items have no message, because the process that put them died."""
         return sum(offset >= end for offset in self.intents if offset in self.waiting)
 
     def counts(self, now_ns: int, end: int) -> tuple[int, int, int]:
-        """(ready, delayed, leased) of what is not fresh, in a journal that ends at end."""
+        """Return (ready, delayed, leased) of the items that are not fresh, in a journal that ends at end."""
         lapsed = self._lapsed
         delayed = [offset < end for offset, there in self.waiting.items() if there.ready_at_ns > now_ns]
         ready = sum(offset < end for offset in self.waiting) - sum(delayed)
@@ -404,7 +404,7 @@ class Kind(NamedTuple):
     """A kind of record.
 
     Attributes:
-        name: as the format's page has it.
+        name: as on the format's page.
         apply: the handler: a method of :class:`QueueState` that takes the fields.
         fields: each field's name, and the word of the record that holds it.
         says: what the record means.
@@ -416,7 +416,7 @@ class Kind(NamedTuple):
     says: str
 
     def read(self) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
-        """Returns what takes the fields out of the words of a record."""
+        """Return the function that takes the fields out of the words of a record."""
         indexes = [WORDS.index(word) for word in self.fields.values()]
         if len(indexes) > 1:
             return itemgetter(*indexes)
@@ -425,7 +425,7 @@ class Kind(NamedTuple):
 
 
 def _kind(name: str, apply: Callable[..., None], fields: str, says: str) -> Kind:
-    """A kind whose fields are ``name=word``, or only the word if it is the field's name."""
+    """Return a kind whose fields are ``name=word``, or only the word if it is the field's name."""
     pairs = [field.partition("=") for field in fields.split()]
     return Kind(name, apply, {field: word or field for field, _, word in pairs}, says)
 
@@ -544,4 +544,4 @@ KINDS: Final[dict[int, Kind]] = {
 }
 """Each kind of record: its handler, its fields and what it means."""
 HANDLERS: Final = {number: (kind.apply, kind.read()) for number, kind in KINDS.items()}
-"""The handlers, and what takes their fields out of the words of a record."""
+"""The handlers, with the functions that take their fields out of the words of a record."""

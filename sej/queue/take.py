@@ -1,8 +1,7 @@
-"""Taking items: which come next, and what is not handed out any more.
+"""Take items: which come next, and which are no longer delivered.
 
-The order: the highest priority that has something ready; in it the lowest offset. Fresh messages have priority 0 and
-are in the journal in order, so a run of them is one record. Everything runs under the queue's lock, with the state up
-to date.
+The order: the highest priority with a ready item; within it the lowest offset. Fresh messages have priority 0 and are
+in the journal in order, so a range of them is one record. Everything runs under the queue's lock, with the log read.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from sej.system.disk import of_system
 __all__ = ["PROBE_NS", "Taker"]
 
 PROBE_NS: Final = 100_000_000
-"""How often other holders are looked at: items of a process that died are ready so many nanoseconds later."""
+"""Nanoseconds between two checks of other holders: items of a process that died are ready after at most this time."""
 _DEAD_LETTER_PAUSE_NS: Final = 10_000_000_000
-"""If a dead letter could not be written, the next attempt comes so much later: other items do not wait for it."""
+"""If a dead letter could not be written, the next attempt comes after this time: other items do not wait for it."""
 
 
 class Taker:
@@ -34,8 +33,8 @@ class Taker:
 
     Attributes:
         others: looks up messages that are not taken in order.
-        lost: how many items were found missing since the last look.
-        unwritten: why a dead letter could not be written, since the last look; None: all were.
+        lost: how many items were found missing since the last check.
+        unwritten: why a dead letter could not be written since the last check; None: all were.
     """
 
     def __init__(
@@ -57,10 +56,10 @@ class Taker:
             log: the state.
             holders: which other holders are alive.
             clock: the clocks.
-            give_up: puts a message among the dead letters, with its attempts and a reason.
-            lease_ns: how long an item is held.
-            max_attempts: after so many hand-outs an item becomes a dead letter.
-            expire_ns: messages older than this are thrown away; None: none.
+            give_up: writes a message to the dead letters, with its attempts and a reason.
+            lease_ns: how long an item is leased.
+            max_attempts: after this many attempts an item becomes a dead letter.
+            expire_ns: messages older than this are removed; None: none.
         """
         self._directory = directory
         self._log = log
@@ -76,9 +75,9 @@ class Taker:
         self.others = MessageReader(directory, 64)
 
     def take(self, n: int, now: int) -> list[tuple[Message, int]]:
-        """Up to n items that can be had now: messages, and how often each was handed out.
+        """Return up to n items that are available now: messages, and their number of attempts.
 
-        What is wrong with the next one is raised where it comes first: those before it are somebody's already.
+        An error in an item is raised only if it comes first: the items before it are already leased.
         """
         state = self._log.state
         state.schedule.tick(now)
@@ -95,12 +94,12 @@ class Taker:
             except (OSError, SejError) as error:
                 if not found or self._log.failed or (isinstance(error, OSError) and not of_system(error)):
                     raise
-                self.close()  # they open again where they are asked to
+                self.close()  # reopened at their next use
                 break
         return found
 
     def _take_next(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
-        """Take what comes next, or put it out of the way; False: there is nothing."""
+        """Take the next item, or set it aside; return False if there is none."""
         state = self._log.state
         if state.frontier in state.above:
             self._look_ahead()
@@ -114,7 +113,7 @@ class Taker:
         return True
 
     def take_back(self, now: int) -> None:
-        """Take back what is in nobody's hands any more: its holder died, or its lease is over."""
+        """Return items to the queue whose holder died, or whose lease is over."""
         log, state = self._log, self._log.state
         self._probe(now)
         state.schedule.tick(now)
@@ -123,7 +122,7 @@ class Taker:
             log.append(*back)
 
     def look_for_losses(self) -> None:
-        """Find out whether messages that nobody has taken yet are gone."""
+        """Check whether messages that were never taken have been deleted."""
         segments = self._directory.segments()
         if segments and segments[0].first_offset > self._log.state.frontier:
             try:
@@ -132,7 +131,7 @@ class Taker:
                 self._lose(error.first_available)
 
     def _lose(self, first: int) -> bool:
-        """The journal begins at first now: nobody waits for what stood before it; False: nothing did."""
+        """The journal begins at ``first`` now: drop what waited before it; return False if nothing did."""
         log, state = self._log, self._log.state
         before = state.lost
         ended = [offset for offset in state.schedule.lapsed if offset < first]
@@ -147,16 +146,16 @@ class Taker:
         return True
 
     def judge(self) -> None:
-        """Nothing has come for a while: raise if what stands at the journal's end is corruption."""
+        """Nothing was appended for a while: raise if the bytes at the journal's end are corruption."""
         self._fresh.judge()
 
     def close(self) -> None:
-        """Close what was read from."""
+        """Close the readers."""
         self._fresh.close()
         self.others.close()
 
     def _take_fresh(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
-        """Lease a run of fresh messages; False: there is none."""
+        """Lease a range of fresh messages; return False if there is none."""
         log, state, read = self._log, self._log.state, self._fresh.at
         above, expires = state.above, bool(state.expires) or self._expire_ns is not None
         offset = state.frontier
@@ -171,7 +170,7 @@ class Taker:
                 break
             if message is None or (message.offset != offset and run):
                 break
-            offset = message.offset + 1  # behind a recorded gap, if there was one
+            offset = message.offset + 1  # after a recorded gap, if there was one
             run.append((message, 1))
             if expires and self._is_expired(message, now):
                 expired.append(done(message.offset, offset))
@@ -184,7 +183,7 @@ class Taker:
         return True
 
     def _look_ahead(self) -> None:
-        """Let the frontier pass what was set aside, if it was set aside for the messages that are there."""
+        """Move the frontier over items that were set aside for the existing messages."""
         state = self._log.state
         while state.frontier in state.above:
             offset = state.frontier
@@ -199,7 +198,7 @@ class Taker:
             state.matched(offset)
 
     def _pick(self, offset: int, now: int, found: list[tuple[Message, int]]) -> None:
-        """Lease an item out of order; one that was tried too often goes to the dead letters."""
+        """Lease an item out of order; an exhausted one goes to the dead letters."""
         log, state = self._log, self._log.state
         attempts = state.attempts(offset)
         message = self.others.at(offset)
@@ -223,7 +222,7 @@ class Taker:
         if now >= self._dead_letter_at:
             reason = f"its holder died or did not end it in time, at attempt {attempts}"
             if begun:
-                reason = "it was given up by a process that died just then"
+                reason = "a process died while it gave this item up"
             try:
                 self._give_up(message, attempts, reason)
                 return
@@ -243,7 +242,7 @@ class Taker:
         return self._expire_ns is not None and at != NO_TIMESTAMP and at + self._expire_ns <= self._clock.wall_ns()
 
     def _probe(self, now: int) -> None:
-        """Give back what dead processes held."""
+        """Return the items of holders that died."""
         self._probe_at = now + PROBE_NS
         state = self._log.state
         if state.leased:

@@ -157,6 +157,6 @@ def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: P
         log.write(bytes(RECORD_SIZE))
     q._syncer.request()
     until(lambda: q._log.failed)
-    with pytest.raises(sej.WriterFailedError, match="not what was written"):
+    with pytest.raises(sej.WriterFailedError, match="not the bytes that were written"):
         item.done()
     q.close()

@@ -416,7 +416,7 @@ class TestPutting:
             with sej.SharedWriter(tmp_path) as w:
                 w.append(b"\xff")
             item = take(q)
-            with pytest.raises(sej.InvalidMessageError, match="offset 0: json cannot read"):
+            with pytest.raises(sej.InvalidMessageError, match="offset 0: json cannot decode"):
                 _ = item.value
             item.fail("no JSON")
 
@@ -488,7 +488,9 @@ class TestWhole:
             sej.Journal(tmp_path).clean(max_bytes=1, ignore_readers=["worker"])
             q.put(b"new")
             clock.move(61)
-            with pytest.warns(RuntimeWarning, match="7 items were taken out of the journal before their turn") as told:
+            with pytest.warns(
+                RuntimeWarning, match="removed 7 items from the journal before they were delivered"
+            ) as told:
                 item = take(other)
             assert len(told) == 1
             assert item.value == b"new"
@@ -507,7 +509,7 @@ class TestWhole:
             q.put(b"0" * 120)
             sej.Journal(tmp_path).clean(max_bytes=1, ignore_readers=["worker"])
             q.put(b"new")
-            with pytest.raises(RuntimeWarning, match="1 items"):
+            with pytest.raises(RuntimeWarning, match="removed 1 items"):
                 q.get(timeout=0)
             assert take(q).value == b"new"
 
@@ -536,7 +538,7 @@ class TestWhole:
             first = sej.Journal(tmp_path).first_offset
             assert first > 0
             assert (q.stats(), q.stats().lost) == ((3 - first, 0, 0, 0, 0), first)
-            with pytest.warns(RuntimeWarning, match=f"{first} items"):
+            with pytest.warns(RuntimeWarning, match=f"removed {first} items"):
                 q.get(timeout=0)
             assert pickle.loads(pickle.dumps(q.stats())).lost == first
             assert q.stats()._replace(done=7).lost == 0
@@ -777,7 +779,7 @@ def test_a_journal_that_was_replaced_is_said_not_taken_for_done(tmp_path: Path) 
     for file in (tmp_path / "jnl").iterdir():
         file.unlink()
     for _ in range(2):  # with its log, and without
-        with pytest.raises(sej.OffsetBeyondEndError, match="stands at 2, but the journal ends at 0"):
+        with pytest.raises(sej.OffsetBeyondEndError, match="is at offset 2, but the journal ends at 0"):
             sej.open_queue(tmp_path, "worker")
         (tmp_path / "ofs" / "worker.queue").unlink(missing_ok=True)
     with sej.Offset(tmp_path, "worker", beyond_end="rewind") as kept:

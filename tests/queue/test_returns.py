@@ -226,7 +226,7 @@ def test_what_cannot_be_buried_keeps_nobody_from_the_others(tmp_path: Path, cloc
         q.get_many(2, timeout=0)
         q.put_many([b"c", b"d"])
         clock.move(11)
-        with pytest.warns(RuntimeWarning, match="cannot be put among the dead letters.*this is a file") as told:
+        with pytest.warns(RuntimeWarning, match="cannot be written to the dead letters.*this is a file") as told:
             found = q.get_many(9, timeout=0)
         assert [item.value for item in found] == [b"c", b"d"] and len(told) == 1
         assert q.stats() == (0, 2, 2, 0, 0)
@@ -299,7 +299,7 @@ def test_a_dead_letter_says_what_ended_the_last_attempt(tmp_path: Path, clock: F
         take(q).retry(0)
         assert q.get(timeout=0) is None
         reasons = [letter.reason for letter in sej.dead_letters(q.dead_letter)]
-        assert reasons == ["its holder died or did not end it in time, at attempt 2", "given back at attempt 2"]
+        assert reasons == ["its holder died or did not end it in time, at attempt 2", "returned at attempt 2"]
 
 
 def test_fresh_items_before_a_fault_are_handed_out(tmp_path: Path, clock: FakeClock) -> None:
