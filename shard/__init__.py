@@ -1,7 +1,7 @@
-"""Shards: a journal split by key into SEJ directories side by side, and what writes and reads them as one.
+"""Shards: a journal split by key into several SEJ directories, with a writer, a scanner and workers for all of them.
 
-Names are handed on when they are first used, so that importing ``shard`` costs next to nothing. What stands in a
-tree: docs/formats/shard.md.
+Public names are imported at their first use, so that importing ``shard`` is fast. The files of a sharded journal:
+docs/formats/shard.md.
 """
 
 from __future__ import annotations

@@ -202,9 +202,9 @@ cdef class Parts:
         cdef uint16_t *shards
         cdef bint fnv = name == "fnv"
         if not 0 <= bits <= 10:
-            raise ValueError(f"bits {bits}: 0 to 10 is due")
+            raise ValueError(f"bits must be 0 to 10, got {bits}")
         if self._places != NULL:
-            raise RuntimeError("these parts are made already")
+            raise RuntimeError("the parts were already created")
         if len(keys) != count:
             _reference.check_counts(count, keys, types, times)
         self._values = list(values)  # ours: while a part is written, others may run

@@ -1,4 +1,4 @@
-"""Grouping a batch by shard and encoding the parts in pure Python: the reference that the compiled twin must equal."""
+"""Group a batch by shard and encode the parts, in pure Python: the reference for the compiled twin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fnv(key: BytesLike) -> int:
 
 
 def hash_of(key: BytesLike, name: Hash) -> int:
-    """The hash whose low bits are the shard."""
+    """Return the hash whose low bits are the shard."""
     return fnv(key) if name == "fnv" else xxh64_intdigest(key, HASH_SEED)
 
 
@@ -38,14 +38,14 @@ def group(
     places: bool = False,
     name: Hash = "xxh64",
 ) -> dict[int, _Lists]:
-    """Put a batch into groups by shard, keeping the order within each.
+    """Group a batch by shard, keeping the order within each.
 
-    Every message is checked before anything is given out, so that a batch is refused as a whole.
+    Every message is checked before the result is returned, so that a batch is refused as a whole.
 
     Args:
         values: the payloads.
-        keys: as many.
-        bits: of the tree.
+        keys: one for each value.
+        bits: bits of the sharded journal.
         indexes: the shards that a route function returned; None: by the keys.
         places: also return each message's position in the batch; otherwise those lists are empty.
         name: the hash of the keys.
@@ -54,7 +54,7 @@ def group(
         For each shard (values, keys, places in the batch).
 
     Raises:
-        ValueError: not as many keys as values.
+        ValueError: the number of keys differs from the number of values.
         TypeError: a value or key is not bytes.
         InvalidMessageError: a key or message is too long.
 
@@ -63,7 +63,7 @@ def group(
         {1: ([b'a', b'c'], [b'x', b'x'], [0, 2]), 3: ([b'b'], [b'y'], [1])}
     """
     if len(keys) != len(values):
-        raise ValueError(f"keys has {len(keys)} entries for {len(values)} values")
+        raise ValueError(f"keys must have {len(values)} entries, one for each value, got {len(keys)}")
     mask = (1 << bits) - 1
     found: dict[int, _Lists] = {}
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):
@@ -80,7 +80,7 @@ def group(
 
 
 class Parts:
-    """A batch that was sorted by shard, and is encoded part by part when each shard says which offset is due.
+    """A batch sorted by shard, whose parts are encoded when the next offset of each shard is known.
 
     Attributes:
         indexes: the shards concerned, in the order of their first messages.
@@ -107,20 +107,20 @@ class Parts:
 
         Args:
             values: the payloads.
-            keys: as many.
-            bits: of the tree.
+            keys: one for each value.
+            bits: bits of the sharded journal.
             indexes: the shards that a route function returned; None: by the keys.
-            types: one, or as many.
-            times: timestamps in ns; one, or as many.
+            types: one, or one for each value.
+            times: timestamps in ns; one, or one for each value.
             name: the hash of the keys.
 
         Raises:
-            ValueError: not as many keys, types or timestamps as values; bits out of range.
+            ValueError: the number of keys, types or timestamps differs from the number of values; bits is out of range.
             TypeError: a value or key is not bytes, a type or timestamp is not an int.
-            InvalidMessageError: a field out of its range.
+            InvalidMessageError: a field is out of its range.
         """
         if not 0 <= bits <= 10:
-            raise ValueError(f"bits {bits}: 0 to 10 is due")
+            raise ValueError(f"bits must be 0 to 10, got {bits}")
         count = len(values)
         kinds = [types] * count if isinstance(types, int) else list(types)
         stamps = [times] * count if isinstance(times, int) else list(times)
@@ -140,14 +140,14 @@ class Parts:
         self.indexes = list(self._rows)
 
     def count(self, index: int) -> int:
-        """How many messages a shard gets."""
+        """Return how many messages a shard gets."""
         return len(self._rows.get(index, ()))
 
     def pour(self, index: int, buffer: Buffer) -> range:
-        """Encode a shard's part into a writer's buffer, whose lock the caller holds; returns the offsets it gets.
+        """Encode a shard's part into a writer's buffer, whose lock the caller holds; return the offsets.
 
         Each run ends with the first message that reaches the buffer's ``batch_limit``, so that segments and blocks end
-        where they would if the messages came one by one.
+        where they would if the messages were appended one by one.
         """
         first = offset = buffer.offset
         scratch = bytearray()
@@ -165,14 +165,14 @@ class Parts:
 
 
 def check_counts(count: int, keys: object, types: object, times: object) -> None:
-    """Refuse columns that are not as many as the values."""
+    """Refuse columns whose length differs from the number of values."""
     for name, column in (("keys", keys), ("type", types), ("timestamp", times)):
         if isinstance(column, Sized) and len(column) != count:
-            raise ValueError(f"{name} has {len(column)} entries for {count} values")
+            raise ValueError(f"{name} must have {count} entries, one for each value, got {len(column)}")
 
 
 def check_message(place: int, value: object, key: object) -> tuple[bytes, bytes]:
-    """A value and a key as bytes, if they are such and not too long."""
+    """Return a value and a key as bytes, if they are bytes and not too long."""
     for name, part in (("value", value), ("key", key)):
         if not isinstance(part, bytes | bytearray | memoryview):
             hint = ": encode it first" if isinstance(part, str) else ""
@@ -181,20 +181,20 @@ def check_message(place: int, value: object, key: object) -> tuple[bytes, bytes]
     payload, label = bytes(value), bytes(key)
     if len(label) > MAX_KEY_SIZE:
         raise InvalidMessageError(
-            f"key {place} has {len(label)} bytes; the format allows {MAX_KEY_SIZE}; nothing was appended"
+            f"key {place} must have at most {MAX_KEY_SIZE} bytes, got {len(label)}; nothing was appended"
         )
     size = OVERHEAD_SIZE + len(label) + len(payload)
     if size > MAX_MESSAGE_SIZE:
         raise InvalidMessageError(
-            f"message {place} would have {size} bytes; the format allows {MAX_MESSAGE_SIZE}; nothing was appended"
+            f"message {place} must have at most {MAX_MESSAGE_SIZE} bytes, got {size}; nothing was appended"
         )
     return payload, label
 
 
 def check_number(place: int, name: str, number: object, low: int, high: int) -> int:
-    """A type or timestamp as an int, if it is one and in its range."""
+    """Return a type or timestamp as an int, if it is one and in its range."""
     if not isinstance(number, int):
         raise TypeError(f"{name} {place} must be an int, not {type(number).__name__}; nothing was appended")
     if not low <= number <= high:
-        raise InvalidMessageError(f"{name} {number}: the format allows {low} to {high}; nothing was appended")
+        raise InvalidMessageError(f"{name} must be {low} to {high}, got {number}; nothing was appended")
     return int(number)

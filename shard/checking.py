@@ -1,6 +1,6 @@
-"""``shard.check``: what is odd about a root, reported and never guessed. Looks at names and at keys; changes nothing.
+"""``shard.check``: problems of a root, reported and never guessed. Reads names and keys; changes nothing.
 
-Where names alone do not tell a tree of shards from a hub, that is what it says, and how to make it plain.
+If names alone do not distinguish a sharded journal from a hub, it reports that, and how to make it clear.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
 from shard.names import Path, split_name
 from shard.records import read_record
-from shard.routes import sample as some_messages
+from shard.remembered_hash import sample as some_messages
 from shard.trees import Layout, find, look
 
 __all__ = ["Problem", "check"]
@@ -36,12 +36,12 @@ _SAMPLE: Final = 1000
 
 
 class Problem(NamedTuple):
-    """One thing that is odd.
+    """One problem of a root.
 
     Attributes:
-        kind: what sort of thing.
-        path: the file or directory, there or missing.
-        reason: what was found, what was expected and the way out.
+        kind: the kind of problem.
+        path: the file or directory, existing or missing.
+        reason: what was found, what was expected and what to do.
     """
 
     kind: _Kind
@@ -49,31 +49,31 @@ class Problem(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Format as one line."""
         return f"{self.path}: {self.kind}: {self.reason}"
 
 
 def check(
     root: str | os.PathLike[str], *, layout: Layout | None = None, sample: int = _SAMPLE, disk: Disk = OS
 ) -> list[Problem]:
-    """Everything odd about a root: an empty list where all is well.
+    """Return every problem of a root: an empty list if it is sound.
 
-    A root where some names are shards' and others are not is read as a tree of shards if a :class:`shard.Writer` ever
-    worked there or if the others fit no hub; else as a hub, and that it is not plain is a problem of its own.
-    Missing shards are told from unused ones by the record that :class:`shard.Writer` keeps; trees without one have
-    every shard that is not there reported. In a hub nothing is missing: a client may not have sent it yet.
+    A root in which only some names are shard names is read as a sharded journal if a :class:`shard.Writer` ever used it
+    or if the others fit no hub; else as a hub, and the ambiguity is a problem of its own. The record of
+    :class:`shard.Writer` distinguishes missing shards from unused ones; without a record every shard that does not
+    exist is reported. In a hub nothing is missing: a client may not have sent it yet.
 
     Keys in two shards are reported if they are among the first or last messages of both: two programs routed them by
     two hashes, and their messages have no common order.
 
     Args:
-        root: what to look at.
-        layout: read it as this, whatever it looks like.
+        root: the directory to check.
+        layout: read it as this layout, whatever its names are.
         sample: how many of the first and of the last messages of each shard are read for their keys; 0: none.
-        disk: the seam.
+        disk: the disk.
 
     Raises:
-        JournalNotFoundError: there is nothing.
+        JournalNotFoundError: the path does not exist.
         NotAJournalError: it is a file.
     """
     require(
@@ -85,9 +85,9 @@ def check(
     path = os.fspath(root)
     there = disk.status(path)
     if there is None:
-        raise JournalNotFoundError("there is nothing here", path=path)
+        raise JournalNotFoundError("the path does not exist", path=path)
     if not there.is_dir:
-        raise NotAJournalError("this is a file; a SEJ directory or a root of several is due", path=path)
+        raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=path)
     if layout not in (None, "shards", "hub") or (layout is None and look(disk, path)):
         find(path, layout="directory", disk=disk)
         return [*_inside(path, disk)]
@@ -107,7 +107,7 @@ def check(
 
 
 def _journals(root: str, disk: Disk) -> tuple[list[str], list[Problem]]:
-    """The names of the SEJ directories, and what could not be looked into."""
+    """Return the names of the SEJ directories, and the problems of unreadable ones."""
     found, problems = [], []
     for name in disk.list(root):
         path = os.path.join(root, name)
@@ -120,11 +120,15 @@ def _journals(root: str, disk: Disk) -> tuple[list[str], list[Problem]]:
 
 
 def _unreadable(path: str, error: OSError) -> Problem:
-    return Problem("unreadable", path, f"this user may not look into it ({error.strerror}): readers stop here")
+    return Problem(
+        "unreadable",
+        path,
+        f"this user cannot read this directory ({error.strerror}), and readers stop here; let the user read it",
+    )
 
 
 def _inside(path: str, disk: Disk) -> Iterator[Problem]:
-    """What is in a SEJ directory's ``jnl/`` beside segments."""
+    """Yield problems of files in a SEJ directory's ``jnl/`` that are not segments."""
     directory = Directory(path, disk)
     try:
         foreign = directory.foreign()
@@ -135,12 +139,12 @@ def _inside(path: str, disk: Disk) -> Iterator[Problem]:
         yield Problem(
             "foreign file",
             os.path.join(directory.jnl, name),
-            "no segment: the original's readers break on it; move it out",
+            "this is not a segment, and the original's readers fail on it; move it out",
         )
 
 
 def _layout(root: str, names: list[str], disk: Disk) -> Layout:
-    """As ``find`` has it, but one journal that fits nothing does not make a hub of a tree of shards."""
+    """Return the layout like ``find``, but one journal with another name does not turn a sharded journal into a hub."""
     if disk.status(os.path.join(root, HUB_MARKER)) is not None:
         return "hub"
     others = [name for name in names if split_name(name) is None]
@@ -155,9 +159,9 @@ def _doubt(root: str, names: list[str], layout: Layout, disk: Disk) -> Iterator[
         yield Problem(
             "layout",
             root,
-            f"{len(names) - len(others)} SEJ directories have shards' names and {len(others)} have not"
-            f" ({others[0]!r} for one), so this is read as a hub: if it is one, say so by an empty file {HUB_MARKER!r}"
-            " in it; if it is a tree of shards, move the others out",
+            f"{len(names) - len(others)} SEJ directories have shard names and {len(others)} have not ({others[0]!r}"
+            f" for one), so this is read as a hub; if it is one, create an empty file {HUB_MARKER!r} in it; if it is"
+            " a sharded journal, move the others out",
         )
 
 
@@ -173,13 +177,11 @@ def _names(root: str, names: list[str], layout: Layout) -> Iterator[Problem]:
             yield Problem(
                 "bad name",
                 path,
-                "a SEJ directory whose name is no shard's ([prefix.]bit.index, index below 2**bit, or a prefix alone):"
-                " rename it or move it out; `find` and readers refuse this root",
+                "this SEJ directory has no shard name ([prefix.]bit.index, index below 2**bit, or a prefix alone),"
+                " and `find` and readers refuse this root; rename it or move it out",
             )
         elif layout == "hub" and not _fits_hub(name):
-            yield Problem(
-                "bad name", path, "a SEJ directory in a hub's root is due to be named client.journal: move it out"
-            )
+            yield Problem("bad name", path, "a SEJ directory in a hub's root must be named client.journal; move it out")
 
 
 def _foreign(root: str, found: set[str], disk: Disk) -> Iterator[Problem]:
@@ -189,16 +191,16 @@ def _foreign(root: str, found: set[str], disk: Disk) -> Iterator[Problem]:
         path = os.path.join(root, name)
         there = disk.status(path)
         if there is None:
-            yield Problem("foreign file", path, "a symbolic link that leads nowhere: restore what it leads to")
+            yield Problem("foreign file", path, "this symbolic link is broken; restore its target")
         elif not there.is_dir:
-            yield Problem("foreign file", path, "readers pass it over: only SEJ directories belong here; move it out")
+            yield Problem("foreign file", path, "only SEJ directories belong here, and readers ignore it; move it out")
         elif split_name(name) is not None and "." in name:
             yield Problem(
-                "foreign directory", path, "it has a shard's name but no jnl/ in it: its messages are gone or elsewhere"
+                "foreign directory", path, "it has a shard name but no jnl/: its messages are lost or elsewhere"
             )
         else:
             yield Problem(
-                "foreign directory", path, "it has no jnl/ in it, so it is no SEJ directory and readers pass it over"
+                "foreign directory", path, "it has no jnl/, so it is not a SEJ directory and readers ignore it"
             )
 
 
@@ -206,7 +208,7 @@ def _record(tree: Path, what: str) -> Problem:
     return Problem(
         "record",
         os.path.join(tree.root, RECORDS_DIR, tree.name),
-        f"{what}: a shard that is gone may not be named; compare the shards with a copy, then remove this file",
+        f"{what}: a lost shard may be missing in it; compare the shards with a copy, then remove this file",
     )
 
 
@@ -223,8 +225,8 @@ def _trees(root: str, names: list[str], disk: Disk) -> Iterator[Problem]:
             yield Problem(
                 "bit counts",
                 os.path.join(root, prefix or f"{counts[0]:x}"),
-                f"{f'prefix {prefix!r}' if prefix else 'the empty prefix'} has trees of {shown} bits: one key has two"
-                " places; if a reshard is done, move the old tree away",
+                f"{f'prefix {prefix!r}' if prefix else 'the empty prefix'} has sharded journals of {shown} bits, so"
+                " one key has two shards; if a reshard is complete, move the old one away",
             )
     for (prefix, bits), there in sorted(trees.items()):
         tree = Path(root, prefix, bits)
@@ -240,15 +242,15 @@ def _trees(root: str, names: list[str], disk: Disk) -> Iterator[Problem]:
                 yield _record(tree, f"{record.damaged} of its lines are damaged")
         for index in sorted(due - there):
             why = (
-                "not there, and no record says whether it ever was: no key may have met it, or it was lost"
+                "it does not exist, and no record tells whether it ever did: it was never used, or it is lost"
                 if record is None
-                else "it was made once and is gone: bring it back, or its readers will never see its messages"
+                else "it existed and is lost: restore it, or its readers will never see its messages"
             )
             yield Problem("missing shard", tree.dir(index), why)
 
 
 def _split_keys(root: str, names: list[str], count: int, disk: Disk) -> Iterator[Problem]:
-    """Keys that are in two shards of one sharded journal, as far as a sample tells."""
+    """Yield keys that are in two shards of one sharded journal, in a sample of its messages."""
     shards: dict[tuple[str, int], dict[bytes, set[int]]] = {}
     for name in names:
         parts = split_name(name)
@@ -263,7 +265,7 @@ def _split_keys(root: str, names: list[str], count: int, disk: Disk) -> Iterator
             yield Problem(
                 "split keys",
                 os.path.join(root, Path(root, prefix, bits).name),
-                f"{len(split)} of {len(keys)} keys that were compared are in more than one shard ({split[0]!r} is in"
-                f" {shown}): two programs routed them in two ways; let all writers use one route, then copy the"
-                " messages into a new sharded journal with shard.reshard",
+                f"{len(split)} of {len(keys)} compared keys are in more than one shard ({split[0]!r} is in {shown}):"
+                " two programs routed them by two hashes; let all writers use one route, then copy the messages"
+                " into a new sharded journal with shard.reshard",
             )

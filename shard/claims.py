@@ -1,8 +1,8 @@
-"""One shard that a worker holds: the reader's lock and offset, the place reached, failures and their consequences.
+"""One shard that a worker holds: the reader's lock and offset, the position reached, and failures.
 
-The lock is the reader's own, ``ofs/NAME.lck``: whoever holds it is the one reader of that name in this shard, be it a
-worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) is the consumer's note
-of the message in hand: a worker that finds one gives up on a message that ended too many processes.
+The lock is the reader's own, ``ofs/NAME.lck``: its holder is the only reader of that name in this shard, whether it is
+a worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) is the consumer's
+note of the current message: a worker that finds one gives up a message that ended too many processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from sej.errors import LockLostError, RetriesExhaustedError
 from sej.journal.directory import Directory
 from sej.message import Message, Start
-from sej.reading.attempts import Tries
+from sej.reading.attempts import Attempts
 from sej.reading.dead_letters import append_dead_letter, source_of
 from sej.reading.offset import Offset
 from sej.system.disk import Disk
@@ -24,7 +24,7 @@ from sej.system.disk import Disk
 __all__ = ["COMMIT_MESSAGES", "Claim", "Handler", "Terms"]
 
 COMMIT_MESSAGES: Final = 1000
-"""The offset is kept at least every so many messages, so a successor is careful for that many."""
+"""The offset is committed at least every this many messages, so a successor is careful for that many."""
 _COMMIT_S: Final = 1.0
 
 Handler = Callable[[int, Message], object]
@@ -32,7 +32,7 @@ Handler = Callable[[int, Message], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What holds for every shard of a worker; see :class:`shard.Worker`."""
+    """Options for every shard of a worker; see :class:`shard.Worker`."""
 
     max_attempts: int
     dead_letter: str | None
@@ -43,19 +43,19 @@ class Terms:
 
 
 class Claim:
-    """A shard in this worker's hands.
+    """A shard that this worker holds.
 
     Attributes:
         index: the shard.
         done: the next offset to handle.
-        retry_at: not before this time (monotonic, seconds) is the message at done tried again.
+        retry_at: the message at ``done`` is not tried again before this time (monotonic, seconds).
     """
 
     def __init__(self, index: int, path: str, name: str, terms: Terms) -> None:
         """Take the reader's lock.
 
         Raises:
-            LockedError: somebody else reads this shard under this name.
+            LockedError: another process reads this shard under this name.
             SejError: as :class:`sej.Offset`.
         """
         self.index = index
@@ -70,18 +70,18 @@ class Claim:
         self._attempts = 0
         self._commit_at = time.monotonic() + _COMMIT_S
         try:
-            self._note = Tries(self._directory, name, self.done, 2 * COMMIT_MESSAGES)
+            self._note = Attempts(self._directory, name, self.done, 2 * COMMIT_MESSAGES)
             self._note.appear()
         except BaseException:
             self._kept.close()
             raise
 
     def handle(self, handler: Handler, batch: Sequence[Message], stop: Callable[[], bool]) -> int:
-        """Handle messages one after the other until one fails, or stop says so; returns how many are done with.
+        """Handle messages one after the other until one fails, or stop returns True; return how many are finished.
 
         Raises:
-            RetriesExhaustedError: one failed max_attempts times and there is no dead letter.
-            LockLostError: the reader's lock is gone: somebody else may be at work.
+            RetriesExhaustedError: one failed max_attempts times and there is no dead-letter journal.
+            LockLostError: the reader's lock was lost: another process may handle the messages.
         """
         self.check()
         first = self.done
@@ -110,34 +110,34 @@ class Claim:
         return self.done - first
 
     def commit(self) -> None:
-        """Keep the place reached, durably.
+        """Commit the position reached, durably.
 
         Raises:
-            LockLostError: the reader's lock is gone.
+            LockLostError: the reader's lock was lost.
         """
         self._commit_at = time.monotonic() + _COMMIT_S
         if self.done > self._kept.value:
             self._kept.commit(self.done)
 
     def check(self) -> None:
-        """Make sure that nobody else can be at work here.
+        """Check that no other process can handle messages of this shard.
 
         Raises:
-            LockLostError: the reader's lock is gone.
+            LockLostError: the reader's lock was lost.
         """
         there = self._terms.disk.status(self._lock_path)
         if there is None or self._lock is None or there.identity != self._lock.identity:
             raise LockLostError(
-                f"the file of reader {self._kept.name!r}'s lock was removed or replaced while it was held: another"
-                " worker may be at work",
+                f"the lock file of reader {self._kept.name!r} was removed or replaced while it was held; another"
+                " worker may handle this shard",
                 path=self._lock_path,
             )
 
     def release(self) -> None:
-        """Keep the place reached and let go of the lock.
+        """Commit the position reached and release the lock.
 
         Raises:
-            LockLostError: it is gone, and the note as well is somebody else's.
+            LockLostError: it was lost, and the note may belong to another process.
         """
         try:
             self.commit()
@@ -153,8 +153,8 @@ class Claim:
         self.commit()
         if self._terms.dead_letter is None:
             raise RetriesExhaustedError(
-                f"reader {self._kept.name!r} could not handle this message of shard {self.index:03x} in {attempts}"
-                f" attempts, the last one: {reason}; mend the handler, or give the worker a dead_letter",
+                f"reader {self._kept.name!r} failed on this message of shard {self.index:03x} in {attempts}"
+                f" attempts, the last error: {reason}; correct the handler, or set dead_letter",
                 path=self._path,
                 offset=message.offset,
             ) from failure

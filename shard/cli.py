@@ -1,4 +1,4 @@
-"""``sej shard ls | check | reshard | work``: trees of shards from the command line."""
+"""``sej shard ls | check | reshard | work``: sharded journals from the command line."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ __all__ = ["app", "check", "list_", "reshard", "tree_of", "work"]
 
 _ROOT: Final = click.argument("root", metavar="ROOT", type=click.Path(path_type=FilePath))
 _TREE: Final = click.argument("tree", metavar="ROOT/PREFIX.BIT")
-_JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+_JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 
 
 @click.group("shard")
 def app() -> None:
-    """Trees of shards: list and check them, change their number, work on them.
+    """Sharded journals: list and check them, change the number of shards, run workers.
 
-    A tree is named ROOT/PREFIX.BIT, as its shards are without their index: data/orders.3 is data/orders.3.000 to
-    data/orders.3.007; the bit is hexadecimal.
+    A sharded journal is named ROOT/PREFIX.BIT, like its shards without their index: data/orders.3 is data/orders.3.000
+    to data/orders.3.007. The bit is hexadecimal.
     """
 
 
 @app.command("ls")
 @_ROOT
 @_JSON
-@click.option("--reader", help="Also how far the reader of this name is behind; for trees of shards.")
+@click.option("--reader", help="Also show the lag of the reader of this name; for sharded journals.")
 def list_(root: FilePath, json: bool, reader: str | None) -> None:
-    """List the SEJ directories under a root: first offset, next offset, bytes, and what the name says.
+    """List the SEJ directories under a root: first offset, next offset, bytes, and the fields of the name.
 
     Example: sej shard ls --reader mailer data
     """
@@ -82,9 +82,9 @@ def list_(root: FilePath, json: bool, reader: str | None) -> None:
 @_ROOT
 @_JSON
 def check(root: FilePath, json: bool) -> None:
-    """Report what is odd about a root: two bit counts, missing shards, keys in two shards, foreign files.
+    """Report problems of a root: two bit counts, missing shards, keys in two shards, foreign files.
 
-    The exit code is 1 if there is anything. Of each shard the first and last 1,000 messages are read for their keys.
+    Exit code 1: there are problems. Of each shard, the first and last 1,000 messages are read for their keys.
 
     Example: sej shard check data
     """
@@ -101,10 +101,10 @@ def check(root: FilePath, json: bool) -> None:
 @click.option(
     "--route",
     type=click.Choice(HASHES),
-    help="The hash of the keys: xxh64, or fnv as in the original's example. Without it, the hash of the old one.",
+    help="The hash of the keys: xxh64, or fnv as in the original's example; default: the hash of the old one.",
 )
 def reshard(source: str, target: str, route: Hash | None) -> None:
-    """Copy a tree into one with another number of shards; interrupted, the same command goes on.
+    """Copy a sharded journal into one with another number of shards; after an interrupt, the same command continues.
 
     Example: sej shard reshard data/orders.3 data/orders.5
     """
@@ -113,7 +113,7 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
     with progress_bar("messages") as progress:
         done = run(tree_of(source), tree_of(target), route=route, progress=progress)
     readers = f"; readers moved: {', '.join(done.readers)}" if done.readers else ""
-    click.echo(f"{done.messages} messages in {done.shards} shards{readers}; the old tree is still there")
+    click.echo(f"{done.messages} messages in {done.shards} shards{readers}; the old sharded journal still exists")
 
 
 @app.command()
@@ -121,10 +121,16 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--max-attempts", type=click.IntRange(min=1), default=5, show_default=True, help="Then it is a dead letter."
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Attempts before a message becomes a dead letter.",
 )
-@click.option("--dead-letter", type=click.Path(path_type=FilePath), help="The journal for what failed so often.")
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds without a message after which to end.")
+@click.option("--dead-letter", type=click.Path(path_type=FilePath), help="The journal for dead letters.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), help="Seconds to wait without a message before the command ends."
+)
 def work(
     tree: str,
     name: str,
@@ -133,10 +139,10 @@ def work(
     dead_letter: FilePath | None,
     timeout: float | None,
 ) -> None:
-    """Run a command for each message, as one of the workers NAME; its value is the command's standard input.
+    """Run a command for each message, as one of the workers NAME; the value is the command's standard input.
 
-    The environment has SEJ_SHARD, SEJ_OFFSET, SEJ_TYPE, SEJ_TIMESTAMP_NS and SEJ_KEY. An exit code but 0 is a failure.
-    SIGTERM ends it after the message in hand.
+    The environment has SEJ_SHARD, SEJ_OFFSET, SEJ_TYPE, SEJ_TIMESTAMP_NS and SEJ_KEY. An exit code other than 0 is a
+    failure. SIGTERM ends the worker after the current message.
 
     Example: sej shard work data/orders.3 mailer -- ./send-mail
     """
@@ -164,8 +170,10 @@ def work(
     path = tree_of(tree)
     if not any(os.path.isdir(path.dir(index)) for index in range(path.count)):
         if timeout == 0:
-            raise FileNotFoundError(f"{tree}: there is no shard of this tree; `sej shard ls` lists what there is")
-        click.echo(f"sej: {tree}: there is no shard of this tree yet: waiting for the first", err=True)
+            raise FileNotFoundError(
+                f"{tree}: this sharded journal has no shard; `sej shard ls` lists the existing ones"
+            )
+        click.echo(f"sej: {tree}: this sharded journal has no shard yet; waiting for the first", err=True)
     worker = Worker(path, name, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
     handled = worker.run(handle)
     if sys.stderr.isatty():
@@ -173,7 +181,7 @@ def work(
 
 
 def tree_of(text: str) -> Path:
-    """A tree by its name on the command line: ``data/orders.3``, ``data/3``, ``data/orders`` (one shard).
+    """Return a sharded journal by its name on the command line: ``data/orders.3``, ``data/3`` or ``data/orders``.
 
     Example:
         >>> tree_of("data/orders.a"), tree_of("orders")

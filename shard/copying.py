@@ -1,4 +1,4 @@
-"""The copying half of a reshard: one fixed sequence of messages for every target shard, resumed wherever it stopped."""
+"""The copying part of a reshard: one fixed sequence of messages for every target shard, resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["Progress", "copy"]
 
 _BATCH: Final = 1 << 13
 _CHECKPOINT: Final = 1 << 20
-"""So many messages are copied between two checkpoints: what a resumed run compares at most."""
+"""Messages copied between two checkpoints: the most that a resumed run compares."""
 
 Progress = Callable[[int, int], object]
-"""Told how many messages are copied, and of how many."""
+"""A function that is called with the messages copied and the messages in total."""
 
 
 def copy(plan: Plan, source: Path, target: Path, route: Route, progress: Progress, disk: Disk, **writer: Any) -> None:
-    """Copy what is left of a plan's round; it is durable when this returns, and so is every checkpoint on the way.
+    """Copy the rest of a plan's round; it is durable when this returns, and so is every checkpoint on the way.
 
     Raises:
-        CorruptionError: a source shard is damaged, or a target shard holds something else than an earlier run's part.
+        CorruptionError: a source shard is damaged, or a target shard holds other messages than an earlier run's.
     """
     _Copy(plan, source, target, route, progress, disk).run(**writer)
 
@@ -52,14 +52,16 @@ class _Copy:
             for index in range(self._tree.count)
             if look(disk, self._tree.dir(index))
         }
-        """What the targets hold at the start of this run: what an earlier run appended behind the checkpoint."""
+        """Read what the targets hold at the start of this run: messages that an earlier run appended after the
+        checkpoint.
+        """
 
     def run(self, **options: Any) -> None:
         plan = self._plan
         done = plan.copied + sum(step.end - step.first for step in plan.steps[: plan.step])
         total = plan.copied + plan.total
         since = 0
-        for index, end in self._there.items():  # a shard that is whole is not opened again by the writer
+        for index, end in self._there.items():  # the writer does not open a complete shard again
             sync_up_to(Directory(self._tree.dir(index), self._disk), end)
         with Writer(self._tree, self._route, disk=self._disk, **options) as writer:
             for number in range(plan.step, len(plan.steps)):
@@ -77,7 +79,7 @@ class _Copy:
         self._progress(total, total)
 
     def _batches(self, step: Step, start: int) -> Iterator[list[Message]]:
-        """The messages of a source shard from start to the step's end."""
+        """Yield the messages of a source shard from start to the step's end."""
         if start >= step.end:
             return
         with Scanner(self._source.dir(step.index), start, disk=self._disk) as scanner:
@@ -95,7 +97,7 @@ class _Copy:
         save_plan(self._plan, self._target, self._disk)
 
     def _place(self, step: Step, batch: list[Message], writer: Writer) -> None:
-        """Give each target shard its part of a batch, except for what it has already."""
+        """Give each target shard its part of a batch, except for the messages that it already has."""
         plan = self._plan
         keys = [message.key for message in batch]
         bits, route = self._tree.bits, self._route
@@ -126,8 +128,8 @@ class _Copy:
         for place, (mine, theirs) in enumerate(zip(part, found, strict=True)):
             if mine[1:] != theirs[1:]:
                 raise CorruptionError(
-                    "the target holds another message than an earlier run put there: the source was changed, or"
-                    " something else wrote here; remove this directory's tree and plan and start again",
+                    "the target holds another message than an earlier run appended: the source was changed, or"
+                    " another program wrote here; remove the new sharded journal and its plan, and start again",
                     path=path,
                     offset=start + place,
                 )

@@ -1,11 +1,11 @@
-"""What breaks in shards, beside what breaks in one journal.
+"""The errors of sharded journals, in addition to those of one journal.
 
 ::
 
     SejError
     ├── RouteError                 the keys of a sharded journal are routed in another way
-    └── ShardsFailedError          some shards failed, the others did their part   .errors .appended
-        ├── ShardsLockedError      all of these are held by others; a LockedError too
+    └── ShardsFailedError          some shards failed, the others did not         .errors .appended
+        ├── ShardsLockedError      other processes hold all of these; a LockedError too
         └── ShardsBrokenError      the writers of all of these failed; a WriterFailedError too
 """
 
@@ -23,11 +23,11 @@ class RouteError(SejError):
 
 
 class ShardsFailedError(SejError):
-    """Something went wrong in some shards; the others have what was theirs.
+    """An operation failed in some shards; the others completed their part.
 
     Attributes:
-        errors: what went wrong, by the shard's index.
-        appended: the offsets that the other shards gave, by index; empty where nothing was to be appended.
+        errors: the errors, by the shard's index.
+        appended: the offsets that the other shards assigned, by index; empty if nothing was to be appended.
     """
 
     errors: Mapping[int, BaseException]
@@ -39,13 +39,13 @@ class ShardsLockedError(ShardsFailedError, LockedError):
 
 
 class ShardsBrokenError(ShardsFailedError, WriterFailedError):
-    """A write or sync failed in all the shards that failed: open the writer anew."""
+    """A write or sync failed in all the shards that failed: reopen the writer."""
 
 
 def shards_failed(
     what: str, path: str, errors: Mapping[int, BaseException], appended: Mapping[int, range] | None = None
 ) -> ShardsFailedError:
-    """The error for what went wrong in some shards, of the narrowest class that fits them all."""
+    """Return the error for failures in some shards, of the most specific class that fits all of them."""
     kind: type[ShardsFailedError] = ShardsFailedError
     if all(isinstance(error, LockedError) for error in errors.values()):
         kind = ShardsLockedError
@@ -56,7 +56,7 @@ def shards_failed(
     rest = f" (and {len(errors) - 1} more: see .errors)" if len(errors) > 1 else ""
     error = kind.__new__(kind)
     SejError.__init__(
-        error, f"{what} failed in shard {numbers}; the other shards did their part. {first}{rest}", path=path
+        error, f"{what} failed in shard {numbers}; the other shards completed their part. {first}{rest}", path=path
     )
     error.errors = dict(errors)
     error.appended = dict(appended or {})

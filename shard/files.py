@@ -1,6 +1,6 @@
-"""How many files a process may have open: a tree of many shards needs more than a shell usually allows at first.
+"""How many files a process may open: many shards need more than a shell usually allows by default.
 
-The soft limit is raised as far as the hard one goes and as is needed, as Go's runtime does at its start; it stays so.
+The soft limit is raised as needed, up to the hard one, as Go's runtime does at its start; it is not lowered again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sej.errors import SejError
 __all__ = ["OTHERS", "make_room", "too_many"]
 
 OTHERS: Final = 64
-"""So many are left for whatever else the process has open."""
+"""Files left for other uses in this process."""
 _ANY: Final = 1 << 20
 
 
 def make_room(files: int) -> int:
-    """Make sure, as far as may be, that so many files can be open beside the others; how many can be.
+    """Raise the limit, if possible, so that this many files can be open in addition to others; return how many can be.
 
     Example:
         >>> make_room(8) >= 8
@@ -41,7 +41,7 @@ def make_room(files: int) -> int:
 
 
 def too_many(error: OSError, what: str) -> SejError | None:
-    """A clear error where one says that the process has too many files open, or None where it says something else."""
+    """Return a clear error if an error means that the process has too many files open, else None."""
     if error.errno != errno.EMFILE:
         return None
-    return SejError(f"this process may not open more files: {what}; allow it more, with ulimit -n", path=error.filename)
+    return SejError(f"this process cannot open more files: {what}; raise its limit with ulimit -n", path=error.filename)

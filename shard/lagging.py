@@ -29,11 +29,11 @@ class Lag:
 
     Attributes:
         index: the shard.
-        offset: the next offset the reader takes; the first one there is where it never committed.
-        end_offset: what the next message gets.
-        messages: how many are still to be handled.
+        offset: the next offset of the reader; the first existing one if it never committed.
+        end_offset: the offset of the next message.
+        messages: how many messages it has not read.
         bytes: how many bytes of the segments these take.
-        seconds: how old the oldest of them is; 0.0 where there is none, or where it has no timestamp.
+        seconds: how old the oldest of them is; 0.0 if there is none, or if it has no timestamp.
     """
 
     index: int
@@ -45,18 +45,18 @@ class Lag:
 
 
 def lag(path: Path, name: str, *, now_ns: Callable[[], int] = time.time_ns, disk: Disk = OS) -> list[Lag]:
-    """How far the reader of a name is behind, in every shard: the row at i is shard i. What is not there is not behind.
+    """Return how far a reader is behind, in every shard: the row at i is shard i. A missing shard has no lag.
 
     Args:
-        path: the tree.
-        name: the reader's, as given to :class:`shard.Worker`.
-        now_ns: the clock that seconds are counted by.
-        disk: the seam.
+        path: the sharded journal.
+        name: the reader's name, as passed to :class:`shard.Worker`.
+        now_ns: the clock for ages.
+        disk: the disk.
 
     Raises:
-        CorruptionError: a shard cannot be read from the reader's place on.
-        OffsetBeyondEndError: a kept offset lies behind the end of its shard.
-        InvalidNameError: the name is no reader's.
+        CorruptionError: a shard cannot be read from the reader's offset on.
+        OffsetBeyondEndError: a kept offset is past the end of its shard.
+        InvalidNameError: the name is not a reader's.
     """
     require(path=(path, a(Path)), disk=(disk, DISK), now_ns=(now_ns, CALLABLE))
     check_name(name, "a reader's name")
@@ -75,13 +75,13 @@ def _lag(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
     offset = first if kept is None else kept
     if offset > end:
         raise OffsetBeyondEndError(
-            f"reader {name!r} stands at {offset}, but the journal ends at {end}: it lost messages or was replaced",
+            f"reader {name!r} is at offset {offset}, but the journal ends at {end}: it lost messages or was replaced",
             path=directory.path,
             offset=offset,
         )
     if offset >= end:
         return Lag(index, offset, end, 0, 0, 0.0)
-    there = max(offset, first)  # what retention took cannot be handled any more
+    there = max(offset, first)  # messages that retention removed are not counted
     at = containing(segments, there)
     reader = SegmentReader(disk, segments[at].path, 0, segments[at].first_offset)
     try:

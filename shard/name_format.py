@@ -1,4 +1,4 @@
-"""The names of a tree of shards: constants, and nothing else.
+"""The names of a sharded journal: constants, and nothing else.
 
 Source: the SEJ document, "Sharding" and "Hub"::
 
@@ -8,7 +8,7 @@ Source: the SEJ document, "Sharding" and "Hub"::
     [client-id].[any of the above]         berlin.orders.3.005, in a hub's root
 
 The low bits of a hash of the key are the index. ``xxh64`` is XXH64 with seed 42, which is what Spark's ``xxhash64``
-computes. ``fnv`` is what the original's example uses: FNV-1a in 32 bits, folded to 16. Both are fixed for ever.
+computes. ``fnv`` is what the original's example uses: FNV-1a in 32 bits, folded to 16. Both never change.
 """
 
 from __future__ import annotations
@@ -51,10 +51,13 @@ CLIENT: Final = re.compile(r"[0-9A-Za-z_\-]+(?:~[0-9A-Za-z_\-]+)*")
 JOURNAL_DIR: Final = re.compile(r"(?!.*\.\.)[0-9A-Za-z_.\-]+")
 
 HUB_MARKER: Final = ".hub"
-"""A hub's root carries this file: names alone cannot tell it from a tree of shards."""
+"""A hub's root has this file: names alone cannot distinguish it from a sharded journal."""
 WORKERS_DIR: Final = ".workers"
 RESHARD_DIR: Final = ".reshard"
 RECORDS_DIR: Final = ".shards"
-"""One file a tree: the shards that a writer ever made. A shard that was never used is not there, and not missing."""
+"""The record of a sharded journal, one file: the shards that were ever created.
+
+An unused shard does not exist, and is not missing.
+"""
 
 assert 1 << MAX_BITS <= 16**INDEX_DIGITS and MAX_BITS < 16

@@ -1,6 +1,6 @@
 """Names of shards: building, parsing, validating. No I/O.
 
-A name must match in full: what the original takes by accident (``../x``, a blank, an accent) is refused here.
+A name must match in full: what the original accepts by accident (``../x``, a space, an accent) is refused here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["Path", "split_name"]
 
 
 class Path:
-    """A tree of shards: ``2**bits`` SEJ directories side by side. Names it; nothing is looked at. Immutable.
+    """A sharded journal: ``2**bits`` SEJ directories. Only its name; reads nothing. Immutable.
 
     Attributes:
         root: the directory that holds them.
-        prefix: what their names begin with.
+        prefix: the beginning of their names.
         bits: 0 to 10.
-        count: how many shards.
+        count: the number of shards.
 
     Example:
         >>> p = Path("data", prefix="orders", bits=3)
@@ -41,7 +41,7 @@ class Path:
     count: int
 
     def __init__(self, root: str | os.PathLike[str], prefix: str = "", bits: int = 0) -> None:
-        """Name a tree.
+        """Set the name.
 
         Args:
             root: the directory that holds the shards.
@@ -50,68 +50,68 @@ class Path:
 
         Raises:
             InvalidNameError: the prefix does not fully match, or is empty with 0 bits.
-            ValueError: bits out of range.
+            ValueError: bits is out of range.
         """
         require(root=(root, PATH), prefix=(prefix, TEXT), bits=(bits, between(0, MAX_BITS)))
         path = os.fspath(root)
         if not PREFIX.fullmatch(prefix):
-            raise InvalidNameError(f"prefix {prefix!r}: only letters, digits, '_' and '-' are allowed")
+            raise InvalidNameError(f"prefix must be letters, digits, '_' and '-', got {prefix!r}")
         if not bits and not prefix:
-            raise InvalidNameError("bits 0 needs a prefix: it is the whole name of the one shard")
+            raise InvalidNameError("bits 0 needs a prefix: it is the whole name of the single shard")
         for name, value in (("root", path), ("prefix", prefix), ("bits", bits), ("count", 1 << bits)):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse: two parts of a program may hold the same tree."""
-        raise AttributeError(f"a shard.Path cannot be changed: make a new one instead of setting {name}")
+        """Refuse: several parts of a program may share the object."""
+        raise AttributeError(f"a shard.Path cannot be changed; create another one instead of setting {name}")
 
     @property
     def name(self) -> str:
-        """What the shards' names have in common, as in ``orders.3``, ``3`` or ``orders``."""
+        """The common part of the shards' names, as in ``orders.3``, ``3`` or ``orders``."""
         if not self.bits:
             return self.prefix
         return f"{self.prefix}.{self.bits:x}" if self.prefix else f"{self.bits:x}"
 
     def dir(self, index: int) -> str:
-        """The SEJ directory of a shard, there or not."""
+        """Return the SEJ directory of a shard, whether or not it exists."""
         a(int)("index", index)
         if not 0 <= index < self.count:
             raise ValueError(f"index must be 0 to {self.count - 1}, the shards of {self.name}, got {index}")
         return os.path.join(self.root, f"{self.name}.{index:0{INDEX_DIGITS}x}" if self.bits else self.prefix)
 
     def index(self, key: BytesLike, route: Hash = "xxh64") -> int:
-        """The shard that a key belongs to; as :func:`shard.index_of`."""
+        """Return the shard of a key, like :func:`shard.index_of`."""
         return index_of(key, self.bits, route)
 
     def dirs(self) -> list[str]:
-        """The SEJ directories of all shards, there or not."""
+        """Return the SEJ directories of all shards, whether or not they exist."""
         return [self.dir(index) for index in range(self.count)]
 
     @staticmethod
     def parse(path: str | os.PathLike[str]) -> tuple[Path, int]:
-        """The tree and the index that a shard's directory is named by.
+        """Return the sharded journal and the index from the name of a shard's directory.
 
         Raises:
-            InvalidNameError: the last part of the path is no shard's name.
+            InvalidNameError: the last part of the path is not a shard name.
         """
         a(str, os.PathLike)("path", path)
         root, name = os.path.split(os.fspath(path).rstrip(os.sep))
         found = split_name(name)
         if found is None:
             raise InvalidNameError(
-                f"{name!r} is no shard's name: prefix.bit.index is due, with bit 1 to a and index 000 to 3ff below"
-                " 2**bit, or a prefix alone",
+                f"{name!r} is not a shard name; expected prefix.bit.index, with bit 1 to a and index 000 to 3ff"
+                " below 2**bit, or a prefix alone",
                 path=path,
             )
         prefix, bits, index = found
         return Path(root or os.curdir, prefix, bits), index
 
     def __eq__(self, other: object) -> bool:
-        """The same names; roots are compared as they are written."""
+        """Compare the names; roots are compared as text."""
         return isinstance(other, Path) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        """Fit for dicts and sets."""
+        """Hash the names."""
         return hash(self._key())
 
     def __reduce__(self) -> tuple[type[Path], tuple[str, str, int]]:
@@ -119,7 +119,7 @@ class Path:
         return Path, self._key()
 
     def __repr__(self) -> str:
-        """As users write it."""
+        """Show the arguments."""
         return f"shard.Path({self.root!r}, prefix={self.prefix!r}, bits={self.bits})"
 
     def _key(self) -> tuple[str, str, int]:
@@ -127,7 +127,7 @@ class Path:
 
 
 def split_name(name: str) -> tuple[str, int, int] | None:
-    """A shard's name as (prefix, bits, index), or None where it is none.
+    """Return a shard's name as (prefix, bits, index), or None if it is not one.
 
     Example:
         >>> split_name("orders.a.3ff"), split_name("orders"), split_name("orders.1.002")

@@ -1,6 +1,6 @@
-"""The plan of a reshard: what is copied, how far it got, where readers will stand.
+"""The plan of a reshard: what is copied, the progress, and where readers will continue.
 
-One JSON file with a checksum (:mod:`sej.system.sealed`), replaced whole.
+One JSON file with a checksum (:mod:`sej.system.sealed`), replaced as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAN_BYTES: Final = 1 << 26
 
 @dataclass(slots=True)
 class Step:
-    """What one source shard gives in this round: messages first to end."""
+    """The messages of one source shard in this round: first to end."""
 
     index: int
     first: int
@@ -38,15 +38,15 @@ class Plan:
     """Everything that a resumed run needs.
 
     Attributes:
-        source: the old tree's name: (prefix, bits).
-        source_root: where it is.
+        source: the old name: (prefix, bits).
+        source_root: its root.
         steps: what is copied in this round, in this order.
-        readers: the old tree's kept offsets when the plan was made: {reader: {source shard: offset}}.
-        state: what is being done.
-        step: the step that is under way,
-        offset: and the message of it that comes next: everything before is durable in the target.
+        readers: the source's kept offsets when the plan was made: {reader: {source shard: offset}}.
+        state: the current phase.
+        step: the current step,
+        offset: and its next message: everything before is durable in the target.
         ends: how many messages each target shard has then.
-        places: where readers will stand: {reader: {target shard: offset}}, as far as is known then.
+        places: where readers will continue: {reader: {target shard: offset}}, as far as is known then.
         copied: messages of earlier rounds and steps, for the progress.
     """
 
@@ -63,17 +63,17 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """All messages of this round."""
+        """The number of messages in this round."""
         return sum(step.end - step.first for step in self.steps)
 
 
 def staging(target: Path) -> Path:
-    """The tree that is built out of everybody's sight, beside its plan."""
+    """Return the path where the new shards are built, out of readers' sight, next to the plan."""
     return Path(os.path.join(target.root, RESHARD_DIR, target.name, "tree"), target.prefix, target.bits)
 
 
 def make_plan(source: Path, disk: Disk) -> Plan:
-    """Look at the source as it is now."""
+    """Make a plan from the current state of the source."""
     steps: list[Step] = []
     readers: dict[str, dict[int, int]] = {}
     for index in range(source.count):
@@ -83,7 +83,7 @@ def make_plan(source: Path, disk: Disk) -> Plan:
         steps.append(Step(index, journal.first_offset, journal.end_offset))
         for name, offset in kept_offsets(Directory(source.dir(index), disk)).items():
             readers.setdefault(name, {})[index] = journal.first_offset if offset is None else offset
-    # In a shard where a reader has kept nothing it has read nothing: absent means from the first message on.
+    # A reader without a kept offset in a shard has read nothing of it: its offset is the first message.
     plan = Plan((source.prefix, source.bits), os.path.abspath(source.root), steps, readers)
     plan.places = {name: {} for name in readers}
     plan.offset = steps[0].first if steps else 0
@@ -91,7 +91,7 @@ def make_plan(source: Path, disk: Disk) -> Plan:
 
 
 def next_round(plan: Plan, source: Path, disk: Disk) -> Plan | None:
-    """What came into the source since the plan was made; None where nothing did."""
+    """Return a plan for messages that were appended to the source since the plan was made; None if there are none."""
     seen = {step.index: step.end for step in plan.steps}
     fresh = make_plan(source, disk)
     steps = [Step(step.index, seen.get(step.index, step.first), step.end) for step in fresh.steps]
@@ -104,17 +104,17 @@ def next_round(plan: Plan, source: Path, disk: Disk) -> Plan | None:
 
 
 def save_plan(plan: Plan, target: Path, disk: Disk) -> None:
-    """Keep the plan, durably."""
+    """Save the plan, durably."""
     path = _path(target)
     disk.mkdir(os.path.dirname(path))
     replace_file(disk, path + ".tmp", path, seal(path, asdict(plan)))
 
 
 def load_plan(target: Path, disk: Disk) -> Plan | None:
-    """The plan that an earlier run kept, or None.
+    """Return the plan of an earlier run, or None.
 
     Raises:
-        SejError: the file is no plan.
+        SejError: the file is not a plan.
     """
     path = _path(target)
     try:
@@ -138,7 +138,7 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
         return plan
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SejError(
-            f"this is no plan of a reshard ({error}): remove {os.path.dirname(path)} and start again", path=path
+            f"this is not the plan of a reshard ({error}); remove {os.path.dirname(path)} and start again", path=path
         ) from error
 
 

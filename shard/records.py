@@ -1,11 +1,11 @@
-"""Which shards of a sharded journal were ever made, and its hash: ``<root>/.shards/<name>``, one line for each.
+"""The shards of a sharded journal that were ever created, and its hash: ``<root>/.shards/<name>``, one line for each.
 
-A line is the index in three hexadecimal digits, a blank, and the CRC32C of the tree's name and those digits in eight.
-Lines of older versions are the three digits alone. A line ``route fnv`` with a checksum names the hash of the keys;
-the first one counts.
+A line is the index in three hexadecimal digits, a space, and the CRC32C of the tree's name and those digits in eight.
+Lines of older versions are the three digits alone. A line ``route fnv`` with a checksum names the hash of the keys; the
+first one counts.
 
-Shards are opened on first use, so a shard that is not there may be one that no key ever met, or one that was lost. The
-record tells the two apart. It is a help for :func:`shard.check` and no truth: trees of other programs have none.
+Shards are created at their first use, so a missing shard may be unused or lost. The record distinguishes the two. It
+only helps :func:`shard.check`: sharded journals of other programs have none.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _MAX_BYTES: Final = 1 << 20
 
 
 class Records:
-    """Writes the record of one tree; any number of processes may."""
+    """Writes the record of one sharded journal; any number of processes may."""
 
     def __init__(self, path: Path, disk: Disk = OS) -> None:
-        """Name the tree; nothing is looked at."""
+        """Set the sharded journal; nothing is read."""
         self._path = path
         self._disk = disk
         self._file: File | None = None
 
     def prepare(self) -> None:
-        """Make the root.
+        """Create the root.
 
         Raises:
             NotAJournalError: it is a file.
         """
         there = self._disk.status(self._path.root)
         if there is not None and not there.is_dir:
-            raise NotAJournalError("this is a file; a directory for the shards is due", path=self._path.root)
+            raise NotAJournalError("this is a file; expected a directory for the shards", path=self._path.root)
         self._disk.mkdir(os.path.join(self._path.root, RECORDS_DIR))
 
     def add(self, index: int) -> None:
-        """Note a shard that is about to be made; one that is there is known."""
+        """Record a shard that is about to be created."""
         if self._disk.status(self._path.dir(index)) is not None:
             return
         self._append(b"%0*x" % (INDEX_DIGITS, index))
@@ -66,7 +66,7 @@ class Records:
                 self.close()
                 return record.route
             self.prepare()
-            self._append(b"route " + name.encode())  # a torn line before it spoils the first try
+            self._append(b"route " + name.encode())  # a torn line before it spoils the first attempt
         raise CorruptionError(
             "the route was written to this record and cannot be read from it; move the record away",
             path=os.path.join(self._path.root, RECORDS_DIR, self._path.name),
@@ -85,10 +85,10 @@ class Records:
 
 
 class Record(NamedTuple):
-    """What the record of a tree says.
+    """The content of a record.
 
     Attributes:
-        shards: the indexes of those that were ever made.
+        shards: the indexes of shards that were ever created.
         damaged: how many lines cannot be read.
         route: the hash of the keys; None if none was stored.
     """
@@ -99,11 +99,11 @@ class Record(NamedTuple):
 
 
 def read_record(path: Path, disk: Disk = OS) -> Record | None:
-    """The record of a tree; None if none was kept.
+    """Return the record of a sharded journal; None if there is none.
 
     Raises:
         FileTypeError: it is not a regular file.
-        CorruptionError: it is larger than any tree's.
+        CorruptionError: it is larger than any record.
     """
     try:
         data = read_small(disk, os.path.join(path.root, RECORDS_DIR, path.name), _MAX_BYTES)

@@ -1,19 +1,19 @@
-"""``shard.reshard``: a tree copied into one with more or fewer bits, finished after any crash.
+"""``shard.reshard``: copy a sharded journal into one with more or fewer shards; a crashed copy can be finished.
 
-What stays: the order of messages of one key, their types, keys, values and timestamps. Offsets are new. Readers' kept
-offsets are translated to the conservative place: nothing that was not handled in the old tree lies before it in the
-new one, so a reader may see messages again and never misses one.
+Messages keep their type, key, value and timestamp, and messages of one key keep their order. Offsets are new. Readers'
+kept offsets are translated conservatively: no unhandled message is before the new offset, so a reader may see messages
+again and never misses one.
 
-How it survives SIGKILL at any point: the work is deterministic. A plan, kept in ``<target root>/.reshard/<name>/``,
-fixes each source shard's first and end offset; shards are read one after the other, each in order, so every target
-shard gets one fixed sequence. Whatever part of it is there is a prefix, because journals lose nothing but their tail. A
-resumed run starts at the last checkpoint, compares what the targets hold behind it with what it would append, and goes
-on where that ends. The target is built beside the plan, out of everybody's sight, and moved into place when it is
-whole. The source stays as it is: it is for its owner to remove.
+It survives SIGKILL at any point, because the work is deterministic. A plan in ``<target root>/.reshard/<name>/`` fixes
+each source shard's first and end offset. Shards are read one after the other, each in order, so every target shard gets
+one fixed sequence. It always holds a prefix of that, because journals only lose their tail. A resumed run starts at
+the last checkpoint, compares the following messages of the targets with what it would append, and continues where they
+end. The target is built next to the plan, out of readers' sight, and moved into place when it is complete. The source
+does not change; its owner may remove it.
 
-Nothing is lost to a writer that starts meanwhile: the writer's lock of every source shard is held to the end
-(:mod:`shard.holding`). What grows all the same, a shard that is made meanwhile for example, is copied in further
-rounds, and what comes after the last of them is named by an error.
+No message is lost to a writer that starts in the meantime: the writer lock of every source shard is held to the end
+(:mod:`shard.source_locks`). If the source grows anyway, by a new shard for example, new messages are copied in further
+rounds, and messages after the last round are named by an error.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from sej.reading.offset import Offset
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 from shard.copying import Progress, copy
-from shard.holding import Hold, refuse_queues
 from shard.name_format import RESHARD_DIR
 from shard.names import Path
 from shard.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
 from shard.records import Records, read_record
 from shard.routing import Route, check_route
+from shard.source_locks import Hold, refuse_queues
 from shard.trees import look
 
 __all__ = ["Resharded", "reshard"]
 
 
 class Resharded(NamedTuple):
-    """What a reshard did.
+    """The result of a reshard.
 
     Attributes:
-        messages: how many the new tree has.
+        messages: how many messages the new sharded journal has.
         shards: how many of its shards are in use.
-        readers: whose places were translated.
+        readers: the readers whose offsets were translated.
     """
 
     messages: int
@@ -62,38 +62,37 @@ def reshard(
     disk: Disk = OS,
     **writer_options: Any,
 ) -> Resharded:
-    """Copy a tree into another one, with more or fewer bits; the same call again resumes what was interrupted.
+    """Copy a sharded journal into one with more or fewer bits; the same call resumes an interrupted copy.
 
-    Stop the source's writers first: a shard that one holds is refused, and until this returns none can begin. Work
-    queues must be done: what of theirs is leased, delayed or tried belongs to the old tree's offsets. So does what
-    ``append_once`` remembers: a batch that is repeated on the new tree is a new one there. Dead letters stay where they
-    are.
+    Stop the source's writers first: the call is refused if a writer holds a shard, and no writer can start until it
+    returns. Work queues must be finished: their leases, delays and attempts refer to the old offsets. ``append_once``
+    does not know earlier batches in the new journal: a repeated batch is appended again. Dead letters are not copied.
 
     Args:
-        source: the old tree; it stays.
-        target: the new one; none of its shards may be there. The root may be the same.
+        source: the old sharded journal; it does not change.
+        target: the new one; none of its shards may exist. The root may be the same.
         route: as for :class:`shard.Writer`, of the new sharded journal; None: the hash that the source remembers, or
             else ``"xxh64"``. A function must return the same for the same message.
-        progress: called with messages copied and messages in all.
-        disk: the seam.
-        writer_options: for the new tree's :class:`shard.Writer`, ``max_open`` and ``segment_bytes`` for example.
+        progress: called with messages copied and messages in total.
+        disk: the disk.
+        writer_options: for the new :class:`shard.Writer`, ``max_open`` and ``segment_bytes`` for example.
 
     Returns:
-        What was done; the same once more where it was done before.
+        The result; the same again if it was complete before.
 
     Raises:
-        LockedError: a writer holds a shard of the source, or another reshard into this target is under way.
-        JournalNotFoundError: there is no such source; or the target was made before, and shards of it are gone.
-        InvalidNameError: a reader of the source has a name that a reader of ours cannot have.
+        LockedError: a writer holds a shard of the source, or another reshard into this target runs.
+        JournalNotFoundError: the source does not exist; or the target was complete, and shards of it are lost.
+        InvalidNameError: a reader of the source has a name that is not allowed here.
         OffsetTooSmallError: messages of the source were deleted while they were copied.
         CorruptionError: a source shard is damaged.
-        SejError: the target is there already; a work queue of the source has items that are not done; or the source
-            grew behind the last round, and these messages are not in the new tree.
+        SejError: the target exists already; a work queue of the source has items that are not done; or the source grew
+            after the last round, and these messages are not in the new sharded journal.
     """
     check_route("route", route)
     require(source=(source, a(Path)), target=(target, a(Path)), progress=(progress, PROGRESS), disk=(disk, DISK))
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
-        raise ValueError(f"source and target are the same tree: {source!r}")
+        raise ValueError(f"source and target must differ, got {source!r} for both")
     if route is None:
         record = read_record(source, disk)
         route = (record and record.route) or "xxh64"
@@ -105,12 +104,12 @@ def reshard(
             plan = _begin(source, target, disk)
         elif (plan.source, plan.source_root) != ((source.prefix, source.bits), os.path.abspath(source.root)):
             raise SejError(
-                f"a reshard of {plan.source} in {plan.source_root} into this tree was begun: finish it, or remove"
-                " this directory",
+                f"a reshard of {plan.source} in {plan.source_root} into this sharded journal was started; finish it,"
+                " or remove this directory",
                 path=workshop,
             )
         else:
-            disk.sync_dir(workshop)  # an earlier run may have failed to, after it gave the plan its name
+            disk.sync_dir(workshop)  # an earlier run may have renamed the plan and failed before this
         if plan.state != "done":
             with Hold(source, disk) as hold:
                 refuse_queues(source, disk)
@@ -118,8 +117,8 @@ def reshard(
                     _finish(plan, source, target, route, progress or _silent, disk, hold, **writer_options)
                 except OffsetTooSmallError as error:
                     raise OffsetTooSmallError(
-                        f"messages of the source were deleted before they were copied ({error.reason}): stop what"
-                        f" cleans the old tree, remove {workshop} and start again",
+                        f"messages of the source were deleted before they were copied ({error.reason}); stop the"
+                        f" program that cleans the source, remove {workshop} and start again",
                         first_available=error.first_available,
                         path=error.path,
                         offset=error.offset,
@@ -154,27 +153,27 @@ def _finish(
 
 
 def _refuse_absence(plan: Plan, target: Path, disk: Disk, workshop: str) -> None:
-    """Say what was built once and is gone: whoever is told that all is done may remove the old tree."""
+    """Report shards that were complete and are lost: after a success the caller may remove the source."""
     gone = [target.dir(index) for index in sorted(plan.ends) if not look(disk, target.dir(index))]
     if gone:
         raise JournalNotFoundError(
-            f"this reshard was done, but {len(gone)} of the {len(plan.ends)} shards that it made are gone: bring them"
-            f" back; or, to copy the old tree again, move away what is left of the new one and remove {workshop}",
+            f"this reshard was complete, but {len(gone)} of its {len(plan.ends)} shards are lost; restore them, or"
+            f" to copy again, move the rest of the new sharded journal away and remove {workshop}",
             path=gone[0],
         )
 
 
 def _refuse_growth(plan: Plan, source: Path, disk: Disk, workshop: str) -> None:
-    """Say what came into the source behind the last round."""
+    """Report messages that were appended to the source after the last round."""
     ends = {step.index: step.end for step in plan.steps}
     late = {step.index: (ends.get(step.index, step.first), step.end) for step in make_plan(source, disk).steps}
     late = {index: span for index, span in late.items() if span[0] < span[1]}
     if late:
         shown = ", ".join(f"{index:03x} from offset {first} on" for index, (first, _) in sorted(late.items()))
         raise SejError(
-            f"the new tree is whole, but {sum(end - first for first, end in late.values())} messages came into the old"
-            f" one behind what was copied (shard {shown}): stop what writes there, append them to the new tree, and"
-            f" remove {workshop}",
+            f"the new sharded journal is complete, but {sum(end - first for first, end in late.values())} messages"
+            f" were appended to the source after they were copied (shard {shown}); stop its writer, append them to"
+            f" the new one, and remove {workshop}",
             path=source.dir(min(late)),
         )
 
@@ -183,7 +182,7 @@ def _begin(source: Path, target: Path, disk: Disk) -> Plan:
     there = [target.dir(index) for index in range(target.count) if disk.status(target.dir(index)) is not None]
     if there:
         raise SejError(
-            f"the target is there already ({len(there)} shards): choose another prefix or root, or move it away",
+            f"the target exists already ({len(there)} shards); choose another prefix or root, or move it away",
             path=there[0],
         )
     plan = make_plan(source, disk)
@@ -196,7 +195,7 @@ def _begin(source: Path, target: Path, disk: Disk) -> Plan:
 
 
 def _publish(plan: Plan, target: Path, route: Route, disk: Disk) -> None:
-    """Translate the readers' places, then move the shards into place. Whatever is done already is not done again."""
+    """Translate the readers' offsets, then move the shards into place. Completed steps are not repeated."""
     tree = staging(target)
     records = Records(target, disk)
     records.prepare()
@@ -206,14 +205,16 @@ def _publish(plan: Plan, target: Path, route: Route, disk: Disk) -> None:
         built, place = tree.dir(index), target.dir(index)
         if not look(disk, built):
             if not look(disk, place):
-                raise SejError("a shard of the new tree is gone: remove the plan and start again", path=built)
-            disk.sync_dir(os.path.dirname(place))  # an earlier run may have failed to, after it moved the shard
+                raise SejError(
+                    "a shard of the new sharded journal is lost; remove the plan and start again", path=built
+                )
+            disk.sync_dir(os.path.dirname(place))  # an earlier run may have moved the shard and failed before this
             continue
         for name in sorted(plan.readers):
             with Offset(built, name, disk=disk) as kept:
                 kept.reset(plan.places[name].get(index, plan.ends[index]))
         if disk.status(place) is not None:
-            raise SejError("somebody made this shard of the target meanwhile: move it away", path=place)
+            raise SejError("another process has created this shard of the target; move it away", path=place)
         records.add(index)
         disk.rename(built, place)
     records.close()

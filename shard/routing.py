@@ -1,4 +1,4 @@
-"""Which shard a message belongs to: the low bits of a hash of its key, or of what a function of the user returns.
+"""The shard of a message: the low bits of a hash of its key, or of the result of a user's function.
 
 ``xxh64`` is XXH64 with seed 42, equal to Spark's ``xxhash64(key)``; ``fnv`` is the hash of the original's example. A
 message without a key has the empty key, so all messages without keys go to one shard. The functions over many keys
@@ -17,7 +17,7 @@ from sej.imports import twin
 from sej.message import Message
 from shard.name_format import HASH_SEED, MAX_BITS, Hash
 
-if TYPE_CHECKING:  # one truth for type checkers: the reference
+if TYPE_CHECKING:  # type checkers see the reference
     from shard._route_py import Parts, fnv, group
 else:
     _twin = twin("shard._route_c", "shard._route_py")
@@ -27,7 +27,7 @@ __all__ = ["HASHES", "BytesLike", "Function", "Parts", "Route", "check_route", "
 
 BytesLike = bytes | bytearray | memoryview
 Function = Callable[[Message], int]
-"""A function of a message that returns an int, whose low bits are the shard. The message's offset is not known: -1."""
+"""A function of a message that returns an int, whose low bits are the shard. The message's offset is unknown: -1."""
 Route = Hash | Function
 HASHES: Final[tuple[Hash, ...]] = get_args(Hash)
 
@@ -38,10 +38,10 @@ _ROUTE: Final = one_of(HASHES, ", or a function of a message")
 
 
 def check_route(name: str, route: object) -> None:
-    """Refuse what is neither None, the name of a hash nor a function.
+    """Refuse a value that is not None, the name of a hash or a function.
 
     Raises:
-        TypeError: it has another type.
+        TypeError: it has the wrong type.
         ValueError: no hash has this name.
     """
     if route is not None and not callable(route):
@@ -49,7 +49,7 @@ def check_route(name: str, route: object) -> None:
 
 
 def index_of(key: BytesLike, bits: int, route: Hash = "xxh64") -> int:
-    """The shard, of ``2**bits``, that a key belongs to.
+    """Return the shard, of ``2**bits``, that a key belongs to.
 
     Args:
         key: up to 127 bytes.
@@ -73,15 +73,15 @@ def index_of(key: BytesLike, bits: int, route: Hash = "xxh64") -> int:
 
 
 def _no_text(key: object) -> Any:
-    if isinstance(key, str):  # which xxhash would take, in UTF-8
-        raise TypeError("key must be bytes, not str: encode it first, for example key.encode()")
+    if isinstance(key, str):  # xxhash would accept it, as UTF-8
+        raise TypeError("key must be bytes, got str; encode it first, for example key.encode()")
     if not isinstance(key, bytes):
         _KEY("key", key)
     return key
 
 
 def routed(route: Function, messages: Sequence[Message], bits: int) -> list[int]:
-    """The shards that a function of the user returns.
+    """Return the shards that a function of the user returned.
 
     Raises:
         TypeError: it returned something that is not an int.
@@ -92,7 +92,7 @@ def routed(route: Function, messages: Sequence[Message], bits: int) -> list[int]
         index = route(message)
         if not isinstance(index, int):
             raise TypeError(
-                f"route must return an int, whose low {bits} bits are the shard, not {type(index).__name__}"
+                f"route must return an int, whose low {bits} bits are the shard, got {type(index).__name__}"
             )
         found.append(index & mask)
     return found

@@ -1,9 +1,9 @@
-"""The sharded scanner: many shards as one iterator, in turn or in the order of their times.
+"""The sharded scanner: many shards as one iterator, in turn or ordered by time.
 
-What it promises: every message of every shard once, in order within its shard. In turn (the default), a shard with a
-long backlog does not keep the others waiting: each gives a limited batch and goes to the back of the row. By time, the
-oldest message of all shards that have one comes first; a shard that has nothing is not waited for, so a message that
-comes late is given late. Memory is bounded by the batches: a few dozen messages a shard, and 64 KiB, at 1,024 shards.
+It returns every message of every shard once, in order within its shard. In turn (the default), a shard with a long
+backlog does not delay the others: each returns a limited batch and moves to the end of the queue. By time, the oldest
+message of all shards with messages comes first; it does not wait for a shard without messages, so a late message is
+returned late. Memory is bounded by the batches: a few dozen messages for each shard, and 64 KiB, with 1,024 shards.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ __all__ = ["Item", "Scanner"]
 
 _TURN: Final = 256
 _WHOLE: Final = 1 << 14
-"""Where shards have to be opened anew at each turn, a turn takes whatever one read of the file brings."""
+"""If shards must be reopened at each turn, a turn takes everything from one read of the file."""
 _HELD: Final = 1 << 15
-"""By time, so many messages are held at most, of all shards together (but one of each at the least)."""
+"""By time, at most this many messages are held for all shards together (but at least one of each)."""
 _HELD_BYTES: Final = 1 << 26
-"""By time, about so many bytes are held at most (but one message of each shard at the least)."""
+"""By time, about this many bytes are held at most (but at least one message of each shard)."""
 _LEAST_BYTES: Final = 1 << 14
 _LOOK_EVERY: Final = 4096
-"""So many messages are given out before idle shards are looked at again."""
+"""Messages returned between two checks of idle shards."""
 _JUDGE_AFTER_S: Final = 1.0
 
 Item = tuple[int, Message]
-"""A message and the shard it comes from."""
+"""A message and its shard."""
 
 
 class Scanner:
-    """Reads the shards of a tree as one stream of (index, message).
+    """Reads a sharded journal as one stream of (index, message).
 
-    It keeps nothing on disk. Use it from one thread; :meth:`close` may be called from any, and from a signal handler.
+    It stores nothing on disk. Use it from one thread; :meth:`close` may be called from any, and from a signal handler.
 
     Attributes:
-        path: the tree.
-        timeout: seconds to wait for a message; None follows for ever.
+        path: the sharded journal.
+        timeout: seconds to wait for a message; None follows without a limit.
 
     Example:
         >>> import tempfile, shard
@@ -78,25 +78,28 @@ class Scanner:
         verify: bool = False,
         disk: Disk = OS,
     ) -> None:
-        """Open a tree for reading; nothing is created. Shards that are made later join in at their first message.
+        """Open a sharded journal for reading; nothing is created.
+
+        Shards that are created later are added with their first message.
 
         Args:
-            path: the tree.
+            path: the sharded journal.
             indexes: the shards to read; None: all.
-            offset: where to start, for all or by index; those that are not named start at the first message.
-            timeout: seconds without a message after which reading ends; 0 reads what is there, None follows for ever.
+            offset: where to start, for all or by index; other shards start at the first message.
+            timeout: seconds without a message after which reading ends; 0 reads the existing messages, None follows
+                without a limit.
             by: ``"turn"``, or ``"time"`` for the order of timestamps, then shards, then offsets.
-            max_open: so many shards have a file open at a time.
+            max_open: the most shards with an open file at one time.
             on_corruption: as for :class:`sej.Scanner`.
             verify: as for :class:`sej.Scanner`.
-            disk: the seam.
+            disk: the disk.
 
         Raises:
-            JournalNotFoundError: the root is not there.
+            JournalNotFoundError: the root does not exist.
             OffsetTooSmallError: an offset was deleted.
         """
         if not isinstance(path, Path):
-            raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
+            raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
         require(
             indexes=(indexes, optional(ITERABLE)),
             timeout=(timeout, WAIT),
@@ -109,14 +112,14 @@ class Scanner:
         for each in offset.values() if isinstance(offset, Mapping) else (offset,):
             START("offset", each)
         if disk.status(path.root) is None:
-            raise JournalNotFoundError("there is nothing here; a shard.Writer makes its root", path=path.root)
+            raise JournalNotFoundError("the path does not exist; shard.Writer creates the root", path=path.root)
         self.path = path
         self.timeout = timeout
         self._starts: dict[int, int | Start] = dict(offset) if isinstance(offset, Mapping) else {}
         default = FIRST if isinstance(offset, Mapping) else offset
         wanted = range(path.count) if indexes is None else sorted(set(indexes))
         for index in (*wanted, *self._starts):
-            path.dir(index)  # refuses one that the tree does not have
+            path.dir(index)  # raises for an index that is out of range
         self._by_time = by == "time"
         chunk_bytes = CHUNK_BYTES
         if self._by_time:
@@ -133,7 +136,7 @@ class Scanner:
         self._closed = False
         self._using = threading.Lock()
         self._reading = 0
-        """The thread that reads now: a signal handler of its may close, and must not wait for it."""
+        """The thread that reads now: its signal handlers may close the scanner, and must not wait for it."""
         for index in wanted:
             self._join(index, self._starts.get(index, default))
         self._limit = _TURN if len(wanted) <= max_open else _WHOLE
@@ -143,14 +146,15 @@ class Scanner:
     # --- reading
 
     def read(self, max_messages: int = 1024, timeout: float | Start | None = FIRST) -> list[Item]:
-        """A batch, as soon as there is one message.
+        """Read a batch; returns as soon as there is one message.
 
         Args:
-            max_messages: at most so many.
-            timeout: seconds to wait for the first; not given: the scanner's own.
+            max_messages: the most messages to return.
+            timeout: seconds to wait for the first; default: the scanner's own.
 
         Returns:
-            The messages with their shards; an empty list after the time-out, or when the scanner was closed meanwhile.
+            The messages with their shards; an empty list after the timeout, or if the scanner was closed in the
+            meantime.
 
         Raises:
             SejError: as :class:`sej.Scanner`; the path names the shard.
@@ -168,7 +172,7 @@ class Scanner:
         return batch
 
     def __iter__(self) -> Iterator[Item]:
-        """Message after message; ends after the time-out. Iterating again goes on where it ended."""
+        """Yield messages until the timeout passes. A second iteration continues where the first ended."""
         self._require_open()
         while True:
             for index, message in self._ready:
@@ -180,16 +184,16 @@ class Scanner:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """The offset of the next message, of each shard that is there."""
+        """Return the offset of the next message of each existing shard."""
         return dict(sorted(self._offsets.items()))
 
     @property
     def gaps(self) -> dict[int, list[Gap]]:
-        """Lost messages that were passed, of each shard that has any."""
+        """Return lost messages that were passed, of each shard that has any."""
         return {index: source.gaps for index, source in sorted(self._sources.there.items()) if source.gaps}
 
     def close(self) -> None:
-        """Stop; a read that waits in another thread, or that a signal handler interrupted to call this, returns."""
+        """Close the scanner; a read that waits in another thread, or that a signal handler interrupted, returns."""
         self._closed = True
         self._sources.wake()
         if self._reading != threading.get_ident():
@@ -198,26 +202,26 @@ class Scanner:
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
+        """True if :meth:`close` was called."""
         return self._closed
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the scanner."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the scanner."""
         self.close()
 
     def __repr__(self) -> str:
-        """Path and how many shards are there."""
+        """Show the path and the number of existing shards."""
         return f"<shard.Scanner {self.path.name!r} in {self.path.root!r}, {len(self._sources.there)} shards>"
 
     # --- filling
 
     @contextmanager
     def _use(self) -> Iterator[None]:
-        """Read in this thread; what a signal handler of its closed meanwhile is closed behind it."""
+        """Read in this thread; if a signal handler closes the scanner during the block, it is closed after it."""
         self._reading = threading.get_ident()
         try:
             with self._using:
@@ -238,7 +242,7 @@ class Scanner:
             self._row.append(index)
 
     def _fill(self, timeout: float | None) -> bool:
-        """Have something in ``_ready``; False after the timeout."""
+        """Make sure that ``_ready`` has messages; return False after the timeout."""
         start = time.monotonic()
         judged = False
         while not self._closed:
@@ -265,15 +269,15 @@ class Scanner:
         return False
 
     def _look_around(self) -> None:
-        """Put what came into idle shards meanwhile, and new shards, back into the row, without waiting."""
+        """Queue idle shards with new messages, and new shards, without waiting."""
         if self._sources.watched:
             self._take_in(*self._sources.wait(0.0))
-        else:  # whatever comes from now on wakes the wait; what came before is found by one more look
+        else:  # later appends wake the wait; earlier ones are found by one more check
             self._sources.watch()
             self._take_in(list(self._sources.there), True)
 
     def _take_in(self, fresh: list[int], look_for_new: bool) -> None:
-        """Put shards that changed, and new ones, back into the row."""
+        """Queue shards that changed, and new ones."""
         waiting = set(self._row)
         held = {head[1] for head in self._heads}
         self._row.extend(index for index in fresh if index not in waiting and index not in held)
@@ -285,7 +289,7 @@ class Scanner:
                 self._join(index, self._starts.get(index, FIRST))
 
     def _turn(self) -> list[Item]:
-        """The next batch of the shard whose turn it is; shards at their end leave the row."""
+        """Return the next batch of the first shard in the queue; shards at their end leave it."""
         while self._row:
             index = self._row.popleft()
             batch = self._sources.read(index, self._limit)
@@ -295,7 +299,7 @@ class Scanner:
         return []
 
     def _oldest(self) -> list[Item]:
-        """The run of the oldest messages up to where another shard's are older."""
+        """Return the oldest messages up to the point where another shard has older ones."""
         while self._row:
             index = self._row.popleft()
             self._hold(index)
@@ -313,7 +317,7 @@ class Scanner:
         if messages:
             heapq.heappush(self._heads, (messages[0].timestamp, index, messages))
         else:
-            self._row.append(index)  # not read before these are delivered: what is wrong behind them must not lose them
+            self._row.append(index)  # not read before these are returned: an error after them must not lose them
         return run
 
     def _hold(self, index: int) -> None:
@@ -322,7 +326,7 @@ class Scanner:
             heapq.heappush(self._heads, (batch[0].timestamp, index, deque(batch)))
 
     def _judge(self) -> bool:
-        """At the end of everything: is what stands there torn, or corruption? Whether there is more to read."""
+        """At the end of everything, decide between torn tail and corruption; return whether there is more to read."""
         more = [index for index, source in self._sources.there.items() if source.cursor.judge()]
         self._row.extend(index for index in more if index not in self._row)
         return bool(more)

@@ -1,7 +1,7 @@
-"""The shards that a scanner or a worker reads: one place in each, few of them open, one wait for all.
+"""The shards that a scanner or a worker reads: a position in each, few of them open, one wait for all.
 
-Waiting uses the process's one inotify instance, with a watch on each shard's ``jnl/`` and one on the root, so that
-shards that are made meanwhile join in.
+Waiting uses the process's one inotify instance, with a watch on each shard's ``jnl/`` and one on the root, so that new
+shards are added.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Source", "Sources"]
 
 
 class Source:
-    """One shard and the place in it."""
+    """One shard and the position in it."""
 
     __slots__ = ("cursor", "directory", "index", "watch")
 
     def __init__(self, index: int, directory: Directory, cursor: Cursor) -> None:
-        """Read from where the cursor stands."""
+        """Read from the cursor's position."""
         self.index = index
         self.directory = directory
         self.cursor = cursor
@@ -39,7 +39,7 @@ class Source:
 
     @property
     def offset(self) -> int:
-        """What is read next."""
+        """The next offset to read."""
         return self.cursor.due
 
     @property
@@ -49,10 +49,10 @@ class Source:
 
 
 class Sources:
-    """Places in many shards of one tree.
+    """Positions in many shards of one sharded journal.
 
     Attributes:
-        there: the shards that are there, by index.
+        there: the existing shards, by index.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Sources:
         chunk_bytes: int = CHUNK_BYTES,
         disk: Disk,
     ) -> None:
-        """No shard yet; see :meth:`join`.
+        """Create it without shards; see :meth:`join`.
 
         Args:
-            path: the tree.
-            max_open: so many shards have a file open at a time.
+            path: the sharded journal.
+            max_open: the most shards with an open file at one time.
             on_corruption: as for :class:`sej.Scanner`.
             verify: as for :class:`sej.Scanner`.
-            chunk_bytes: so much of a shard is read at a time, but a whole message at the least.
-            disk: the seam.
+            chunk_bytes: bytes of a shard that are read in one step, but at least a whole message.
+            disk: the disk.
         """
         self._path = path
         self._max_open = max_open
@@ -88,7 +88,7 @@ class Sources:
         self.there: dict[int, Source] = {}
 
     def join(self, index: int, offset: int | Start) -> Source | None:
-        """Take a shard in at an offset; None where there is no such shard yet.
+        """Add a shard at an offset; return None if it does not exist yet.
 
         Raises:
             OffsetTooSmallError: the offset was deleted.
@@ -114,7 +114,7 @@ class Sources:
         return source
 
     def leave(self, index: int) -> None:
-        """Read a shard no more."""
+        """Remove a shard."""
         source = self.there.pop(index, None)
         if source is not None:
             self._open.pop(index, None)
@@ -123,7 +123,7 @@ class Sources:
                 source.watch.close()
 
     def read(self, index: int, limit: int) -> list[Message]:
-        """Up to limit messages of a shard; an empty list at its end.
+        """Read up to limit messages of a shard; an empty list at its end.
 
         Raises:
             SejError: as :meth:`sej.journal.cursor.Cursor.read`; the path names the shard.
@@ -133,11 +133,11 @@ class Sources:
         self._open[index] = source
         self._open.move_to_end(index)
         while len(self._open) > self._max_open:
-            self._open.popitem(last=False)[1].cursor.park()  # the next read opens it without a listing
+            self._open.popitem(last=False)[1].cursor.park()  # the next read reopens it without a listing
         return batch
 
     def watch(self) -> None:
-        """Begin to watch; changes from now on end :meth:`wait`."""
+        """Start watching; later changes end :meth:`wait`."""
         if self._root is None:
             root = self._path.root
             self._root = Watch(root)
@@ -146,11 +146,14 @@ class Sources:
 
     @property
     def watched(self) -> bool:
-        """Whether :meth:`watch` was called."""
+        """True if :meth:`watch` was called."""
         return self._root is not None
 
     def missing(self, indexes: Iterable[int]) -> list[int]:
-        """Which of the shards are still not there. One that is being made will end :meth:`wait` when it is done."""
+        """Return the shards that still do not exist.
+
+        One that is being created ends :meth:`wait` when it is complete.
+        """
         absent = []
         for index in indexes:
             path = self._path.dir(index)
@@ -165,18 +168,18 @@ class Sources:
                     self._growing.pop(index).close()
             elif self._root is not None and index not in self._growing:
                 self._growing[index] = Watch(path)
-                if look(self._disk, path):  # it came between the two looks
+                if look(self._disk, path):  # it was created between the two checks
                     absent.pop()
         return absent
 
     def wait(self, timeout: float | None) -> tuple[list[int], bool]:
-        """Wait for something new.
+        """Wait for changes.
 
         Args:
-            timeout: seconds; None waits until the safety net is due.
+            timeout: seconds; None waits until the safety net's time.
 
         Returns:
-            The shards to read again, and whether to look for new shards.
+            The shards to read again, and whether to check for new shards.
         """
         self.watch()
         assert self._root is not None
@@ -191,7 +194,7 @@ class Sources:
         return fresh, len(fresh) < len(found)
 
     def wake(self) -> None:
-        """End a wait in another thread, and every later one at once."""
+        """End a wait in another thread, and every later one immediately."""
         self._woken = True
         if self._root is not None:
             self._root.wake()

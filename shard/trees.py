@@ -1,8 +1,8 @@
-"""What stands under a root: one SEJ directory, trees of shards, or a hub's client directories. Looks, creates nothing.
+"""The contents of a root: one SEJ directory, sharded journals, or a hub's client directories. Creates nothing.
 
 A root with ``jnl/`` in it is one SEJ directory. A root with the marker ``.hub`` is a hub's. Without it, a root whose
-SEJ directories all have shards' names holds trees of shards, anything else is a hub's. Names that begin with a dot
-are nobody's business, and so are files and directories without ``jnl/``: :func:`shard.check` names those.
+SEJ directories all have shard names holds sharded journals, anything else is a hub's. Names that begin with a dot are
+ignored, and so are files and directories without ``jnl/``, which :func:`shard.check` reports.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Found:
     """One SEJ directory under a root.
 
     Attributes:
-        path: where it is.
-        client: the hub's client it belongs to; None outside hubs.
-        prefix: of its shard's name, or None where its name is no shard's.
+        path: its path.
+        client: its client; None outside hubs.
+        prefix: the prefix of its shard name, or None if it has none.
         bits: as prefix.
         index: as prefix.
     """
@@ -43,7 +43,7 @@ class Found:
 
     @property
     def name(self) -> str:
-        """The directory's own name."""
+        """The name of the directory."""
         return os.path.basename(self.path)
 
 
@@ -51,7 +51,7 @@ class Tree:
     """All SEJ directories under a root, in the order of their names: a sequence of :class:`Found`.
 
     Attributes:
-        root: what was looked at.
+        root: the directory that was read.
         layout: ``"directory"``, ``"shards"`` or ``"hub"``.
         entries: the directories.
     """
@@ -59,46 +59,46 @@ class Tree:
     __slots__ = ("entries", "layout", "root")
 
     def __init__(self, root: str, layout: Layout, entries: tuple[Found, ...]) -> None:
-        """Keep what was found."""
+        """Store the entries."""
         self.root = root
         self.layout = layout
         self.entries = entries
 
     @property
     def paths(self) -> list[Path]:
-        """The trees of shards among them, outside hubs."""
+        """Return the sharded journals among them, outside hubs."""
         if self.layout != "shards":
             return []
         names = {(found.prefix, found.bits) for found in self.entries}
         return [Path(self.root, prefix or "", bits or 0) for prefix, bits in sorted(names, key=str)]
 
     def __iter__(self) -> Iterator[Found]:
-        """The directories."""
+        """Iterate over the directories."""
         return iter(self.entries)
 
     def __len__(self) -> int:
-        """How many directories."""
+        """The number of directories."""
         return len(self.entries)
 
     def __getitem__(self, at: int) -> Found:
-        """One of them."""
+        """Return one of them."""
         return self.entries[at]
 
     def __repr__(self) -> str:
-        """Root, layout and count."""
+        """Show root, layout and count."""
         return f"<shard.Tree {self.root!r} {self.layout} with {len(self.entries)} directories>"
 
 
 def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Disk = OS) -> Tree:
-    """Say what stands under a root.
+    """Return the contents of a root.
 
     Args:
         root: a SEJ directory, or a directory of them.
-        layout: read it as this, whatever it looks like.
-        disk: the seam.
+        layout: read it as this layout, whatever its names are.
+        disk: the disk.
 
     Raises:
-        JournalNotFoundError: there is nothing.
+        JournalNotFoundError: the path does not exist.
         NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
     """
     require(root=(root, PATH), layout=(layout, optional(one_of(get_args(Layout)))), disk=(disk, DISK))
@@ -106,32 +106,32 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
     there = disk.status(path)
     if there is None:
         raise JournalNotFoundError(
-            "there is nothing here; a shard.Writer makes its root, reading never does", path=path
+            "the path does not exist; shard.Writer creates the root, reading does not", path=path
         )
     if not there.is_dir:
-        raise NotAJournalError("this is a file; a SEJ directory or a root of several is due", path=path)
+        raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=path)
     if layout is None:
         layout = _recognize(path, disk)
     if layout == "directory":
         if not look(disk, path):
-            raise NotAJournalError("this directory has no jnl/ in it: it is no SEJ directory", path=path)
+            raise NotAJournalError("this directory has no jnl/, so it is not a SEJ directory", path=path)
         return Tree(path, layout, (Found(path, None, None, None, None),))
     return Tree(path, layout, tuple(entry(path, name, layout) for name in journals(disk, path)))
 
 
 def look(disk: Disk, path: str) -> bool:
-    """Whether a SEJ directory is there."""
+    """Return whether a path is a SEJ directory."""
     inside = disk.status(os.path.join(path, "jnl"))
     return inside is not None and inside.is_dir
 
 
 def journals(disk: Disk, root: str) -> list[str]:
-    """The names of the SEJ directories in a root."""
+    """Return the names of the SEJ directories in a root."""
     return [name for name in disk.list(root) if not name.startswith(".") and look(disk, os.path.join(root, name))]
 
 
 def entry(root: str, name: str, layout: Layout) -> Found:
-    """What a directory's name says under a layout.
+    """Return an entry with the fields of a directory's name under a layout.
 
     Raises:
         NotAJournalError: the name does not fit it.
@@ -140,12 +140,12 @@ def entry(root: str, name: str, layout: Layout) -> Found:
     if layout == "shards":
         parts = split_name(name)
         if parts is None:
-            raise NotAJournalError("a SEJ directory whose name is no shard's; see shard.check", path=path)
+            raise NotAJournalError("this SEJ directory has no shard name; see shard.check", path=path)
         return Found(path, None, *parts)
     client, dot, journal = name.partition(".")
     if not dot or not CLIENT.fullmatch(client) or not JOURNAL_DIR.fullmatch(journal):
         raise NotAJournalError(
-            "a SEJ directory whose name fits neither a tree of shards ([prefix.]bit.index) nor a hub"
+            "this SEJ directory's name fits neither a sharded journal ([prefix.]bit.index) nor a hub"
             " (client.journal); move it elsewhere, see shard.check",
             path=path,
         )

@@ -17,13 +17,13 @@ __all__ = ["TreeWatch", "watch"]
 
 
 class TreeWatch:
-    """Iterates over the SEJ directories that appear under a root after it was made; :meth:`stop` ends that.
+    """Iterates over the SEJ directories that appear under a root after this object was created; :meth:`stop` ends it.
 
     Use it from one thread; :meth:`stop` and :meth:`close` may be called from any. After :meth:`close` reading raises
     :class:`~sej.ClosedError`.
 
     Attributes:
-        tree: what was there at the start; nothing is in both, and nothing is missed between.
+        tree: the directories at the start; each directory is either in it or returned later.
         timeout: seconds without a new one after which iterating ends; None: never.
     """
 
@@ -35,22 +35,22 @@ class TreeWatch:
         timeout: float | None = None,
         disk: Disk = OS,
     ) -> None:
-        """Look at a root and watch it.
+        """Read a root and watch it.
 
         Args:
-            root: the directory of the shards, or of a hub's clients; must be there.
-            layout: read it as this, whatever it looks like; needed where the root is still empty and a hub's.
+            root: the directory of the shards, or of a hub's clients; must exist.
+            layout: read it as this layout, whatever its names are; needed for a hub's root that is still empty.
             timeout: seconds without a new directory after which iterating ends; None: it waits until :meth:`stop`.
-            disk: the seam.
+            disk: the disk.
 
         Raises:
-            JournalNotFoundError: there is nothing.
+            JournalNotFoundError: the path does not exist.
             NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
         """
         require(root=(root, PATH), timeout=(timeout, WAIT), disk=(disk, DISK))
         path = os.fspath(root)
         if disk.status(path) is None:
-            raise JournalNotFoundError("there is nothing here to watch: make the directory first", path=path)
+            raise JournalNotFoundError("the path does not exist; create the directory before watching it", path=path)
         self._disk = disk
         self._root_watch = Watch(path)
         self._growing: dict[str, Watch] = {}
@@ -66,16 +66,16 @@ class TreeWatch:
         self._layout: Layout = self.tree.layout
 
     def read(self, timeout: float | None = 0.0) -> list[Found]:
-        """The new directories, as soon as there is one.
+        """Return the new directories, as soon as there is one.
 
         Args:
             timeout: seconds to wait; None waits until :meth:`stop`.
 
         Returns:
-            Those that appeared since; an empty list after the timeout, or when it was stopped.
+            Directories that appeared since; an empty list after the timeout, or if it was stopped.
 
         Raises:
-            NotAJournalError: a new SEJ directory's name fits no layout; said once, and the next call goes on.
+            NotAJournalError: a new SEJ directory's name fits no layout; raised once, and the next call continues.
         """
         if self._closed:
             raise ClosedError("the watch is closed", path=self.tree.root)
@@ -92,7 +92,7 @@ class TreeWatch:
             wait_any([self._root_watch, *self._growing.values()], left)
 
     def __iter__(self) -> Iterator[Found]:
-        """New directories one after the other, until :meth:`stop` or the timeout."""
+        """Yield new directories, until :meth:`stop` or the timeout."""
         while new := self.read(self.timeout):
             yield from new
 
@@ -111,11 +111,11 @@ class TreeWatch:
         self._growing.clear()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the watch."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the watch."""
         self.close()
 
     def _look(self) -> list[Found]:
@@ -123,7 +123,7 @@ class TreeWatch:
             return []
         found: list[Found] = []
         names = self._disk.list(self.tree.root)
-        self._known.intersection_update(names)  # what is removed and made anew is new
+        self._known.intersection_update(names)  # a removed and re-created one is new
         for name in self._growing.keys() - names:
             self._growing.pop(name).close()
         for name in names:
@@ -134,7 +134,7 @@ class TreeWatch:
             if there is None or not there.is_dir:
                 continue
             if name not in self._growing and not look(self._disk, path):
-                self._growing[name] = Watch(path)  # jnl/ may come in a moment: it must wake us
+                self._growing[name] = Watch(path)  # jnl/ may be created in a moment and must wake the wait
             if look(self._disk, path):
                 self._known.add(name)
                 try:

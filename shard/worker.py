@@ -1,13 +1,13 @@
-"""The worker: claims free shards, handles their messages, and shares the shards with its fellows.
+"""The worker: claims free shards, handles their messages, and shares the shards with other workers.
 
-There is no coordinator. A worker of a name counts the living by their lock slots (:mod:`shard.slots`), works out its
-share, claims free shards by their readers' locks until it has it, and lets go of what is too much. All of that rests
-on locks that die with their process; no clock decides who is alive.
+There is no coordinator. A worker counts the live workers of its name by their lock files (:mod:`shard.liveness`),
+computes its share, claims free shards by their readers' locks until it has that many, and releases those above its
+share. All of this relies on locks that end with their process; no clock decides which process is alive.
 
-What it promises: two workers of a name never handle one shard at once, because a shard's reader lock has one holder; a
-message is handled at least once, in order within its shard, and more than once only after a worker died or lost its
-lock; a new worker gets its share as soon as its fellows have finished what they have in hand; a dead one's shards are
-taken up within a second.
+Two workers of a name never handle one shard concurrently, because a shard's reader lock has one holder. A message is
+handled at least once, in order within its shard, and more than once only after a worker died or lost its lock. A new
+worker gets its share as soon as the others have finished their current messages; the shards of a dead one are claimed
+within a second.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from sej.message import FIRST, Start
 from sej.system.disk import OS, Disk
 from shard.claims import Claim, Handler, Terms
 from shard.files import make_room
+from shard.liveness import LiveWorker
 from shard.names import Path
-from shard.slots import Slot
 from shard.sources import Sources
 
 __all__ = ["Worker"]
 
 _BALANCE_S: Final = 0.25
-"""So often the living are counted: what a death or a join costs at most before it is noticed."""
+"""Seconds between two counts of live workers: the longest delay before a death or a new worker is noticed."""
 _LOOK_S: Final = 5.0
-"""So often all shards are looked for anew; new ones are told of by the system."""
+"""Seconds between two listings of all shards; the system reports new ones."""
 _FILES_A_CLAIM: Final = 2
 _FETCH_S: Final = 0.05
-"""So often a busy worker looks which of its other shards have something to do."""
+"""Seconds between two checks of a busy worker's other shards."""
 _TURN: Final = 256
 _TURN_S: Final = 0.1
 
 
 class Worker:
-    """Handles the messages of a tree's shards, together with all other workers of its name.
+    """Handles the messages of a sharded journal, together with all other workers of its name.
 
     Example:
         >>> import tempfile, shard
@@ -74,27 +74,27 @@ class Worker:
         max_open: int = 256,
         disk: Disk = OS,
     ) -> None:
-        """Name a worker; nothing is opened before :meth:`run`.
+        """Set up a worker; nothing is opened before :meth:`run`.
 
         Args:
-            path: the tree.
+            path: the sharded journal.
             name: the reader's name in every shard: workers of one name share the shards.
-            max_attempts: how often a message is tried.
-            dead_letter: the journal that takes what failed so often; None: the worker stops instead.
-            default: where a shard starts that nobody of this name ever read; one that is made while the worker runs
+            max_attempts: how often a message is handled before it counts as failed.
+            dead_letter: the journal for messages that failed; None: the worker stops instead.
+            default: where a shard starts that was never read under this name; one that is created while the worker runs
                 starts at its first message.
             timeout: seconds without a message after which :meth:`run` returns; None: only when stopped.
-            backoff_s: the wait before the second attempt, in seconds; doubled for each further one, with jitter. The
-                other shards go on meanwhile.
+            backoff_s: the wait before the second attempt, in seconds; doubled for each further one, with jitter. Other
+                shards continue in the meantime.
             backoff_max_s: the longest wait.
-            max_open: so many shards have a segment open at a time.
-            disk: the seam.
+            max_open: the most shards with an open segment at one time.
+            disk: the disk.
 
         Raises:
-            InvalidNameError: the name could leave its directory.
+            InvalidNameError: the name has characters that are not allowed.
         """
         if not isinstance(path, Path):
-            raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
+            raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
         require(
             max_attempts=(max_attempts, POSITIVE),
             dead_letter=(dead_letter, optional(PATH)),
@@ -123,41 +123,42 @@ class Worker:
         self._row: deque[int] = deque()
         self._absent: set[int] = set()
         self._late: set[int] = set()
-        """Shards that were not there when this run looked: none of their messages is older than the worker."""
+        """Shards that did not exist when this run listed them: none of their messages is older than the worker."""
         self._most = path.count
         self._look_at = 0.0
 
     @property
     def shards(self) -> list[int]:
-        """The shards in this worker's hands."""
+        """Return the shards that this worker holds."""
         return sorted(self._claims)
 
     def stop(self) -> None:
-        """Let :meth:`run` return after the message in hand, from any thread or signal handler."""
+        """Let :meth:`run` return after the current message; called from any thread or signal handler."""
         self._stop.set()
 
     def run(self, handler: Handler, *, timeout: float | Start | None = FIRST) -> int:
-        """Handle messages until :meth:`stop`, SIGTERM (in the main thread), or until none came for the time-out.
+        """Handle messages until :meth:`stop`, SIGTERM (in the main thread), or until none arrived for the timeout.
 
         Args:
             handler: called with a shard's index and a message; an exception is a failed attempt.
             timeout: instead of the worker's own, in seconds.
 
         Returns:
-            How many messages were handled, dead letters among them.
+            How many messages were handled, including dead letters.
 
         Raises:
-            RetriesExhaustedError: a message failed max_attempts times and there is no dead letter; its place is kept.
-            JournalNotFoundError: the root is not there.
+            RetriesExhaustedError: a message failed max_attempts times and there is no dead-letter journal; its offset
+                is kept.
+            JournalNotFoundError: the root does not exist.
             SejError: as :class:`sej.Scanner` and :class:`sej.Offset`; the path names the shard.
         """
         if self._disk.status(self.path.root) is None:
-            raise JournalNotFoundError("there is nothing here; a shard.Writer makes its root", path=self.path.root)
+            raise JournalNotFoundError("the path does not exist; shard.Writer creates the root", path=self.path.root)
         room = make_room(_FILES_A_CLAIM * self.path.count + min(self._max_open, self.path.count))
         max_open = min(self._max_open, max(room // 4, 1))
         self._most = max((room - max_open) // _FILES_A_CLAIM, 1)
         wait = self._timeout if isinstance(timeout, Start) else timeout
-        slot = Slot(self.path.root, self.name, self._disk)
+        slot = LiveWorker(self.path.root, self.name, self._disk)
         sources = Sources(self.path, max_open=max_open, disk=self._disk)
         self._late.clear()
         previous = self._catch_sigterm()
@@ -173,7 +174,7 @@ class Worker:
                 if previous is not None:
                     signal.signal(signal.SIGTERM, previous)
 
-    def _run(self, handler: Handler, timeout: float | None, slot: Slot, sources: Sources) -> int:
+    def _run(self, handler: Handler, timeout: float | None, slot: LiveWorker, sources: Sources) -> int:
         handled = 0
         balance_at = fetch_at = 0.0
         quiet_since = time.monotonic()
@@ -204,7 +205,7 @@ class Worker:
         return handled
 
     def _fetch(self, sources: Sources, limit: float) -> None:
-        """Wait until there is something to do, at most so many seconds; the shards concerned go into the row."""
+        """Wait for messages, at most ``limit`` seconds; queue the shards that have some."""
         fresh, new = sources.wait(limit)
         if new:
             self._absent = set(sources.missing(self._absent))
@@ -213,7 +214,7 @@ class Worker:
         self._row.extend(index for index in {*fresh, *due} if index in self._claims and index not in waiting)
 
     def _turn(self, handler: Handler, sources: Sources) -> int:
-        """Handle a batch of the shard whose turn it is; a shard at its end, or with a failure, leaves the row."""
+        """Handle a batch of the first shard in the queue; a shard at its end, or with a failure, leaves the queue."""
         index = self._row.popleft()
         claim = self._claims.get(index)
         if claim is None or claim.retry_at > time.monotonic():
@@ -224,12 +225,12 @@ class Worker:
         batch = sources.read(index, _TURN)
         try:
             if not batch:
-                claim.commit()  # nothing to do here: a good moment
+                claim.commit()  # idle: a good moment to commit
                 source.cursor.judge()
                 return 0
             done = claim.handle(handler, batch, lambda: self._stop.is_set() or time.monotonic() >= until)
         except LockLostError:
-            self._forget(index, sources)  # somebody else may have it: what was not committed is theirs again
+            self._forget(index, sources)  # another worker may have it and handles messages that were not committed
             return 0
         if claim.done != source.offset:
             sources.leave(index)
@@ -240,19 +241,19 @@ class Worker:
 
     # --- which shards are ours
 
-    def _balance(self, slot: Slot, sources: Sources) -> None:
-        """Let go of what is more than our share; claim what is free until we have it."""
+    def _balance(self, slot: LiveWorker, sources: Sources) -> None:
+        """Release shards above our share; claim free ones until we have it."""
         if time.monotonic() >= self._look_at:
             self._absent = set(sources.missing(range(self.path.count)))
             self._late |= self._absent
             self._look_at = time.monotonic() + _LOOK_S
         there = [index for index in range(self.path.count) if index not in self._absent]
-        standing = slot.standing()
+        standing = slot.rank()
         share = standing.share(len(there))
         if share > self._most:
             warnings.warn(
-                f"this worker may not open enough files for its {share} shards of {self.path.root} and leaves"
-                f" {share - self._most} of them alone: allow it more, with ulimit -n, or start more workers",
+                f"this worker cannot open enough files for its {share} shards of {self.path.root} and leaves"
+                f" {share - self._most} of them to others; raise its limit with ulimit -n, or start more workers",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -273,7 +274,7 @@ class Worker:
             claim = Claim(index, self.path.dir(index), self.name, terms)
         except LockedError:
             return
-        except JournalNotFoundError:  # removed since we looked
+        except JournalNotFoundError:  # removed since it was listed
             self._absent.add(index)
             return
         self._claims[index] = claim
@@ -281,7 +282,7 @@ class Worker:
         self._row.append(index)
 
     def _release(self, indexes: list[int], sources: Sources) -> None:
-        """Let go of shards, all of them whatever goes wrong with one."""
+        """Release shards, all of them even if one fails."""
         errors: list[Exception] = []
         for index in indexes:
             claim = self._claims.pop(index)
@@ -300,7 +301,7 @@ class Worker:
         self._release([index], sources)
 
     def _catch_sigterm(self) -> Any:
-        """Let SIGTERM stop us; what handled it before, or None outside the main thread."""
+        """Let SIGTERM stop the worker; return the previous handler, or None outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return None
 

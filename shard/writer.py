@@ -28,7 +28,7 @@ from shard.files import make_room
 from shard.name_format import Hash
 from shard.names import Path
 from shard.records import Records
-from shard.routes import choose_hash, remember_hash
+from shard.remembered_hash import choose_hash, remember_hash
 from shard.routing import BytesLike, Function, Parts, Route, check_route, index_of, routed
 from shard.together import BackgroundSync, check_options, each
 

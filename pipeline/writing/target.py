@@ -13,7 +13,7 @@ from sej.writing.writer import Writer
 from shard.name_format import Hash
 from shard.names import Path
 from shard.records import Records
-from shard.routes import choose_hash, remember_hash
+from shard.remembered_hash import choose_hash, remember_hash
 
 __all__ = ["Target"]
 

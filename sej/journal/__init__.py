@@ -1,3 +1,3 @@
-"""A journal on disk: its directory, segments, index, gaps; reading, judging, repairing and thinning it out."""
+"""A journal on disk: its directory, segments, index and gaps; reading, checking, repairing and retention."""
 
 __all__: list[str] = []

@@ -1,10 +1,11 @@
-"""A place in a journal that moves forward over segments: what scanners, merges and Spark readers share.
+"""A position in a journal that moves forward over segments: shared by scanners, merges and Spark readers.
 
-It does not wait. :meth:`Cursor.read` returns what is there, and an empty list at the end. What it promises: no message
-twice, none left out without an error or a recorded gap, whatever writers, retention and merges do meanwhile. At the end
-of a segment it looks for the segment that *contains* the due offset, comparing (device, inode): names alone may mean
-another file by now. That segment usually starts with the due offset, so its name is known. The directory is listed only
-if there is no such file: the end of the journal, a gap, or a merge that took the name away.
+It does not wait. :meth:`Cursor.read` returns existing messages, and an empty list at the end. It returns no message
+twice and leaves none out without an error or a recorded gap, whatever writers, retention and merges do in the meantime.
+At the end of a segment it looks for the segment that *contains* the next offset, comparing (device, inode), because a
+name may belong to another file by then. That segment usually starts with the next offset, so its name is known. The
+directory is listed only if there is no such file: at the end of the journal, at a gap, or after a merge that removed
+the name.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ __all__ = ["Cursor", "Skipped"]
 _Found = TypeVar("_Found")
 
 Skipped = Gap
-"""What ``on_corruption="skip"`` passed over: a gap that nobody had recorded."""
+"""The reason of gaps that ``on_corruption="skip"`` passed and that were not recorded."""
 
 _PASSED_AT_ONCE: Final = 4096
 _PIECES: Final = 16
 _SETTLED_NS: Final = 1_000_000_000
-"""For so long the time of a directory is believed: there are file systems where it says nothing."""
+"""For this long the directory's time of change is trusted; some file systems do not update it."""
 _TICK_NS: Final = 50_000_000
 _COARSE_TICK_NS: Final = 3_000_000_000
-"""Changes of a directory nearer than this may carry one time: the second where it keeps whole seconds."""
+"""Changes of a directory within this time may have one timestamp, a whole second on some file systems."""
 
 
 class _Plan(NamedTuple):
-    """The good runs of a segment that is damaged, as of a size of its file, below the offset of the next segment."""
+    """The good runs of a damaged segment, for one size of its file, below the offset of the next segment."""
 
     runs: list[Run]
     size: int
@@ -57,7 +58,7 @@ class Cursor:
 
     Attributes:
         due: the offset of the next message.
-        gaps: the recorded gaps that were passed, and with ``on_corruption="skip"`` the damage that was skipped.
+        gaps: recorded gaps that were passed, and with ``on_corruption="skip"`` damage that was skipped.
     """
 
     def __init__(
@@ -71,17 +72,17 @@ class Cursor:
         chunk_bytes: int = CHUNK_BYTES,
         room: Callable[[int], None] | None = None,
     ) -> None:
-        """Start at an offset (None: the first one that is there). Nothing is opened before the first read.
+        """Start at an offset (None: the first existing one). Nothing is opened before the first read.
 
         Args:
             directory: the journal.
-            offset: of the first message to read.
-            on_corruption: raise, or skip what is damaged.
-            verify: compare blocks with their checksums.
-            place: where that message stands, if it is known; what is not true any more is looked for instead.
-            chunk_bytes: how much is read at once.
+            offset: the offset of the first message to read.
+            on_corruption: raise, or skip damage.
+            verify: check blocks against their checksums.
+            place: where that message is, if known; if it is no longer true, the message is searched.
+            chunk_bytes: how much is read in one step.
             room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
-                read; what it raises ends the read, and the message can be read again.
+                read. If it raises, the read ends, and the message can be read again.
         """
         self._directory = directory
         self._disk: Disk = directory.disk
@@ -106,12 +107,12 @@ class Cursor:
         self.gaps: list[Gap] = []
 
     def read(self, limit: int) -> list[Message]:
-        """Up to limit messages with consecutive offsets, over chunks and some small segments; none at the end.
+        """Read up to limit messages with consecutive offsets, over chunks and some small segments; none at the end.
 
         Raises:
-            OffsetTooSmallError: the due message was deleted.
+            OffsetTooSmallError: the next message was deleted.
             OffsetGapError: messages are missing between two segments.
-            CorruptionError: wrong bytes that are no torn tail.
+            CorruptionError: bytes are wrong and not a torn tail.
             TruncatedError: a segment is shorter than what was read from it.
         """
         messages: list[Message] = []
@@ -123,10 +124,10 @@ class Cursor:
                 more = self._read_some(limit - len(messages))
             except SejError:
                 if messages:
-                    return messages  # it comes again, when these are delivered
+                    return messages  # raised again after these are returned
                 raise
             except BaseException:
-                if messages:  # nobody has them: they come again
+                if messages:  # they were not returned: they are read again
                     self.close()
                     self.due = self._asked = messages[0].offset
                 raise
@@ -146,14 +147,14 @@ class Cursor:
         return messages
 
     def _knows_more(self, reader: SegmentReader) -> bool:
-        """Whether there was more to read when the segment was last looked at: no look for it now."""
+        """Return whether the segment had more to read at the last check, so that no check is needed now."""
         return not self._is_last or reader.position < reader.seen_size
 
     def _read_some(self, limit: int) -> list[Message]:
         return self._next(lambda reader: reader.read(limit)) or []
 
     def read_columns(self, limit: int) -> Columns | None:
-        """Up to limit messages as columns, from :attr:`due` on; None at the end of what is there.
+        """Read up to limit messages as columns, from :attr:`due` on; None at the end.
 
         Raises:
             SejError: as :meth:`read`.
@@ -161,9 +162,9 @@ class Cursor:
         return self._next(lambda reader: reader.read_columns(limit))
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
-        """Whole messages as they stand in the journal, from :attr:`due` on, and how many: for copying as it is.
+        """Read whole encoded messages, from :attr:`due` on; return the bytes and the number of messages, for copying.
 
-        Up to the first message that reaches limit_bytes; nothing at the end of what is there.
+        Reads up to the first message that reaches limit_bytes; nothing at the end.
 
         Raises:
             SejError: as :meth:`read`.
@@ -176,7 +177,7 @@ class Cursor:
         return self._next(take) or (b"", 0)
 
     def _next(self, take: Callable[[SegmentReader], _Found | None]) -> _Found | None:
-        """What take finds at the due message, in whichever segment that is; None at the end of what is there."""
+        """Return the result of ``take`` at the next message, in whichever segment that is; None at the end."""
         while True:
             reader = self._reader or self._open()
             if reader is None:
@@ -185,7 +186,7 @@ class Cursor:
                 self._verify_ahead(reader)
             passed, found = False, None
             try:
-                if reader.due < self.due:  # the place that was found is before the one that was asked for
+                if reader.due < self.due:  # the position that was found is before the requested one
                     passed = bool(reader.read(min(_PASSED_AT_ONCE, self.due - reader.due)))
                 else:
                     found = take(reader)
@@ -202,7 +203,7 @@ class Cursor:
                 return None
 
     def check_available(self) -> None:
-        """Make sure that the due offset was not deleted.
+        """Check that the next message was not deleted.
 
         Raises:
             OffsetTooSmallError: it was.
@@ -212,15 +213,16 @@ class Cursor:
             self._too_small(segments[0].first_offset)
 
     def judge(self) -> bool:
-        """At the end, when nothing has come for a while: is what stands there a torn tail, or corruption?
+        """Decide whether the bytes at the end are a torn tail or corruption; called after a time without messages.
 
-        An incomplete message may be in flight, may be what a dead writer left, or may hide good messages behind it.
+        An incomplete message may still be in the middle of an append, may be the torn tail of a dead writer, or may
+        hide good messages after it.
 
         Returns:
             Whether there is more to read (with ``on_corruption="skip"``).
 
         Raises:
-            CorruptionError: messages follow that could belong: this is no torn tail.
+            CorruptionError: valid messages follow, so this is not a torn tail.
         """
         reader = self._reader
         if reader is None or (rest := reader.rest()) <= 0 or self._judged == (reader.position, rest):
@@ -236,9 +238,9 @@ class Cursor:
         return False
 
     def park(self) -> None:
-        """Close the open segment and remember the place: for whoever has more cursors than descriptors.
+        """Close the open segment and remember the position: for callers with more cursors than descriptors.
 
-        The next read opens the segment there, without a search, if it is still the same file.
+        The next read reopens the segment there, without a search, if it is still the same file.
         """
         reader = self._reader
         if reader is not None and reader.due == self.due and not self._verify:
@@ -255,19 +257,19 @@ class Cursor:
     # --- finding the segment
 
     def _open(self) -> SegmentReader | None:
-        """Open the segment that contains the due offset, at or before it; None where there is none yet.
+        """Open the segment that contains the next offset, at or before it; None if there is none yet.
 
-        The segment that starts with the due offset, and the one that the cursor was parked in, are opened by name. Only
-        if neither is there is the directory listed: a scan of n segments must not read n names n times.
+        The segment that starts with the next offset, and the one in which the cursor was parked, are opened by name.
+        The directory is listed only if neither exists: a scan of n segments must not read n names n times.
         """
         parked, self._parked = self._parked, None
         reader = self._try_named(self._directory.segment(self.due), None)
         if reader is None and parked is not None and self._segment is not None:
             reader = self._try_named(self._segment, parked)
         if reader is not None:
-            self._is_last = False  # not known: the end of the segment is where it is asked
+            self._is_last = False  # unknown: checked at the end of the segment
             return reader
-        for _ in range(100):  # a segment that goes away between listing and opening is looked for anew
+        for _ in range(100):  # a segment that is removed between listing and opening is searched again
             segments = self._directory.segments()
             if not segments:
                 return None
@@ -286,7 +288,7 @@ class Cursor:
             if parked is None or not self._unpark(segments[at], reader, *parked):
                 self._enter(segments[at], reader)
             return reader
-        raise CorruptionError("segments keep vanishing while they are opened", path=self._directory.jnl)
+        raise CorruptionError("segments keep disappearing while they are opened", path=self._directory.jnl)
 
     def _reader_of(self, segment: Segment) -> SegmentReader:
         return SegmentReader(
@@ -294,7 +296,7 @@ class Cursor:
         )
 
     def _try_named(self, segment: Segment, parked: Place | None) -> SegmentReader | None:
-        """Open a segment that may be there; None if it is not, or not the file that the cursor was parked in."""
+        """Open a segment that may exist; None if it does not, or is not the file in which the cursor was parked."""
         try:
             reader = self._reader_of(segment)
         except FileNotFoundError:
@@ -307,7 +309,7 @@ class Cursor:
         return reader
 
     def _unpark(self, segment: Segment, reader: SegmentReader, identity: tuple[int, int], position: int) -> bool:
-        """Go on where the cursor was parked; False where that is another file, or no message of ours stands there."""
+        """Continue where the cursor was parked; return False if that is another file, or has no message of ours."""
         try:
             status = reader.status()
             if status.identity != identity or status.size < position:
@@ -317,7 +319,7 @@ class Cursor:
             reader.close()
             raise
         if len(head) == OFFSET_SIZE and OFFSET.unpack(head)[0] != self.due:
-            return False  # the number of the inode was given to a new file
+            return False  # the inode number was reused for a new file
         self._segment, self._reader = segment, reader
         self._asked = self.due
         self._blocks = []
@@ -339,11 +341,11 @@ class Cursor:
                 self._load_blocks(reader)
         except BaseException:
             reader.close()
-            self._reader = None  # entered by half: its checksums may not be known
+            self._reader = None  # not entered completely: its checksums may be unknown
             raise
 
     def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
-        """Move to the due message, or at most a block before it."""
+        """Move to the next message, or at most a block before it."""
         found = IndexFile(self._directory, segment).find(reader.file, segment.first_offset, _next_offset, self.due + 1)
         if found is not None and self.due < found.next_offset:
             reader.skip(found.position, found.first_offset)
@@ -354,19 +356,19 @@ class Cursor:
 
     def _too_small(self, first_available: int) -> None:
         raise OffsetTooSmallError(
-            f"message {self.due} was deleted; the first one that is there is {first_available}:"
-            " go on from there, or give the reader a kept offset so that retention waits for it",
+            f"message {self.due} was deleted; the first existing one is {first_available}: continue there, or give"
+            " the reader a kept offset so that retention waits for it",
             first_available=first_available,
             path=self._directory.path,
             offset=self.due,
         )
 
     def _advance(self, reader: SegmentReader) -> bool:
-        """At the end of a segment: whether there is more to read, here or in another one.
+        """Return, at the end of a segment, whether there is more to read here or in another one.
 
         Raises:
             CorruptionError: a segment that is not the last ends inside a message.
-            OffsetGapError: the next segment starts behind the due offset.
+            OffsetGapError: the next segment starts after the next offset.
         """
         assert self._segment is not None
         due = reader.due
@@ -374,11 +376,11 @@ class Cursor:
             return True
         changed = self._changed()
         if changed is not None and changed == self._settled and time.monotonic_ns() < self._settled_until:
-            return False  # no segment came, went or was replaced since this one was found to be the last
+            return False  # no segment was added, removed or replaced since this one was found to be the last
         self._settled = None
         named = self._disk.status(self._directory.segment(due).path)
         if named is not None and named.identity != reader.status().identity:
-            return self._reopen()  # the next segment: it starts where this one ends, as all but a gap's do
+            return self._reopen()  # the next segment: it starts where this one ends, except after a gap
         age = time.time_ns() - changed[2] if changed is not None else 0
         segments = self._directory.segments()
         at = containing(segments, due)
@@ -387,7 +389,7 @@ class Cursor:
             if there is None:
                 return self._reopen()
             if there.identity != reader.status().identity:
-                # Another file holds the due offset: the next segment, or one that a merge put in place.
+                # Another file has the next offset: the next segment, or one that a merge put in place.
                 return self._reopen()
         if at + 1 >= len(segments):
             if at < 0 and segments:
@@ -397,13 +399,14 @@ class Cursor:
                 self._settled, self._settled_until = changed, time.monotonic_ns() + _SETTLED_NS
             return False  # the tail of the journal; see judge()
         if self._doubted != (reader.position, due):
-            # Once more: what came between the last read and the listing, and a name that came while others were listed.
+            # Again: a message may have been appended between the last read and the listing, and a name added during the
+            # listing.
             self._doubted = (reader.position, due)
             return True
         return self._between(reader, segments[at + 1].first_offset, at >= 0)
 
     def _changed(self) -> tuple[int, int, int] | None:
-        """When the directory of the segments was last changed, and which one it is; None if the system does not say."""
+        """Return the segments' directory and when it last changed; None if the system does not report it."""
         jnl = self._disk.status(self._directory.jnl)
         return (jnl.device, jnl.inode, jnl.mtime_ns) if jnl is not None and jnl.mtime_ns else None
 
@@ -412,7 +415,7 @@ class Cursor:
         return True
 
     def _between(self, reader: SegmentReader, following: int, contained: bool) -> bool:
-        """The due offset is neither in this segment nor in the next one."""
+        """The next offset is neither in this segment nor in the next one."""
         due = max(reader.due, self.due)  # a recorded gap that was passed may end before the next segment
         gap = gap_at(self._directory, due)
         if gap is not None:
@@ -425,15 +428,15 @@ class Cursor:
             damage = find_damage(reader.file, reader.position, reader.due)
             error: CorruptionError = CorruptionError(
                 f"{damage.reason if damage else 'no message'}, and this is not the last segment: the next one starts"
-                f" with {following}; nothing was cut: see `sej verify` and `sej repair`",
+                f" with {following}; nothing was cut, see `sej verify` and `sej repair`",
                 path=reader.path,
                 position=reader.position,
                 offset=reader.due,
             )
         else:
             error = OffsetGapError(
-                f"messages {due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the"
-                f" next one starts with {following}; `sej repair` records the gap",
+                f"messages {due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the next"
+                f" one starts with {following}; `sej repair` records the gap",
                 path=reader.path,
                 position=reader.position,
                 offset=due,
@@ -443,7 +446,7 @@ class Cursor:
         return self._pass_gap(Gap(due, following, str(error)))
 
     def _pass_gap(self, gap: Gap) -> bool:
-        if gap.missing >= 0:  # else it lies before what was asked for
+        if gap.missing >= 0:  # else it is before the requested offset
             self._report(gap)
         self.due = max(self.due, gap.stop)
         return self._reopen()
@@ -451,7 +454,10 @@ class Cursor:
     # --- damage inside a segment
 
     def _pass_damage(self, error: CorruptionError) -> bool:
-        """Judge bytes that are no message: a torn tail ends reading (False); corruption raises or is skipped."""
+        """Decide about bytes that are not a message.
+
+        A torn tail ends reading (False); corruption raises or is skipped.
+        """
         reader = self._reader
         assert reader is not None and self._segment is not None
         if self._on_corruption == "skip":
@@ -469,20 +475,20 @@ class Cursor:
         raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
 
     def _skip_damage(self, reader: SegmentReader) -> bool:
-        """Go on at the next run of good messages, those that a repair would keep; whether there is more to read.
+        """Continue at the next run of good messages, those that a repair would keep; return whether there is one.
 
-        The segment is planned once. What is skipped is in :attr:`gaps`. If the last bytes of the journal are neither
-        good nor a torn tail, they are reported too, but the place stays in front of them: a repair cuts them, and what
-        is appended then has the due offset.
+        The segment is planned once. Skipped messages are in :attr:`gaps`. If the last bytes of the journal are neither
+        good nor a torn tail, they are reported too, but the position stays before them: a repair cuts them, and the
+        next appended message then has the expected offset.
         """
         reason = what_is_wrong(reader.file, reader.position, reader.due)
         if reason is None and reader.position != reader.end:
-            return False  # a writer has completed the message meanwhile
+            return False  # a writer has completed the message in the meantime
         segments = self._directory.segments()
         at = containing(segments, reader.due)
         there = self._disk.status(segments[at].path) if at >= 0 else None
         if there is not None and there.identity != reader.status().identity:
-            return self._reopen()  # what a merge did not remove so far has these messages, too
+            return self._reopen()  # segments that a merge has not removed yet have these messages too
         following = segments[at + 1].first_offset if at + 1 < len(segments) else None
         if following is None and self._plan is None and is_torn(reader.file, reader.position, reader.due):
             return False
@@ -508,13 +514,13 @@ class Cursor:
         return False
 
     def _next_run(self, reader: SegmentReader, plan: _Plan) -> bool:
-        """Go on at the next run of the plan that has messages from the due one on; whether there is one."""
+        """Continue at the next run of the plan with messages from the next offset on; return whether there is one."""
         due = max(self.due, reader.due)
         at = bisect_left(plan.runs, reader.position, key=lambda run: run.start)
         run = next((run for run in islice(plan.runs, at, None) if run.stop > due), None)
         if run is None:
             return False
-        passed = run.start > reader.position and reader.due >= self.due  # else it is in front of what was asked for
+        passed = run.start > reader.position and reader.due >= self.due  # else it is before the requested offset
         if run.first > due or passed:
             reason = what_is_wrong(reader.file, reader.position, reader.due)
             self._report(Gap(due, max(run.first, due), str(self._damage_at(reader, reason))))
@@ -524,7 +530,7 @@ class Cursor:
         return True
 
     def _stop_at_run(self, reader: SegmentReader) -> None:
-        """Let reading stop at the end of the run that it is in; behind the last one of a journal it goes on."""
+        """Let reading stop at the end of the current run; after the last run of a journal it continues."""
         if self._plan is not None:
             runs = self._plan.runs
             at = bisect_right(runs, reader.position, key=lambda run: run.start) - 1
@@ -533,7 +539,7 @@ class Cursor:
             reader.end = runs[at].end if inside and not last else None
 
     def _report(self, gap: Gap) -> None:
-        """Add a gap, once; what was said of the journal's end before more came is replaced."""
+        """Add a gap once; a report about the journal's end is replaced after more was appended."""
         last = self.gaps[-1] if self.gaps else None
         if last is not None and (last[:2] == gap[:2] or (last is self._provisional and last.start == gap.start)):
             self.gaps[-1] = gap
@@ -542,7 +548,7 @@ class Cursor:
 
     def _damage_at(self, reader: SegmentReader, reason: str | None) -> CorruptionError:
         return CorruptionError(
-            reason or "bytes that came between", path=reader.path, position=reader.position, offset=reader.due
+            reason or "bytes between good messages", path=reader.path, position=reader.position, offset=reader.due
         )
 
     # --- checksums
@@ -554,7 +560,7 @@ class Cursor:
         self._indexed_size = reader.status().size
 
     def _verify_ahead(self, reader: SegmentReader) -> None:
-        """Check the block that reading is about to enter; it is decoded from the very bytes that were checked."""
+        """Check the block that reading is about to enter; its messages are decoded from the bytes that were checked."""
         if not self._blocks and reader.status().size - self._indexed_size >= BLOCK_BYTES:
             self._load_blocks(reader)  # the index may have grown with the segment
         while self._blocks and self._blocks[-1].position <= reader.position:
@@ -564,12 +570,12 @@ class Cursor:
                 continue
             error = checksum_error(block, reader.load(block.position, block.end), reader.path)
             if error is None:
-                self._blocks.pop()  # not before: a read that fails is tried again
+                self._blocks.pop()  # not earlier: a read that fails is repeated
                 return
             if self._on_corruption == "raise":
                 raise error
             self._blocks.pop()
-            # Nobody knows which of its messages changed: none of them is given out.
+            # It is unknown which of its messages changed: none of them is returned.
             self.gaps.append(Gap(max(self.due, reader.due), block.next_offset, str(error)))
             reader.skip(block.end, block.next_offset)
             self._stop_at_run(reader)

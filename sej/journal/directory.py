@@ -1,4 +1,4 @@
-"""Where things stand in a SEJ directory, and which segments it has.
+"""The files of a SEJ directory, and its segments.
 
 ::
 
@@ -13,8 +13,8 @@
     txn/                       pending and done batches of ``append_once``
     id                         16 random bytes and their checksum: this journal's identity
 
-Source: the SEJ document, "SEJ Directory"; everything but ``jnl/``, ``jnl.lck`` and ``ofs/`` is ours, and the original
-does not look at it. Looking creates nothing.
+Source: the SEJ document, "SEJ Directory"; everything except ``jnl/``, ``jnl.lck`` and ``ofs/`` is ours, and the
+original ignores it. Reading creates nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Directory:
     __slots__ = ("disk", "path")
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
-        """Name it; nothing is looked at. A relative path means the directory that the process is in now."""
+        """Set the path; nothing is read. A relative path means the current directory of this call."""
         PATH("path", path)
         self.path = os.fspath(path)
         if not os.path.isabs(self.path):
@@ -62,7 +62,7 @@ class Directory:
         self.disk = disk
 
     def at(self, *parts: str) -> str:
-        """A path in it."""
+        """Return a path in it."""
         return os.path.join(self.path, *parts)
 
     @property
@@ -71,28 +71,28 @@ class Directory:
         return self.at("jnl")
 
     def segment(self, first_offset: int) -> Segment:
-        """The segment that starts with an offset, there or not."""
+        """Return the segment that starts with an offset, whether or not it exists."""
         return Segment(first_offset, self.at("jnl", f"{first_offset:016x}.jnl"))
 
     def require(self) -> None:
-        """Make sure that it is a SEJ directory.
+        """Check that it is a SEJ directory.
 
         Raises:
-            JournalNotFoundError: nothing is there, or an empty directory: a writer makes that first.
-            NotAJournalError: a file, or a directory of something else: without ``jnl/``.
+            JournalNotFoundError: the path does not exist, or is an empty directory, which a writer creates first.
+            NotAJournalError: a file, or a directory without ``jnl/``.
         """
         there = self.disk.status(self.path)
         if there is None:
             raise JournalNotFoundError(
-                "there is no journal here; a Writer makes one, reading never does", path=self.path
+                "there is no journal here; sej.Writer creates one, reading does not", path=self.path
             )
         if not there.is_dir:
-            raise NotAJournalError("this is a file; a SEJ directory is due", path=self.path)
+            raise NotAJournalError("this is a file; expected a SEJ directory", path=self.path)
         inside = self.disk.status(self.jnl)
         if inside is None and self._is_empty():
-            raise JournalNotFoundError("this directory is empty: a Writer makes a journal of it", path=self.path)
+            raise JournalNotFoundError("this directory is empty; sej.Writer creates a journal in it", path=self.path)
         if inside is None or not inside.is_dir:
-            raise NotAJournalError("this directory has no jnl/ in it: it is no SEJ directory", path=self.path)
+            raise NotAJournalError("this directory has no jnl/, so it is not a SEJ directory", path=self.path)
 
     def _is_empty(self) -> bool:
         try:
@@ -101,13 +101,13 @@ class Directory:
             return True
 
     def segments(self) -> list[Segment]:
-        """Its segments by first offset. Names that are not 16 lower-case hex digits and ``.jnl`` are not segments.
+        """Return its segments by first offset. Names that are not 16 lower-case hex digits and ``.jnl`` are ignored.
 
-        A name that comes while the directory is listed may be missing where a later one is there: whoever finds a gap
-        looks again before it is believed.
+        A name that is added while the directory is listed may be missing although a later one is listed: a caller that
+        finds a gap lists again.
 
         Raises:
-            CorruptionError: a segment's name is an offset that no journal reaches.
+            CorruptionError: a segment's name exceeds the largest offset.
         """
         jnl = self.jnl
         try:
@@ -119,28 +119,30 @@ class Directory:
         found = [Segment(int(name[:16], 16), prefix + name) for name in names if is_segment(name)]
         if found and found[-1].first_offset > MAX_OFFSET:
             raise CorruptionError(
-                f"no journal reaches offset {found[-1].first_offset}: move this file out of jnl/", path=found[-1].path
+                f"offset {found[-1].first_offset} in the file's name exceeds the largest offset; move this file out"
+                " of jnl/",
+                path=found[-1].path,
             )
         return found
 
     def foreign(self) -> list[str]:
-        """Names in ``jnl/`` that are no segments: the original's scanner breaks on them."""
+        """Return names in ``jnl/`` that are not segments: the original's scanner fails on them."""
         return [name for name in self.disk.list(self.jnl) if not _SEGMENT.fullmatch(name)]
 
 
 def containing(segments: list[Segment], offset: int) -> int:
-    """The index of the segment that offset lies in or behind; -1 where it lies before them all."""
+    """Return the index of the segment that contains offset or ends before it; -1 if offset is before all segments."""
     return bisect_right(segments, offset, key=lambda segment: segment.first_offset) - 1
 
 
 def is_still(disk: Disk, segment: Segment, file: File) -> bool:
-    """Whether a segment is the file that was opened, and nobody has put another in its place."""
+    """Return whether a segment's name still belongs to the opened file."""
     there = disk.status(segment.path)
     return there is not None and there.identity == file.status().identity
 
 
 def check_name(name: str, what: str) -> str:
-    """Make sure that a name cannot leave its directory.
+    """Check that a name cannot leave its directory.
 
     Raises:
         InvalidNameError: it is not letters, digits, ``_``, ``-`` and ``.`` (not first), at most 200.
@@ -149,6 +151,6 @@ def check_name(name: str, what: str) -> str:
         raise TypeError(f"{what} must be a str, got {name!r} ({type(name).__name__})")
     if not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:
         raise InvalidNameError(
-            f"{what} {name!r}: letters, digits, '_', '-' and '.' (not first) are allowed, at most {_NAME_BYTES}"
+            f"{what} must be letters, digits, '_', '-' and '.' (not first), at most {_NAME_BYTES}, got {name!r}"
         )
     return name

@@ -1,4 +1,4 @@
-"""Where a journal ends, asked again and again while it grows."""
+"""The end of a journal, computed repeatedly while it grows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sej.system.disk import File
 __all__ = ["Tail"]
 
 _HEAD_BYTES: Final = 16
-"""Offset and timestamp of a message tell it from another one in the same place of a new file."""
+"""Offset and timestamp distinguish a message from another one at the same position of a new file."""
 
 
 class Tail:
-    """Where a journal ends, again and again: each look walks only what is new since the last one.
+    """The end of a journal; each call walks only the messages that are new since the last one.
 
-    For callers that ask often: kept offsets, the hub, Spark's streams.
+    For callers that need it often: kept offsets, the hub, Spark's streams.
     """
 
     __slots__ = ("_directory", "_due", "_identity", "_last", "_position", "_segment")
 
     def __init__(self, directory: Directory) -> None:
-        """Nothing is looked at yet."""
+        """Create it; nothing is read yet."""
         self._directory = directory
         self._segment: Segment | None = None
         self._identity: tuple[int, int] | None = None
@@ -34,23 +34,23 @@ class Tail:
 
     @property
     def place(self) -> Place | None:
-        """Where the next message will stand, as of the last look; None where there was no segment."""
+        """The position of the next message, after the last call; None if there was no segment."""
         return None if self._identity is None else Place(self._identity, self._position)
 
     def end_offset(self, *, judge: bool = False) -> int:
-        """The offset that the next message gets.
+        """Return the offset that the next message gets.
 
         Args:
-            judge: make sure that what is behind the last good message is a torn tail.
+            judge: check that the bytes after the last good message are a torn tail.
 
         Raises:
-            CorruptionError: with judge: it is not.
+            CorruptionError: with ``judge``: they are not.
         """
         while segments := self._directory.segments():
             try:
                 file = self._directory.disk.open(segments[-1].path, "read")
             except FileNotFoundError:
-                continue  # a merge or a rotation came between: look again
+                continue  # a merge or a rotation came between: read again
             try:
                 if not self._is_known(segments[-1], file):
                     self._segment, self._identity = segments[-1], file.status().identity
@@ -69,7 +69,7 @@ class Tail:
         return 0
 
     def _is_known(self, segment: Segment, file: File) -> bool:
-        """Whether it is the file of the last look: the number of an inode is soon given to a new one."""
+        """Return whether it is the file of the last call: inode numbers are soon reused."""
         start, head = self._last
         status = file.status()
         return (

@@ -1,7 +1,7 @@
-"""Recorded gaps: stretches of offsets that a repair found lost, so that readers may pass them and say so.
+"""Recorded gaps: ranges of offsets that a repair found lost, so that readers may pass and report them.
 
-``gaps/<first>.gap`` holds one gap as JSON with a checksum (:mod:`sej.system.sealed`): first missing offset, the next
-one that is there, where the damaged bytes were kept. The original cannot pass a gap.
+``gaps/<first>.gap`` holds one gap as JSON with a checksum (:mod:`sej.system.sealed`): the first missing offset, the
+next existing one, and the file with the damaged bytes. The original cannot pass a gap.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _GAP_BYTES: Final = 1 << 16
 
 
 class Gap(NamedTuple):
-    """Offsets that are lost.
+    """Lost offsets.
 
     Attributes:
         start: the first missing offset.
-        stop: the next offset that is there.
+        stop: the next existing offset.
         reason: what was found.
-        kept: where the damaged bytes are, or None.
+        kept: the file with the damaged bytes, or None.
     """
 
     start: int
@@ -36,31 +36,31 @@ class Gap(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """How many messages are missing."""
+        """The number of missing messages."""
         return self.stop - self.start
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Format as one line."""
         lost = f"message {self.start} is" if self.missing == 1 else f"messages {self.start} to {self.stop - 1} are"
         return f"{lost} lost: {self.reason}"
 
 
 def read_gaps(directory: Directory) -> list[Gap]:
-    """The recorded gaps of a journal, by offset.
+    """Return the recorded gaps of a journal, by offset.
 
     Raises:
-        CorruptionError: a file of a gap is damaged.
+        CorruptionError: a gap's file is damaged.
     """
     return sorted((_read(directory, name) for name in _names(directory)), key=lambda gap: gap[:2])
 
 
 def gap_at(directory: Directory, offset: int) -> Gap | None:
-    """The recorded gap that an offset is in, or None; of two that overlap the one that starts later.
+    """Return the recorded gap that contains an offset, or None; of two that overlap, the one that starts later.
 
     A file is named by the first offset of its gap, so usually one file is read.
 
     Raises:
-        CorruptionError: a file of a gap is damaged.
+        CorruptionError: a gap's file is damaged.
     """
     for name in sorted(_names(directory), reverse=True):
         if name <= _name(offset):
@@ -90,15 +90,15 @@ def _read(directory: Directory, name: str) -> Gap:
         return Gap(start, whole(row["stop"], start + 1, MAX_OFFSET), str(row["reason"]), kept and str(kept))
     except (ValueError, KeyError) as error:
         raise CorruptionError(
-            f"no gap can be read from this file ({error}); move it to kept/ and run `sej repair`, which records"
-            " it again",
+            f"this file is not a readable gap ({error}); move it to kept/ and run `sej repair`, which records the"
+            " gap again",
             path=path,
             position=0,
         ) from error
 
 
 def record_gap(directory: Directory, gap: Gap) -> None:
-    """Keep a gap, durably."""
+    """Record a gap, durably."""
     for name in ("gaps", "tmp"):
         directory.disk.mkdir(directory.at(name))
     name = _name(gap.start)

@@ -1,4 +1,4 @@
-"""Which journal this is: 16 random bytes with a checksum in the file ``id``."""
+"""The identity of a journal: 16 random bytes with a checksum in the file ``id``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["ID_BYTES", "ID_SIZES", "journal_id"]
 
 ID_BYTES: Final = 16
 ID_SIZES: Final = (ID_BYTES, ID_BYTES + CHECK.size)
-"""Without a checksum, as older versions wrote it, and with one."""
+"""The size without a checksum, as older versions wrote it, and with one."""
 
 
 def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
-    """The journal's identity, 16 random bytes; None where it has none and create is False.
+    """Return the journal's identity, 16 random bytes; None if it has none and ``create`` is False.
 
-    In the file a CRC32C of 4 bytes follows them; versions before it wrote the 16 bytes alone.
+    In the file a CRC32C of 4 bytes follows them; older versions wrote only the 16 bytes.
 
     Raises:
         CorruptionError: the file does not hold an identity, or not the one that was written.
@@ -32,9 +32,9 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
         identity = data[:ID_BYTES]
         if data not in (identity, identity + CHECK.pack(crc32c(identity))) or len(identity) != ID_BYTES:
             raise CorruptionError(
-                "this is not the identity that was written for this journal: put the file back from a copy; or remove"
-                " it to have the next writer make a new one, with which streams, merges and dead letters take the"
-                " journal for another one",
+                "this is not the identity that was written for this journal; restore the file from a copy, or"
+                " remove it so that the next writer makes a new one. Streams, merges and dead letters then treat it"
+                " as another journal",
                 path=path,
                 position=0,
             )

@@ -1,11 +1,11 @@
-"""The sparse index of a segment: where blocks start, their times and their checksums.
+"""The sparse index of a segment: the positions of blocks, their times and their checksums.
 
-The journal is the truth; an index is rebuilt from it at any time and never trusted over it. An entry is written after
-the bytes of its block were synced. It carries first and last offset and timestamp: where these differ from the journal
-the entry is stale and is dropped; where they agree and the CRC differs, the journal is damaged.
+The journal is authoritative: an index can be rebuilt from it at any time and never overrides it. An entry is written
+after the bytes of its block were synced. It has the first and last offset and timestamp. If these differ from the
+journal, the entry is stale and dropped. If they match and the CRC differs, the journal is damaged.
 
-Only a writer under the lock, or ``sej index``, writes the file (:class:`IndexFile`). Readers load it, or build the
-same entries in memory by walking the segment (:meth:`BlockIndex.extend`).
+Only a writer under the lock, or ``sej index``, writes the file (:class:`IndexFile`). Readers load it, or build the same
+entries in memory by walking the segment (:meth:`BlockIndex.extend`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
     Attributes:
         position: its first byte.
-        end: the byte behind it.
+        end: the byte after it.
         first_offset: of its first message.
         messages: how many are in it.
         crc32c: of its bytes.
@@ -55,17 +55,17 @@ class Block(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind it."""
+        """The offset after it."""
         return self.first_offset + self.messages
 
     def pack(self) -> bytes:
-        """The entry as it stands in the file."""
+        """Return the entry as stored in the file."""
         body = ENTRY_BODY.pack(*self, 0)
         return body + CHECK.pack(crc32c(body))
 
     @classmethod
     def unpack(cls, data: bytes) -> Block | None:
-        """The entry in 64 bytes; None where its check fails."""
+        """Decode an entry of 64 bytes; None if its checksum fails."""
         *fields, _, check = ENTRY.unpack(data)
         if crc32c(data[: -CHECK.size]) != check:
             return None
@@ -77,15 +77,15 @@ class BlockIndex:
     """The blocks of one segment, in memory, from its start up to ``position``.
 
     Attributes:
-        blocks: in order, without a hole.
+        blocks: in order, without gaps.
         position: where the next block starts.
-        due: the offset that is due there.
+        due: the offset of the message there.
     """
 
     __slots__ = ("blocks", "due", "position")
 
     def __init__(self, first_offset: int, blocks: list[Block] | None = None) -> None:
-        """Start at the segment's beginning, or behind the blocks that are known."""
+        """Start at the segment's beginning, or after known blocks."""
         self.blocks = blocks or []
         self.position = self.blocks[-1].end if self.blocks else 0
         self.due = self.blocks[-1].next_offset if self.blocks else first_offset
@@ -96,12 +96,12 @@ class BlockIndex:
         return self.blocks[-1].newest_timestamp if self.blocks else NO_TIMESTAMP
 
     def open_block(self, size: int) -> Block | None:
-        """The last block, if it is short and ends where the segment does: what is appended may belong to it."""
+        """Return the last block if it is short and ends at the segment's end: appended messages may belong to it."""
         last = self.blocks[-1] if self.blocks else None
         return last if last and last.end == size and last.end - last.position < BLOCK_BYTES else None
 
     def add(self, block: Block) -> Block:
-        """Put the next block behind the others."""
+        """Append the next block."""
         assert block.position == self.position and block.first_offset == self.due
         block = block._replace(newest_timestamp=max(block.newest_timestamp, self.newest_timestamp))
         self.blocks.append(block)
@@ -115,7 +115,7 @@ class BlockIndex:
                 self.add(block)
 
     def before_offset(self, offset: int) -> tuple[int, int]:
-        """A place at or before an offset, at most a block away: (position, offset there)."""
+        """Return (position, offset) of a message at or before an offset, at most a block away."""
         at = bisect_right(self.blocks, offset, key=lambda block: block.first_offset) - 1
         if at < 0:
             return (self.position, self.due) if not self.blocks else (0, self.blocks[0].first_offset)
@@ -123,7 +123,7 @@ class BlockIndex:
         return (block.end, block.next_offset) if block.next_offset <= offset else (block.position, block.first_offset)
 
     def before_time(self, timestamp: int) -> tuple[int, int]:
-        """A place at or before the first message that is as new as timestamp: (position, offset there)."""
+        """Return (position, offset) of a message at or before the first one from a timestamp on."""
         at = bisect_left(self.blocks, timestamp, key=lambda block: block.newest_timestamp)
         if at == len(self.blocks):
             return self.position, self.due
@@ -131,7 +131,7 @@ class BlockIndex:
 
 
 def read_blocks(file: File, position: int, due: int) -> Iterator[Block]:
-    """Cut the good messages from position on into blocks; the last one may be short. Ends where they end."""
+    """Divide the good messages from position on into blocks; the last one may be short."""
     size = file.status().size
     memory = bytearray(min(_READ_BYTES, max(size - position, 0)))
     while position < size:
@@ -158,13 +158,13 @@ def read_blocks(file: File, position: int, due: int) -> Iterator[Block]:
         if at:
             position += at
         elif claimed is not None and len(memory) < claimed <= size - position:
-            memory = bytearray(claimed)  # the block ends with a message that is larger than what is read at once
+            memory = bytearray(claimed)  # the block ends with a message that is larger than one read
         else:
             return
 
 
 def _whole(view: memoryview, start: int, there: int) -> int | None:
-    """How many bytes it takes to have the message at start too; None where that is none, or cannot be told."""
+    """Return how many bytes include the whole message at start; None if there is no message, or if that is unknown."""
     try:
         claimed = message_size(view, start, there)
     except DecodeError:
@@ -173,7 +173,7 @@ def _whole(view: memoryview, start: int, there: int) -> int | None:
 
 
 def check_block(file: File, block: Block) -> bool:
-    """Whether an entry belongs to this segment: its first and last message carry the offsets and times it says."""
+    """Return whether an entry belongs to this segment: its first and last message have its offsets and times."""
     if file.status().size < block.end:
         return False
     start = last_message_start(file, block.end)
@@ -195,7 +195,7 @@ def _head(file: File, position: int) -> tuple[int, int]:
 
 
 def verify_block(file: File, block: Block) -> None:
-    """Compare a block's bytes with the checksum that was written.
+    """Check a block's bytes against the checksum that was written.
 
     Raises:
         CorruptionError: they differ.
@@ -206,13 +206,13 @@ def verify_block(file: File, block: Block) -> None:
 
 
 def checksum_error(block: Block, data: bytes | memoryview, path: str) -> CorruptionError | None:
-    """What is to be said of a block with these bytes; None: they are those that were written."""
+    """Return the error of a block with these bytes; None if they are those that were written."""
     found = crc32c(data)
     if found == block.crc32c:
         return None
     return CorruptionError(
         f"messages {block.first_offset} to {block.next_offset - 1} (bytes {block.position} to {block.end}) have"
-        f" CRC32C {found:08x}; {block.crc32c:08x} was written: the disk changed them",
+        f" CRC32C {found:08x}, expected {block.crc32c:08x}: the disk changed them",
         path=path,
         position=block.position,
         offset=block.first_offset,
@@ -220,9 +220,10 @@ def checksum_error(block: Block, data: bytes | memoryview, path: str) -> Corrupt
 
 
 def _entries(file: File, segment_bytes: int) -> Iterator[Block | None]:
-    """The entries of an index, None for each bad one, as they are read; none where the head is another one.
+    """Yield the entries of an index as they are read, None for each bad one; none if the head is wrong.
 
-    A segment has no more blocks than messages: what follows the room for so many is never read. Zeros are passed over.
+    A segment has no more blocks than messages, so any bytes after the room for that many are not read. Zeros are
+    skipped.
     """
     if file.read(HEAD_SIZE, 0) != HEAD:
         return
@@ -240,21 +241,21 @@ def _entries(file: File, segment_bytes: int) -> Iterator[Block | None]:
 class IndexFile:
     """The sidecar of one segment on disk.
 
-    Loading believes only entries that are whole, without a hole, inside the segment, and the last of which matches
-    the segment (:func:`check_block`); everything from the first doubt on is dropped.
+    Loading accepts only entries that are whole, without gaps and inside the segment, and whose last one matches the
+    segment (:func:`check_block`); everything from the first doubtful entry on is dropped.
     """
 
     __slots__ = ("_disk", "_entries", "_file", "path")
 
     def __init__(self, directory: Directory, segment: Segment) -> None:
-        """Name it; nothing is opened."""
+        """Set the file; nothing is opened."""
         self._disk: Disk = directory.disk
         self.path = directory.at("idx", f"{segment.first_offset:016x}.idx")
         self._file: File | None = None
         self._entries = 0
 
     def load(self, segment_file: File, first_offset: int) -> BlockIndex:
-        """The blocks that can be believed; an empty index where the file is missing, foreign or stale."""
+        """Return the accepted blocks; an empty index if the file is missing, of another format or stale."""
         try:
             file = self._disk.open(self.path, "read")
         except (FileNotFoundError, NotADirectoryError):
@@ -274,7 +275,7 @@ class IndexFile:
         return index
 
     def sound_blocks(self, segment_file: File) -> list[Block]:
-        """Every entry that is whole and that the segment confirms, whatever is wrong with the others: for checking."""
+        """Return every entry that is whole and matches the segment, whatever the others are: for checking."""
         try:
             file = self._disk.open(self.path, "read")
         except (FileNotFoundError, NotADirectoryError):
@@ -293,15 +294,15 @@ class IndexFile:
         return found
 
     def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:
-        """The first block whose key is wanted or more, by bisection; the last one where there is none.
+        """Return the first block whose key is at least ``wanted``, by bisection; the last one if there is none.
 
-        Costs a few entries. None where the file is missing, or says anything that the segment does not confirm.
+        Reads a few entries. None if the file is missing, or an entry does not match the segment.
 
         Args:
             segment_file: the segment.
-            first_offset: of the segment.
-            key: of a block; must not fall from one to the next.
-            wanted: what is looked for.
+            first_offset: the segment's first offset.
+            key: a function of a block; must not decrease from one to the next.
+            wanted: the value to find.
         """
         try:
             file = self._disk.open(self.path, "read")
@@ -326,7 +327,7 @@ class IndexFile:
             file.close()
         if found is None:
             found = below
-        else:  # entries out of order must not make a reader jump: what is found follows what was passed
+        else:  # unordered entries must not move a reader forwards: the found one must follow the passed ones
             before = (0, first_offset) if below is None else (below.end, below.next_offset)
             if (found.position, found.first_offset) != before:
                 return None
@@ -334,9 +335,9 @@ class IndexFile:
         return found if sound else None
 
     def load_end(self, segment_file: File, first_offset: int) -> tuple[int, BlockIndex]:
-        """How many entries can be believed, and an index that knows only the last of them: for appending.
+        """Return how many entries are accepted, and an index with only the last of them: for appending.
 
-        Costs one entry where the file is in order; whatever is odd about it makes it be loaded whole.
+        Reads one entry if the file is in order; otherwise it is loaded completely.
         """
         try:
             file = self._disk.open(self.path, "read")
@@ -358,14 +359,14 @@ class IndexFile:
         return len(index.blocks), BlockIndex(first_offset, index.blocks[-1:])
 
     def write(self, blocks: list[Block], keep: int) -> None:
-        """Make the file hold keep entries of what it held and then these; the bytes of all of them were synced.
+        """Write the file: ``keep`` of its entries and then these; the bytes of all of them were synced.
 
-        A short block's entry is replaced by the bytes that go over it: it is never gone.
+        A short block's entry is overwritten in place: it is never missing.
         """
         opened = self._file is None
         if self._file is None:
             self._disk.mkdir(os.path.dirname(self.path))
-            self._disk.open(self.path, "append").close()  # made if missing
+            self._disk.open(self.path, "append").close()  # created if it is missing
             self._file = self._disk.open(self.path, "edit")
             self._entries = keep if self._file.status().size >= HEAD_SIZE else 0
         data = b"".join(block.pack() for block in blocks)

@@ -1,7 +1,7 @@
 """The layout of a sidecar index file: constants, and nothing else.
 
-``idx/<segment>.idx`` is a head of 16 bytes and then entries of 64 bytes, one a block, in the order of the segment.
-A block is a run of whole messages of about 256 KiB. Integers are big endian::
+``idx/<segment>.idx`` is a head of 16 bytes and then entries of 64 bytes, one for each block, in the order of the
+segment. A block is a run of whole messages of about 256 KiB. Integers are big endian::
 
     head  = "SEJINDEX" version(u32) reserved(u32)
     entry = position(u64) end(u64) first_offset(u64) count(u32) crc32c(u32)

@@ -15,7 +15,7 @@ _OFS: Final = re.compile(r"(.+)\.ofs")
 
 
 def kept_offsets(directory: Directory) -> dict[str, int | None]:
-    """The kept offsets of all readers, by name."""
+    """Return the kept offsets of all readers, by name."""
     if directory.disk.status(directory.at("ofs")) is None:
         return {}
     found = {}

@@ -1,9 +1,9 @@
-"""Which part of a journal is on the medium: the kept position of its last segment, and syncing up to an offset.
+"""Which part of a journal is on the medium: the durable position of its last segment, and syncing up to an offset.
 
-Only the last segment can hold bytes that are not synced, because a segment is synced before its successor is made. The
-kept position is stored in ``idx/durable``; :mod:`sej.system.durable` explains why a successful sync alone proves
-nothing. An entry of the index is written after its bytes were synced, so the index is the kept position of a journal
-that was written by a version without one.
+Only the last segment can have bytes that are not synced, because a segment is synced before its successor is created.
+The durable position is stored in ``idx/durable``; :mod:`sej.system.durable` explains why a successful sync alone proves
+nothing. An entry of the index is written after its bytes were synced, so for a journal written by a version without
+this file the index gives the durable position.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["durable_position", "kept_position", "sync_segment", "sync_up_to"]
 
 
 def kept_position(directory: Directory) -> KeptPosition:
-    """The kept position of a journal; nothing is opened."""
+    """Return the durable position of a journal; nothing is opened."""
     return KeptPosition(directory.disk, directory.at("idx", "durable"))
 
 
 def durable_position(directory: Directory, kept: KeptPosition, segment: Segment, file: File) -> Kept:
-    """Up to where the last segment is on the medium without a doubt, when it has just been opened.
+    """Return up to where the last segment is certainly on the medium, when it has just been opened.
 
-    If nothing says so, the names of the segments may be in doubt too and are synced.
+    If this is unknown, the names of the segments may be in doubt too and are synced.
 
     Args:
         directory: the journal.
-        kept: its kept position.
+        kept: its durable position.
         segment: the last one.
         file: the open segment.
     """
@@ -48,8 +48,8 @@ def durable_position(directory: Directory, kept: KeptPosition, segment: Segment,
 def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:
     """Make every message below offset durable; any process may sync a file.
 
-    The bytes that are there are synced, whoever wrote them. Nothing is done if they are known to be on the medium. A
-    process that may not write the segment cannot renew what is in doubt and relies on the sync alone.
+    All bytes are synced, whichever process wrote them. Nothing is done if they are known to be on the medium. A process
+    that may not write the segment cannot rewrite doubtful bytes, and relies on the sync alone.
 
     Args:
         directory: the journal.
@@ -74,8 +74,8 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
     try:
         file = directory.disk.open(segments[at].path, "edit")
     except FileNotFoundError:
-        return  # sealed and merged meanwhile: both were synced
-    except PermissionError:  # a reader may sync what it may not write, if the system lets it
+        return  # sealed and merged in the meantime: both were synced
+    except PermissionError:  # a reader may sync what it may not write, if the system allows it
         file, writable = directory.disk.open(segments[at].path, "read"), False
     try:
         kept = kept_position(directory)
@@ -84,7 +84,7 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
             return
         place = tail.place
         if place is None or place.identity != file.status().identity:
-            return  # sealed, or merged, between two looks: both were synced
+            return  # sealed, or merged, between two steps: both were synced
         if writable:
             renew(directory.disk, file, known.position, place.position)
             kept.store(file, segments[at].first_offset, place.position, end)

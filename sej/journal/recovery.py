@@ -1,13 +1,13 @@
-"""What the end of a segment means: all good, a torn tail, or corruption.
+"""The end of a segment: sound, a torn tail, or corruption.
 
-The rules (docs/guarantees): at the byte where the next message is due, a well-formed message with the due offset is
-good; a well-formed one with another offset is corruption; anything else is damage. Damage is a torn tail unless a
-message that could belong follows: well formed, its offset above the due one and reachable (at most one message for
-each 26 bytes passed over). Where the due header is sound and its length runs past the end of the file, the ordinary
-torn write, only a chain of at least two such messages, consecutive and reaching the end of the file, counts: a value
-may hold whole messages.
+The rules (docs/guarantees) apply at the byte where the next message is expected. A well-formed message with the
+expected offset is good; a well-formed one with another offset is corruption; anything else is damage. Damage is a torn
+tail unless a possible message follows: well formed, with a higher offset that is reachable (at most one message for
+each 26 bytes skipped). If the header is sound and its length exceeds the end of the file, the ordinary torn write, only
+a chain counts: at least two such messages, consecutive and reaching the end of the file, because a value may hold whole
+messages.
 
-Reads with bounded memory; changes nothing. :func:`keep` moves bytes aside before a writer cuts them.
+Reads with bounded memory; changes nothing. :func:`keep` copies bytes to ``kept/`` before a writer cuts them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 ANY_REACH: Final = 1 << 50
-"""Taken from the place of a damage, it makes every offset reachable."""
+"""Starting there, any offset is reachable."""
 _WINDOW_BYTES: Final = 1 << 22
 _FIRST_WINDOW_BYTES: Final = 1 << 16
 _HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
@@ -50,8 +50,8 @@ class Recovery(NamedTuple):
 
     Attributes:
         path: the segment.
-        position: where it was cut, in bytes.
-        offset: the offset that was due there. After a torn tail the next message gets it.
+        position: the position of the cut, in bytes.
+        offset: the offset that was expected there. After a torn tail the next message gets it.
         size: how many bytes were cut.
         kept: the file that holds them.
         reason: what was wrong with them.
@@ -66,14 +66,14 @@ class Recovery(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes at the end of the good messages that are no message.
+    """Bytes after the good messages that are not a message.
 
     Attributes:
         position: where they start.
-        offset: the offset that is due there.
+        offset: the offset that is expected there.
         size: bytes up to the end of the file.
         reason: what was found.
-        follower: a good message behind them: then this is corruption; None: a torn tail.
+        follower: a good message after them: then this is corruption; None: a torn tail.
     """
 
     position: int
@@ -83,12 +83,12 @@ class Damage(NamedTuple):
     follower: Candidate | None
 
     def error(self, path: str) -> CorruptionError:
-        """The damage as the error it is where it is no torn tail."""
+        """Return the damage as an error, if it is not a torn tail."""
         behind = ""
         if self.follower is not None:
-            behind = f"; message {self.follower.offset} stands behind it at position {self.follower.position}"
+            behind = f"; message {self.follower.offset} follows at position {self.follower.position}"
         return CorruptionError(
-            f"{self.reason}{behind}; nothing was cut: see `sej verify` and `sej repair`",
+            f"{self.reason}{behind}; nothing was cut, see `sej verify` and `sej repair`",
             path=path,
             position=self.position,
             offset=self.offset,
@@ -96,7 +96,7 @@ class Damage(NamedTuple):
 
 
 def good_end(file: File, position: int, due: int) -> tuple[int, int]:
-    """Where the good messages from position on end: (position, offset due there)."""
+    """Return where the good messages from position on end: (position, expected offset there)."""
     size = file.status().size
     window = _FIRST_WINDOW_BYTES
     while position < size:
@@ -112,7 +112,7 @@ def good_end(file: File, position: int, due: int) -> tuple[int, int]:
                 break
             if claimed is None or claimed > size - position or claimed <= window:
                 break
-            window = claimed  # one message that is larger than the window
+            window = claimed  # one message is larger than the window
             continue
         position += run.position
         due += run.messages
@@ -121,7 +121,10 @@ def good_end(file: File, position: int, due: int) -> tuple[int, int]:
 
 
 class _Look(NamedTuple):
-    """What stands where a message is due: why it is none, another one instead, whether but a chain behind it counts."""
+    """What is wrong at a position.
+
+    The reason, another message there if there is one, and whether only a chain counts after it.
+    """
 
     reason: str
     instead: Candidate | None = None
@@ -138,18 +141,18 @@ def _look(file: File, position: int, due: int, size: int) -> _Look | None:
         return _Look(error.reason)
     offset = OFFSET.unpack_from(head)[0] if len(head) >= OFFSET.size else None
     if claimed is None:
-        return _Look(f"{size - position} bytes: too few for a message")
+        return _Look(f"{size - position} bytes are too few for a message")
     if claimed > size - position:
-        reason = f"a message of {claimed} bytes begins, of which the file holds {size - position}"
+        reason = f"a message of {claimed} bytes begins here, but the file holds {size - position} of them"
         return _Look(reason, chained=offset == due)
     trailer = size_before(file, position + claimed)
     if trailer != claimed:
-        return _Look(f"size field {trailer} at the message's end: expected {claimed}")
+        return _Look(f"the size field at the message's end must be {claimed}, got {trailer}")
     if offset == due:
         return None
     if offset is None or offset > MAX_OFFSET:
-        return _Look(f"offset {offset}, which no journal reaches")
-    reason = f"a message with offset {offset} stands where {due} is due"
+        return _Look(f"offset {offset} exceeds the largest offset")
+    reason = f"the message must have offset {due}, got {offset}"
     return _Look(reason, Candidate(position, position + claimed, offset))
 
 
@@ -161,7 +164,7 @@ def _message_at(file: File, position: int, due: int, size: int) -> Candidate | N
 
 
 def frame_end(file: File, position: int) -> int | None:
-    """Where the message that starts at position ends, whatever offset it has; None: there is no whole one."""
+    """Return where the message that starts at position ends, whatever offset it has; None: it is not whole."""
     size = file.status().size
     head = file.read(min(_HEADS_BYTES, max(size - position, 0)), position)
     try:
@@ -174,22 +177,22 @@ def frame_end(file: File, position: int) -> int | None:
 
 
 def what_is_wrong(file: File, position: int, due: int) -> str | None:
-    """Why no message with the due offset starts at position; None: one does, or the file ends there."""
+    """Return why no message with the expected offset starts at position; None: one does, or the file ends there."""
     found = _look(file, position, due, file.status().size)
     return None if found is None else found.reason
 
 
 def find_damage(file: File, position: int, due: int) -> Damage | None:
-    """Judge what stands at position, where no good message with the due offset started when the caller looked.
+    """Decide about the bytes at position, where the caller found no good message with the expected offset.
 
-    None: nothing is wrong. The file ends there, or a writer has completed the message meanwhile.
+    None: nothing is wrong. The file ends there, or a writer has completed the message in the meantime.
     """
     size = file.status().size
     found = _look(file, position, due, size)
     if found is None:
         return None
     if found.instead is not None:
-        # Where the one that is due next stands behind it, only its offset is damaged.
+        # If the message after it has the next expected offset, only this one's offset is damaged.
         behind = _message_at(file, found.instead.end, due + 1, size)
         return Damage(position, due, size - position, found.reason, behind or found.instead)
     if found.chained:
@@ -201,9 +204,9 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
 
 
 def corruption_at(file: File, position: int, due: int) -> CorruptionError | None:
-    """The error for the end of the good messages of the last segment; None: the file ends there, or with a torn tail.
+    """Return the error for the end of the last segment's good messages; None: the end of the file, or a torn tail.
 
-    A whole message with another offset is no torn tail either, even if nothing follows it.
+    A whole message with another offset is not a torn tail either, even if nothing follows it.
     """
     damage = find_damage(file, position, due)
     if damage is None or (damage.follower is None and frame_end(file, position) is None):
@@ -212,10 +215,12 @@ def corruption_at(file: File, position: int, due: int) -> CorruptionError | None
 
 
 def is_torn(file: File, position: int, due: int) -> bool:
-    """Whether the due message begins at position and the file lacks its end: what looks like messages is its value.
+    """Return whether the expected message begins at position and the file lacks its end.
 
-    False where its length may be damaged: a chain that reaches the end of the file follows it, with any later offsets,
-    or a message right behind a size that says that one ends there which began at position.
+    Then message-like bytes after it are its value.
+
+    False if its length may be damaged: a chain that reaches the end of the file follows it, with any later offsets, or
+    a message directly after a size field that confirms a message from position to there.
     """
     size = file.status().size
     found = _look(file, position, due, size)
@@ -229,7 +234,7 @@ def is_torn(file: File, position: int, due: int) -> bool:
 
 
 def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> Candidate | None:
-    """The first message from start on that could follow the damage."""
+    """Return the first message from start on that could follow the damage."""
     window = _FIRST_WINDOW_BYTES
     while start <= size - OVERHEAD_SIZE:
         data = file.read(min(window, size - start), start)
@@ -253,7 +258,7 @@ def _trailer_is(file: File, found: Candidate) -> bool:
 
 
 def _chains(file: File, position: int, due: int, size: int, damage: int) -> Iterator[tuple[Candidate, bool]]:
-    """Where consecutive messages start behind position, and whether at least two of them reach the end of the file."""
+    """Yield where consecutive messages start after position, and whether a chain of them reaches the end."""
     start = position + 1
     while (found := next_candidate(file, start, size, due, damage)) is not None:
         start, stop = good_end(file, found.position, found.offset)
@@ -261,15 +266,15 @@ def _chains(file: File, position: int, due: int, size: int, damage: int) -> Iter
 
 
 def size_before(file: File, position: int) -> int:
-    """The size that stands in front of position: where a message ends there, its own."""
+    """Return the size field before position: if a message ends there, its own size."""
     size: int = INT32.unpack(file.read(INT32_SIZE, position - INT32_SIZE))[0]
     return size
 
 
 def last_message_start(file: File, end: int) -> int | None:
-    """Where the message that ends at end starts, by its trailing size; None where no sound message does.
+    """Return where the message that ends at ``end`` starts, by its trailing size; None if there is no sound message.
 
-    Reading backwards, which is what the trailing size is for. The header it leads to is checked.
+    For reading backwards, the purpose of the trailing size. The header that it leads to is checked.
     """
     if end < OVERHEAD_SIZE:
         return None
@@ -285,7 +290,7 @@ def last_message_start(file: File, end: int) -> int | None:
 
 
 def keep(directory: Directory, file: File, position: int, size: int, name: str) -> str:
-    """Copy bytes of a file into ``kept/`` and sync them; returns the path of the copy."""
+    """Copy bytes of a file into ``kept/`` and sync them; return the path of the copy."""
     directory.disk.mkdir(directory.at("kept"))
     number = 0
     while directory.disk.status(path := directory.at("kept", name + (f".{number}" if number else ""))) is not None:

@@ -1,17 +1,17 @@
-"""Repair: from a damaged journal to one that opens, without losing a byte. Runs under the writer's lock.
+"""Repair a damaged journal so that it opens, without losing a byte. Runs under the writer's lock.
 
-What is damaged is found first, all of it, by the rule of :mod:`sej.journal.salvage`. Then, segment by segment:
+First all damage is found, by the rule of :mod:`sej.journal.salvage`. Then, segment by segment:
 
-1. The damaged bytes are copied to ``kept/``, the lost offsets recorded in ``gaps/``. Where damages lie close to each
-   other, one copy holds them and what is between them.
-2. The good runs, joined where no offset is lost between them, are written into ``tmp/`` and synced; an intent in
+1. The damaged bytes are copied to ``kept/``, the lost offsets recorded in ``gaps/``. If damaged ranges are close to
+   each other, one copy holds them and the bytes between them.
+2. The good runs, joined if no offset is lost between them, are written into ``tmp/`` and synced. An intent in
    ``txn/repair`` names them.
 3. The runs are renamed into ``jnl/`` from the last to the first, so the one that replaces the damaged segment comes
-   last. A segment that had no good start is removed.
+   last. A segment without a good start is removed.
 
-After a crash the next writer (or repair) finishes from the intent. A block that is well formed but whose CRC32C is
-wrong stays: nobody can tell which of its messages changed. Its bytes are copied to ``kept/``, its checksum is made
-anew, and the report names it.
+After a crash the next writer (or repair) finishes from the intent. A well-formed block with a wrong CRC32C is kept,
+because it is unknown which of its messages changed. Its bytes are copied to ``kept/``, its checksum is computed again,
+and the report names it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ __all__ = ["Repair", "finish_repair", "reindex", "repair"]
 
 _COPY_BYTES: Final = 1 << 20
 _NEAR_BYTES: Final = 1 << 16
-"""Damaged bytes no further apart are kept as one piece of the file: its name says where in the file they stood."""
+"""Damaged bytes at most this far apart are kept as one piece of the file, named by its position."""
 
 
 class Repair(NamedTuple):
-    """What a repair did, or with dry_run would do.
+    """The result of a repair, or with dry_run of what it would do.
 
     Attributes:
-        gaps: offsets that are lost, each recorded.
+        gaps: lost offsets, each recorded.
         kept: the files that hold the damaged bytes.
-        segments: the segments that were written anew.
-        notes: one line for each thing that was found.
+        segments: the segments that were rewritten.
+        notes: one line for each finding.
     """
 
     gaps: list[Gap]
@@ -88,7 +88,7 @@ def repair(
                 plan = plan_segment(file, segment.first_offset, ceiling, floor=behind)
                 kept = _keep(directory, segment, file, plan.damage, done, dry_run)
                 starts = [(run.start, run.first, run.stop) for run in plan.runs]
-                if last and not starts:  # its name says where the journal goes on
+                if last and not starts:  # its name tells where the journal continues
                     starts = [(file.status().size, segment.first_offset, segment.first_offset)]
                 ends = [end for _, end, _ in plan.damage]
                 for start, first, stop in starts:
@@ -112,10 +112,10 @@ def repair(
 def _keep(
     directory: Directory, segment: Segment, file: File, damage: list[tuple[int, int, str]], done: Repair, dry_run: bool
 ) -> list[str | None]:
-    """Note every stretch of damaged bytes and copy it aside; those that lie near each other, as one piece of the file.
+    """Note every range of damaged bytes and copy it; ranges that are close together become one piece of the file.
 
     Returns:
-        The path of the copy of each; None where there are no bytes, or with dry_run.
+        The path of the copy of each; None if there are no bytes, or with dry_run.
     """
     pieces: list[tuple[int, int]] = []
     for start, end, reason in damage:
@@ -138,7 +138,7 @@ def _keep(
 def _write_anew(
     directory: Directory, segment: Segment, file: File, plan: Plan, done: Repair, dry_run: bool, *, last: bool
 ) -> None:
-    """Put the good runs of a segment in its place; those whose offsets follow each other are one segment."""
+    """Replace a segment by its good runs; those whose offsets follow each other are one segment."""
     groups: list[list[Run]] = []
     for run in plan.runs:
         if groups and run.first == groups[-1][-1].stop:
@@ -189,7 +189,7 @@ def finish_repair(directory: Directory) -> None:
         is_last = bool(intent["last"])
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(
-            f"what a repair had begun cannot be read from this file ({error}); move it to kept/ and run `sej repair`"
+            f"the intent of a repair cannot be read from this file ({error}); move it to kept/ and run `sej repair`"
             " again",
             path=path,
             position=0,
@@ -198,12 +198,12 @@ def finish_repair(directory: Directory) -> None:
     for staged, segment in reversed(runs):
         if disk.status(staged) is None:
             continue
-        if disk.status(damaged.path) is None:  # it is there up to the last rename: retention took it with all in it
+        if disk.status(damaged.path) is None:  # it exists until the last rename: retention removed it with all its runs
             disk.unlink(staged)
             continue
         disk.unlink(IndexFile(directory, segment).path)
         disk.rename(staged, segment.path)
-    if not runs and is_last:  # nothing of it was good, but the journal goes on at its name
+    if not runs and is_last:  # nothing of it was good, but the journal continues at its name
         emptied = disk.open(damaged.path, "edit")
         try:
             emptied.truncate(0)
@@ -214,7 +214,7 @@ def finish_repair(directory: Directory) -> None:
         disk.unlink(damaged.path)
     for _, segment in runs:
         if disk.status(segment.path) is None:
-            continue  # retention took it since
+            continue  # retention has removed it since
         file = disk.open(segment.path, "read")
         try:
             _reindex(directory, segment, file)
@@ -224,10 +224,10 @@ def finish_repair(directory: Directory) -> None:
 
 
 def _starts(runs: Any) -> list[int]:
-    """The first offsets of the runs that an intent names, each with the name of its file."""
+    """Return the first offsets of the runs that an intent names, each with the name of its file."""
     found = [whole(first, 0, MAX_OFFSET) for _, first in runs]
     if [name for name, _ in runs] != [_name(first) for first in found]:
-        raise ValueError("its runs have other names than their offsets give")
+        raise ValueError("the names of its runs do not match their offsets")
     return found
 
 
@@ -251,7 +251,7 @@ def _gap(directory: Directory, done: Repair, gap: Gap, known: list[Gap], dry_run
 def _keep_changed(
     directory: Directory, segment: Segment, file: File, runs: list[Run], done: Repair, dry_run: bool
 ) -> bool:
-    """Note and keep the blocks of good messages whose checksums are wrong; whether there are any."""
+    """Note and keep the blocks of good messages whose checksums are wrong; return whether there are any."""
     found = False
     starts = [run.start for run in runs]
     for block in IndexFile(directory, segment).sound_blocks(file):
@@ -270,7 +270,7 @@ def _keep_changed(
 
 
 def reindex(directory: Directory) -> int:
-    """Write the index of every segment anew; returns the number of blocks."""
+    """Rebuild the index of every segment; return the number of blocks."""
     blocks = 0
     with writer_lock(directory):
         segments = directory.segments()

@@ -1,8 +1,8 @@
-"""What takes segments away: retention and merging, under one lock over ``ofs/``.
+"""Removing segments: retention and merging, under one lock over ``ofs/``.
 
-The lock (``ofs/.lock``) decides races with readers: a reader that is made or goes backwards holds it meanwhile, so
-retention either sees its kept offset, or the reader sees what is left. Deleting goes from the oldest segment on, so
-what is left is always the journal's end without a hole.
+The lock (``ofs/.lock``) decides races with readers: it is held while a reader is created or moves backwards, so either
+retention sees its kept offset, or the reader sees what is left. Segments are removed from the oldest on, so the
+remaining ones are always the journal's end without a gap.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 _COPY_BYTES: Final = 1 << 20
 _UINT32_MAX: Final = 2**32 - 1
 MARKER_BYTES: Final = 1 << 26
-"""At most so many bytes has what a merge or a repair had begun: blocks of a joined segment of 100 GiB."""
+"""The most bytes of an unfinished merge's or repair's file: the blocks of a joined segment of 100 GiB."""
 
 
 class _Limits(NamedTuple):
@@ -46,22 +46,22 @@ class _Limits(NamedTuple):
 
 
 class Retention(_Limits):
-    """What a journal keeps. A segment goes when it passes any limit that is set.
+    """What a journal keeps. A segment that exceeds any limit is removed.
 
     Attributes:
         max_age_s: seconds since a segment's last append.
         max_bytes: size of all segments together.
-        keep_segments: so many of the newest stay, whatever the limits; at least 1.
+        keep_segments: at least this many of the newest are kept, whatever the limits; at least 1.
     """
 
     __slots__ = ()
 
     def __new__(cls, max_age_s: float | None = None, max_bytes: int | None = None, keep_segments: int = 1) -> Self:
-        """Limits; None: no such limit.
+        """Set the limits; None: no limit.
 
         Raises:
             TypeError: a limit is not a number.
-            ValueError: a limit is below 0, or keep_segments is: the last segment always stays.
+            ValueError: a limit is below 0, or keep_segments is below 1: the last segment is always kept.
         """
         require(
             max_age_s=(max_age_s, optional(SECONDS)),
@@ -72,9 +72,9 @@ class Retention(_Limits):
 
 
 def readers_lock(directory: Directory) -> AbstractContextManager[object]:
-    """Let no reader be made or reset backwards, and no segment be removed, by any other process or thread.
+    """Hold a lock under which no other process or thread creates a reader, moves one backwards or removes a segment.
 
-    Taken when this returns, and given back by the ``with`` block, see :meth:`sej.system.disk.File.closing`.
+    The lock is taken when this returns, and released by the ``with`` block, see :meth:`sej.system.disk.File.closing`.
     """
     lock = _readers_lock(directory, wait=True)
     assert lock is not None
@@ -82,7 +82,7 @@ def readers_lock(directory: Directory) -> AbstractContextManager[object]:
 
 
 def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager[object] | None:
-    """The same; None if another process has the lock and wait is False."""
+    """Take the same lock; None if another process has it and wait is False."""
     directory.disk.mkdir(directory.at("ofs"))
     file = directory.disk.open(directory.at("ofs", ".lock"), "append")
     try:
@@ -96,14 +96,17 @@ def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager
 
 
 def slowest_reader(directory: Directory, ignore_readers: Collection[str] = ()) -> tuple[int, str] | None:
-    """The lowest kept offset and whose it is; None without readers. One that never committed counts as offset 0."""
+    """Return the lowest kept offset and its reader; None without readers.
+
+    One that never committed counts as offset 0.
+    """
     kept = []
     for entry in directory.disk.list(directory.at("ofs")):
         name, dot, end = entry.rpartition(".")
         if dot and end == "ofs" and name and name not in ignore_readers:
             try:
                 offset = read_kept(directory, name)
-            except BadOffsetFileError:  # nobody knows where its reader is: it protects everything
+            except BadOffsetFileError:  # its reader's offset is unknown: it protects everything
                 offset = None
             kept.append((offset or 0, name))
     return min(kept, default=None)
@@ -123,16 +126,17 @@ def clean(
     Args:
         directory: the journal.
         policy: what it keeps.
-        dry_run: only say what would go.
+        dry_run: only return what would be removed.
         ignore_readers: readers, by name, whose kept offsets do not count.
-        now_ns: the time that ages are counted to; None: now.
-        wait: False removes nothing where somebody else takes segments away just now: for a writer, which must not wait.
+        now_ns: the current time for ages; None: the clock's.
+        wait: False removes nothing if another process removes segments at this moment: for a writer, which must not
+            wait.
 
     Returns:
         The paths that were removed, or with dry_run would be.
 
     Raises:
-        InvalidNameError: a reader to be ignored does not exist.
+        InvalidNameError: a reader to ignore does not exist.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     removed: list[str] = []
@@ -143,10 +147,12 @@ def clean(
         readers = {entry.removesuffix(".ofs") for entry in directory.disk.list(directory.at("ofs"))}
         for name in ignore_readers:
             if name not in readers:
-                raise InvalidNameError(f"there is no reader {name!r} to be ignored", path=directory.at("ofs"))
+                raise InvalidNameError(
+                    f"ignore_readers must name existing readers, got {name!r}", path=directory.at("ofs")
+                )
         slowest = slowest_reader(directory, ignore_readers)
         if not dry_run:
-            _finish_merge(directory)  # a joined segment reaches further than the name of the next one says
+            _finish_merge(directory)  # a joined segment contains more than the next one's name tells
         gone = set(merged_away(directory))
         segments = [segment for segment in directory.segments() if segment not in gone]
         status = [directory.disk.status(segment.path) for segment in segments]
@@ -162,7 +168,7 @@ def clean(
                 break
             left -= there.size
             if not dry_run and not removed:
-                directory.disk.sync_dir(directory.at("ofs"))  # what a reader has kept must not go back after this
+                directory.disk.sync_dir(directory.at("ofs"))  # a reader's kept offset must not go back after this
             removed.append(segment.path)
             if not dry_run:
                 directory.disk.unlink(segment.path)
@@ -171,14 +177,14 @@ def clean(
 
 
 def merge(directory: Directory, min_bytes: int) -> int:
-    """Join runs of small sealed segments until each has min_bytes; readers may go on meanwhile.
+    """Join runs of small sealed segments until each has min_bytes; readers may continue in the meantime.
 
-    The joined bytes are written beside the journal, checked and synced; they take the first segment's name by rename,
-    then the other segments go. A marker in ``txn/`` lets the next writer finish what a crash interrupted; it holds the
-    joined index, with the checksums that the parts had. New readers wait for one joint segment at the most.
+    The joined bytes are written to a file next to the journal, checked and synced. They take the first segment's name
+    by rename, then the other segments are removed. A marker in ``txn/`` lets the next writer finish after a crash; it
+    holds the joined index, with the checksums of the parts. New readers wait for at most one joined segment.
 
     Returns:
-        How many segments went.
+        How many segments were removed.
     """
     finish_merge(directory)
     groups: list[list[Segment]] = []
@@ -205,9 +211,10 @@ def merge(directory: Directory, min_bytes: int) -> int:
 
 
 def finish_merge(directory: Directory) -> None:
-    """Finish what a merge that crashed had begun; called by a writer when it opens.
+    """Finish a merge that crashed; called by a writer when it opens.
 
-    Where the marker is lost, as in a copy of ``jnl/`` alone, the segments tell: what a longer one has, too, goes.
+    If the marker is lost, as in a copy of ``jnl/`` alone, the segments tell: one whose messages a longer one also has
+    is removed.
 
     Raises:
         CorruptionError: its marker is damaged.
@@ -221,7 +228,7 @@ def finish_merge(directory: Directory) -> None:
 
 
 def merged_away(directory: Directory) -> list[Segment]:
-    """The segments that :func:`finish_merge` would remove.
+    """Return the segments that :func:`finish_merge` would remove.
 
     Raises:
         CorruptionError: the marker of a merge is damaged.
@@ -231,7 +238,7 @@ def merged_away(directory: Directory) -> list[Segment]:
 
 
 class _Merge(NamedTuple):
-    """What the marker says: the joined segment, its size in bytes, those that are in it now, and its index."""
+    """The content of the marker: the joined segment, its size in bytes, the segments in it, and its index."""
 
     first: Segment
     size: int
@@ -256,8 +263,8 @@ def _read_marker(directory: Directory) -> _Merge | None:
         )
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(
-            f"what a merge had begun cannot be read from this file ({error}); move it to kept/: the next writer sees by"
-            " the segments themselves what was joined already",
+            f"the marker of a merge cannot be read from this file ({error}); move it to kept/, and the next writer"
+            " finds the joined segments by their messages",
             path=marker,
             position=0,
         ) from error
@@ -272,7 +279,7 @@ def _block(row: list[Any]) -> Block:
 
 
 def _is_joined(directory: Directory, begun: _Merge) -> bool:
-    """Whether the rename had happened."""
+    """Return whether the rename had happened."""
     there = directory.disk.status(begun.first.path)
     return there is not None and there.size == begun.size
 
@@ -308,13 +315,13 @@ def _join(directory: Directory, group: list[Segment]) -> int:
     first, *others = (segment.first_offset for segment in group)
     plan = {"first_offset": first, "size": size, "others": others, "blocks": _joined_blocks(directory, group)}
     replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), seal("merge", plan))
-    disk.rename(joined, group[0].path)  # the index of the first part is true of it too, as far as it goes
+    disk.rename(joined, group[0].path)  # the index of the first part also matches it, as far as it goes
     _finish_merge(directory)
     return len(others)
 
 
 def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
-    """The blocks of the joined segment, with the checksums that its parts have: joining does not make bytes true."""
+    """Return the blocks of the joined segment, with the checksums of its parts: joining does not confirm bytes."""
     index = BlockIndex(group[0].first_offset)
     for segment in group:
         base = index.position
@@ -329,15 +336,15 @@ def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
 
 
 def _remove_joined(directory: Directory, others: list[Segment]) -> None:
-    # From the oldest on: behind the joined segment there is never a hole, so that a reader who looks for an offset
-    # meanwhile finds it in the joined segment or in one of those that are left, and each of these goes on to the next.
+    # From the oldest on, so that there is never a gap after the joined segment. A reader that looks for an offset in
+    # the meantime finds it in the joined segment or in a remaining one, and each of these leads to the next.
     for segment in others:
         directory.disk.unlink(segment.path)
         directory.disk.unlink(IndexFile(directory, segment).path)
 
 
 def _covered(directory: Directory) -> list[Segment]:
-    """The segments whose bytes are the end of a longer one before them, which is good and goes up to the next one."""
+    """Return segments whose bytes are the end of a longer one before them that is good and reaches the next one."""
     disk, segments = directory.disk, directory.segments()
     if len(segments) < 3:
         return []
@@ -347,7 +354,7 @@ def _covered(directory: Directory) -> list[Segment]:
     for at, joined in enumerate(segments[:-2]):
         status, next_status = there[at], there[at + 1]
         if status is None or next_status is None or status.mtime_ns < next_status.mtime_ns or joined in covered:
-            continue  # what was joined was written behind its parts
+            continue  # a joined segment was written after its parts
         due = _offset_behind(disk, joined, status.size)
         stop = containing(segments, due)
         parts = segments[at + 1 : stop]
@@ -360,7 +367,7 @@ def _covered(directory: Directory) -> list[Segment]:
 
 
 def _offset_behind(disk: Disk, segment: Segment, size: int) -> int:
-    """What follows its last message, by the size at its end; its own first offset where none can be found so."""
+    """Return the offset after its last message, by the size at its end; its own first offset if that fails."""
     try:
         file = disk.open(segment.path, "read")
     except FileNotFoundError:
@@ -373,7 +380,7 @@ def _offset_behind(disk: Disk, segment: Segment, size: int) -> int:
 
 
 def _ends_with(disk: Disk, segment: Segment, position: int, parts: list[Segment]) -> bool:
-    """Whether from that position on a segment holds the bytes of those parts and nothing else."""
+    """Return whether a segment holds exactly the bytes of those parts from that position on."""
     whole = disk.open(segment.path, "read")
     try:
         for part in parts:
@@ -394,7 +401,7 @@ def _ends_with(disk: Disk, segment: Segment, position: int, parts: list[Segment]
 
 
 def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:
-    """Whether a segment is there, good from its first byte to its last, and ends where the next one starts."""
+    """Return whether a segment exists, is good from its first byte to its last, and ends where the next one starts."""
     try:
         file = disk.open(segment.path, "read")
     except FileNotFoundError:

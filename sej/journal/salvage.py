@@ -1,16 +1,16 @@
-"""Which messages of a damaged segment are good: the one rule, for repair and for readers that skip damage.
+"""Which messages of a damaged segment are good: one rule, for repair and for readers that skip damage.
 
-The messages up to the first damage are good. Behind it every run of well-formed, consecutive messages is a candidate,
-wherever it starts: bytes may be missing. Of the candidates those are good that rise in offsets and hold the most
-messages. The others have a damaged offset, or are messages in the value of a damaged one::
+The messages up to the first damage are good. After it every run of well-formed, consecutive messages is a candidate,
+wherever it starts, because bytes may be missing. Of the candidates, those are good that increase in offsets and hold
+the most messages. The others have a damaged offset, or are messages in the value of a damaged one::
 
     0..9  [damage]  12..19  [5..7]  20..30  [900]  31..40  [end]
     good            good    no      good    no     good
 
-Two more limits: offsets that the next segment has are its own, and a single message far ahead at the very end of a
-segment is not believed. Where the last segment ends with a torn write alone, nothing behind it counts.
+Two more limits: offsets that the next segment has belong to it, and a single message far ahead at the very end of a
+segment is not accepted. If the last segment only ends with a torn write, nothing after it counts.
 
-Reads with bounded memory, but for one small entry for each run.
+Reads with bounded memory, except for one small entry for each run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Plan", "Run", "plan_segment"]
 
 _STEP_BYTES: Final = 1 << 16
 _JUMP_MAX: Final = 1 << 20
-"""A single message at a segment's end is believed when it is not further ahead than this."""
+"""A single message at a segment's end is accepted only if it is at most this far ahead."""
 
 
 class Run(NamedTuple):
@@ -41,14 +41,14 @@ class Run(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be done with one segment: the good runs, and the bytes between them with their reasons."""
+    """The plan for one segment: the good runs, and the bytes between them with their reasons."""
 
     runs: list[Run]
     damage: list[tuple[int, int, str]]
 
 
 def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0) -> Plan:
-    """Find the good messages of a segment, and what lies between them. Reads the segment once, piece by piece.
+    """Find the good messages of a segment, and the bytes between them. Reads the segment once, in pieces.
 
     Args:
         file: the segment.
@@ -61,7 +61,7 @@ def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0)
     runs = [Run(0, end, first_offset, stop)]
     if stop > ceiling:
         runs = [Run(0, _place(file, runs[0], ceiling), first_offset, ceiling)]
-    # The last segment may end with a torn write, as opening would cut it; others were whole when they were left.
+    # The last segment may end with a torn write, as opening would cut it; the others were whole when they were sealed.
     if end < size and stop <= ceiling and not (ceiling == MAX_OFFSET and is_torn(file, end, stop)):
         runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
     if len(runs) > 1 and _is_far(*runs[-2:]):
@@ -72,7 +72,7 @@ def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0)
     position, due = 0, first_offset
     for run in runs:
         if (run.start, run.first) != (position, due):
-            damage.append((position, run.start, what_is_wrong(file, position, due) or "bytes that came between"))
+            damage.append((position, run.start, what_is_wrong(file, position, due) or "bytes between good messages"))
         position, due = run.end, run.stop
     if position < size:
         damage.append((position, size, what_is_wrong(file, position, due) or "messages that the next segment has"))
@@ -80,10 +80,10 @@ def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0)
 
 
 def _islands(file: File, position: int, due: int, ceiling: int) -> Iterator[Run]:
-    """Every run of well-formed, consecutive messages from position on with offsets from due to below ceiling.
+    """Yield every run of well-formed, consecutive messages from position on with offsets from due to below ceiling.
 
-    Recovery asks for an offset that is reachable; here bytes may be missing, so any later offset will do. A run is cut
-    where an earlier one stops inside it: where stretches of the file overlap, each has messages that the others lack.
+    Recovery requires a reachable offset; here bytes may be missing, so any later offset is accepted. A run is cut where
+    an earlier one stops inside it: if ranges of the file overlap, each has messages that the others lack.
     """
     size = file.status().size
     stops = [ceiling]
@@ -101,7 +101,7 @@ def _islands(file: File, position: int, due: int, ceiling: int) -> Iterator[Run]
 
 
 def _place(file: File, run: Run, offset: int) -> int:
-    """Where a message of a run starts."""
+    """Return where a message of a run starts."""
     position, due = run.start, run.first
     size = _STEP_BYTES
     while due < offset:
@@ -113,10 +113,10 @@ def _place(file: File, run: Run, offset: int) -> int:
 
 
 def _rising(runs: list[Run]) -> list[Run]:
-    """The first of the runs and those that follow each other in offsets, too, so that they hold the most messages.
+    """Return the first of the runs and those that follow each other in offsets, so that they hold the most messages.
 
-    The others have a damaged offset, or are messages in the value of a damaged one. Of choices with as many messages
-    the one is taken where more of the lost ones have had room.
+    The others have a damaged offset, or are messages in the value of a damaged one. Of choices with the same number of
+    messages, the one with room for more of the lost ones is taken.
     """
     stops = [runs[0].stop]  # where a choice may end,
     scores = [(0, 0)]  # what it is worth at most, rising with it,
@@ -140,10 +140,10 @@ def _rising(runs: list[Run]) -> list[Run]:
 
 
 def _has_room(last: Run, run: Run) -> bool:
-    """Whether the messages between two runs may have stood between them: none may be missing but those."""
+    """Return whether the messages missing between two runs may have been between them in the file."""
     return run.first - last.stop <= (run.start - last.end) // OVERHEAD_SIZE
 
 
 def _is_far(last: Run, run: Run) -> bool:
-    """Whether a run is a single message, too far ahead to be believed."""
+    """Return whether a run is a single message, too far ahead to be accepted."""
     return run.stop - run.first == 1 and run.first - last.stop >= _JUMP_MAX and not _has_room(last, run)

@@ -1,8 +1,8 @@
-"""Reading one segment forwards, with bounded memory.
+"""Read one segment forwards, with bounded memory.
 
-A segment may grow while it is read. Nothing that was read of an incomplete message is kept: it is read again from its
-start next time, because another writer may have cut the tail and written anew. No length is believed before the file
-is that long, so memory is bounded by the chunk and by the largest message that is really there.
+A segment may grow while it is read. The bytes of an incomplete message are dropped and read again from its start next
+time, because another writer may have cut the tail and written again. No length is trusted before the file is that long,
+so memory is bounded by the chunk and by the largest existing message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALL_BYTES: Final = 4096
 
 
 class Place(NamedTuple):
-    """A byte of a segment, by the file's (device, inode): names alone may mean another file by now."""
+    """A byte of a segment, with the file's (device, inode): a name may belong to another file by then."""
 
     identity: tuple[int, int]
     position: int
@@ -39,8 +39,8 @@ class SegmentReader:
         path: the file.
         position: the byte where the next message starts.
         due: the offset of the next message.
-        seen_size: the size of the file when it was last looked at, bytes.
-        end: the byte to stop at, although the file may go on; None: the end of the file.
+        seen_size: the last known size of the file, in bytes.
+        end: the byte to stop at, although the file may be longer; None: the end of the file.
     """
 
     __slots__ = (
@@ -70,16 +70,16 @@ class SegmentReader:
         """Open the file.
 
         Args:
-            disk: the seam.
+            disk: the disk.
             path: the segment.
             position: the byte where the next message starts.
             due: the offset of the next message.
-            chunk_bytes: how much is read at once.
+            chunk_bytes: how much is read in one step.
             room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
-                read; raises if there is no memory for it, and the reader stays where it is.
+                read; raises if there is no memory for it, and the reader does not move.
 
         Raises:
-            FileNotFoundError: it is gone.
+            FileNotFoundError: the segment was removed.
         """
         self.path = os.fspath(path)
         self._file: File = disk.open(self.path, "read")
@@ -94,10 +94,10 @@ class SegmentReader:
         self._memory = bytearray()
 
     def read(self, limit: int) -> list[Message]:
-        """Up to limit messages; an empty list where no whole message follows now.
+        """Read up to limit messages; an empty list if no whole message follows now.
 
         Raises:
-            CorruptionError: what stands here is no message, or not the one that is due (then ``__cause__.found``).
+            CorruptionError: the bytes are not a message, or not the expected one (then ``__cause__.found``).
             TruncatedError: the file is shorter than what was read from it.
         """
         while True:
@@ -115,7 +115,7 @@ class SegmentReader:
                 return []
 
     def read_columns(self, limit: int) -> Columns | None:
-        """Up to limit messages as columns; None where no whole message follows now.
+        """Read up to limit messages as columns; None if no whole message follows now.
 
         Raises:
             CorruptionError: as :meth:`read`.
@@ -124,7 +124,7 @@ class SegmentReader:
         return self._next(columns, limit)
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
-        """Whole messages as they stand here, up to the first that reaches limit_bytes, and how many; none: as read.
+        """Read whole encoded messages, up to the first that reaches limit_bytes; return the bytes and the count.
 
         Raises:
             CorruptionError: as :meth:`read`.
@@ -135,7 +135,7 @@ class SegmentReader:
         return (b"", 0) if run is None else (bytes(self._chunk[start - self._chunk_at : run.position]), run.messages)
 
     def _next(self, take: Callable[[bytes | memoryview, int, int, int, int], _Taken], limit: int) -> _Taken | None:
-        """What a function of the codec finds here; None where no whole message follows now."""
+        """Return the result of a codec function here; None if no whole message follows now."""
         while True:
             at = self.position - self._chunk_at
             if at < len(self._chunk):
@@ -151,7 +151,7 @@ class SegmentReader:
                 return None
 
     def load(self, start: int, end: int) -> bytes | memoryview:
-        """Read the bytes from start, at or before the next message, to end; what is read next is decoded from them."""
+        """Read the bytes from start, at or before the next message, to end; the next messages are decoded from them."""
         if (self._chunk_at, len(self._chunk)) != (start, end - start):
             if self._room is not None and end - start > self._chunk_bytes:
                 self._room(end - start)
@@ -159,18 +159,18 @@ class SegmentReader:
         return self._chunk
 
     def skip(self, position: int, due: int, end: int | None = None) -> None:
-        """Go on at another message of this segment, up to end."""
+        """Continue at another message of this segment, up to end."""
         self.position = self._chunk_at = position
         self.due = due
         self.end = end
         self._chunk = b""
 
     def rest(self) -> int:
-        """Bytes of the file behind the last whole message that was read."""
+        """Return the bytes of the file after the last whole message that was read."""
         return self._file.size() - self.position
 
     def status(self) -> Status:
-        """The file as it is now."""
+        """Return the file's current status."""
         return self._file.status()
 
     @property
@@ -185,7 +185,7 @@ class SegmentReader:
         self._file.close()
 
     def _refill(self) -> bool:
-        """Read a chunk from the next message on; whether there is more to decode than before."""
+        """Read a chunk from the next message on; return whether there is more to decode than before."""
         size = self._file.size()
         if self.end is not None and size > self.end:
             size = self.end
@@ -194,8 +194,8 @@ class SegmentReader:
         had = len(self._chunk) - (self.position - self._chunk_at)
         if there < 0:
             raise TruncatedError(
-                f"the file has {size} bytes, but messages up to byte {self.position} were read from it:"
-                " it was cut or replaced; start a new scanner at this offset",
+                f"the file has {size} bytes, but messages up to byte {self.position} were read from it: it was cut"
+                " or replaced; start a new scanner at this offset",
                 path=self.path,
                 position=size,
                 offset=self.due,
@@ -205,7 +205,7 @@ class SegmentReader:
             self._chunk_at = self.position
             return False
         want = min(there, self._chunk_bytes)
-        if had == want == self._chunk_bytes:  # a whole chunk held no message: how long is it?
+        if had == want == self._chunk_bytes:  # a whole chunk held no message: read its size
             try:
                 claimed = message_size(self._chunk, self.position - self._chunk_at, len(self._chunk))
             except DecodeError as error:
@@ -221,8 +221,8 @@ class SegmentReader:
         return len(self._chunk) > had
 
     def _fill(self, position: int, size: int) -> None:
-        """Read a chunk: a large one into the same memory again where the codec takes that as fast as bytes."""
-        self._chunk = b""  # what a read that fails leaves in the memory is nobody's
+        """Read a chunk: a large one into the same memory again if the codec decodes that as fast as bytes."""
+        self._chunk = b""  # after a failed read the memory is not valid
         self._chunk_at = position
         if size <= _SMALL_BYTES or size > self._chunk_bytes or IMPLEMENTATION == "python":
             self._chunk = self._file.read(size, position)

@@ -1,14 +1,14 @@
 """The twin of a kept offset: a checksum for eight bytes whose format has no room for one.
 
-``ofs/NAME.ofs`` is 8 bytes that the original reads and writes too. Its twin, ``ofs/NAME.check``, says for the newest
-two states of that file which offset it holds, and which file it is: inode and time of change. The layout is in
+``ofs/NAME.ofs`` is 8 bytes that the original reads and writes too. Its twin, ``ofs/NAME.check``, records
+the newest two states of that file: its offset, its inode and its time of change. The layout is in
 :mod:`sej.journal.twin_format`.
 
 A commit makes the new ``.ofs`` durable under a temporary name, notes it in the slot that does not describe the present
-``.ofs``, and renames it into place. So at any moment one slot describes the file that is there:
+``.ofs``, and renames it into place. So at any moment one slot describes the existing file:
 
 ==============================  =====================  ==========================================================
-what a crash leaves             the slots say          the ``.ofs`` is
+what a crash leaves             the slots describe     the ``.ofs`` is
 ==============================  =====================  ==========================================================
 nothing of the commit           old, older             the old one: the first slot describes it
 a torn slot                     old                    the old one
@@ -17,14 +17,14 @@ slot and rename                 old, new               the new one
 the rename, but no slot         old, older             a file that no slot describes; a reader's twin is not synced
 ==============================  =====================  ==========================================================
 
-Which differences are damage? Where a slot describes the very file (inode and time of change), its bytes must say the
-same offset: a medium that flips a bit changes neither. Any other file was written by another program, such as the
-original's reader, or is a restored copy. That is legal and accepted, but not where the newest slot is strict. A work
-queue keeps others out by its lock and syncs its twin before the rename. There an offset that neither slot names is
+Which differences are damage? If a slot describes this file (inode and time of change), the bytes must hold the same
+offset: a flipped bit changes neither inode nor time. Any other file was written by another program, such as the
+original's reader, or is a restored copy. That is legal and accepted, unless the newest slot is strict. A work queue
+excludes other programs by its lock and syncs its twin before the rename. There an offset that neither slot has is
 damage.
 
-An old journal without twins is read as it is, and the first commit makes the twin. Without the ``.ofs`` the twin means
-nothing, and a reader that begins again removes it.
+An old journal without twins is read without a check, and the first commit creates the twin. Without the ``.ofs`` the
+twin is ignored, and a reader that starts again removes it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SLOTS: Final = 2
 
 
 class _Slot(NamedTuple):
-    """What one slot says; number: where it is in the file."""
+    """The content of one slot; number: its position in the file."""
 
     number: int
     sequence: int
@@ -56,19 +56,19 @@ class _Slot(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The ``.ofs`` as it was found: its bytes, at most one more than it should have, and its status."""
+    """The ``.ofs`` as found: its bytes, at most one more than it should have, and its status."""
 
     data: bytes
     status: Status
 
     @property
     def offset(self) -> int:
-        """What the bytes say, if they are an offset at all."""
+        """Return the offset in the bytes, if they are one."""
         return OFFSET.unpack(self.data)[0] if len(self.data) == OFFSET_SIZE else NOTHING
 
 
 def twin_path(directory: Directory, name: str) -> str:
-    """Where the twin of a reader's kept offset is."""
+    """Return the path of a reader's twin."""
     return directory.at("ofs", f"{name}.check")
 
 
@@ -79,7 +79,7 @@ def drop_twin(directory: Directory, name: str) -> None:
 
 
 def read_kept(directory: Directory, name: str) -> int | None:
-    """A reader's kept offset, compared with its twin; no lock is needed. None: it never committed.
+    """Return a reader's kept offset, compared with its twin; no lock is needed. None: it never committed.
 
     Raises:
         BadOffsetFileError: the file has another size, or its bytes are not those that were written.
@@ -94,19 +94,23 @@ def read_kept(directory: Directory, name: str) -> int | None:
         wrong = _wrong(kept, slots)
         if wrong is None:
             return kept.offset if kept.data else None
-        if (kept, slots) == before:  # or a commit came between the two looks
+        if (kept, slots) == before:  # or a commit came between the two reads
             raise BadOffsetFileError(
-                f"{wrong}: set the right offset with `sej reset`, or remove the file so that the reader starts at its"
-                " default",
+                f"{wrong}; set the right offset with `sej reset`, or remove the file so that the reader starts at"
+                " its default",
                 path=directory.at("ofs", f"{name}.ofs"),
             )
         before = kept, slots
 
 
 def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -> None:
-    """Make the ``.ofs`` hold an offset, durably, and note it in the twin; the caller holds the reader's lock.
+    """Write an offset to the ``.ofs``, durably, and note it in the twin; the caller holds the reader's lock.
 
-    strict: no other program writes this file: for work queues.
+    Args:
+        directory: the journal.
+        name: the reader's name.
+        offset: the offset.
+        strict: no other program writes this file: for work queues.
     """
     disk, path = directory.disk, directory.at("ofs", f"{name}.ofs")
 
@@ -116,14 +120,14 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -
         sequence = max((slot.sequence for slot in slots), default=0)
         try:
             twin = disk.open(twin_path(directory, name), "edit")
-        except FileNotFoundError:  # without its name a strict one would not outlive the rename
+        except FileNotFoundError:  # a strict twin must not survive only the rename
             twin = disk.open(twin_path(directory, name), "new" if strict else "temp")
             twin.close()
             twin = disk.open(twin_path(directory, name), "edit")
         try:
-            if strict:  # the slot that describes what is there must be durable before the other one is written
+            if strict:  # the slot that describes the present file must be durable before the other one is written
                 renew(disk, twin, 0, twin.size())
-            if here is None and kept is not None:  # the twin begins with what is there now
+            if here is None and kept is not None:  # the twin begins with the present file
                 sequence += 1
                 here = _Slot(0, sequence, kept.offset, kept.status.inode, kept.status.mtime_ns, strict)
                 _write(twin, name, here)
@@ -152,7 +156,7 @@ def _look(directory: Directory, name: str) -> _Kept | None:
 
 
 def _slots(directory: Directory, name: str) -> list[_Slot]:
-    """The slots that are sound and this reader's, the newest first."""
+    """Return the slots that are sound and belong to this reader, the newest first."""
     try:
         file = directory.disk.open(twin_path(directory, name), "read")
     except (FileNotFoundError, NotADirectoryError):
@@ -180,7 +184,7 @@ def _write(twin: File, name: str, slot: _Slot) -> None:
 
 
 def _describes(kept: _Kept | None, slots: list[_Slot]) -> _Slot | None:
-    """The slot that describes the file that is there: by who it is, or in a copy by what it says."""
+    """Return the slot that describes the present file: by inode and time, or in a copy by its offset."""
     if kept is None:
         return None
     there = kept.status.inode, kept.status.mtime_ns
@@ -189,21 +193,21 @@ def _describes(kept: _Kept | None, slots: list[_Slot]) -> _Slot | None:
 
 
 def _wrong(kept: _Kept, slots: list[_Slot]) -> str | None:
-    """What is wrong with an ``.ofs``; None: nothing is known to be."""
+    """Return what is wrong with an ``.ofs``; None: nothing is known to be."""
     size = len(kept.data)
     if size not in (0, OFFSET_SIZE):
-        return f"a kept offset has {OFFSET_SIZE} bytes, this file has {size}{'+' if size > OFFSET_SIZE else ''}"
+        return f"a kept offset must have {OFFSET_SIZE} bytes, this file has {size}{'+' if size > OFFSET_SIZE else ''}"
     if not slots:
         return None
     newest, here = slots[0], _describes(kept, slots)
     if not size:
         emptied = here is None or any(slot.inode == kept.status.inode for slot in slots if slot.offset != NOTHING)
-        return f"this file is empty, though the reader has kept offset {newest.offset}" if emptied else None
+        return f"this file is empty, but the reader has kept offset {newest.offset}" if emptied else None
     if here is not None and here.offset == kept.offset:
         return None
     if here is None and not newest.strict:
         return None
-    return f"this file holds offset {kept.offset}, but {(here or newest).offset} was written: its bytes have changed"
+    return f"this file holds offset {kept.offset}, expected {(here or newest).offset}: its bytes have changed"
 
 
 def _reader(name: str) -> int:

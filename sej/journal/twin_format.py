@@ -5,8 +5,8 @@ Two slots, at bytes 0 and 512, so that no sector holds parts of both. Integers a
     slot = "SEJTWIN\0" reader(u32) strict(u32) sequence(u64) offset(u64) inode(u64) mtime(i64) check(u32)
 
 ``reader`` is the CRC32C of the reader's name. ``offset`` is what ``NAME.ofs`` holds when its file has that inode and
-that time of change, in ns; :data:`NOTHING`: it is empty. ``strict`` is 1 where no other program writes the file.
-``check`` is the CRC32C of the 48 bytes before it. The slot with the higher sequence is the newer one.
+that time of change, in ns; :data:`NOTHING`: it is empty. ``strict`` is 1 if no other program writes the file. ``check``
+is the CRC32C of the 48 bytes before it. The slot with the higher sequence is the newer one.
 """
 
 from __future__ import annotations

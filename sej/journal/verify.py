@@ -1,4 +1,4 @@
-"""Reading everything once and saying what is wrong with it. Changes nothing; bounded memory."""
+"""Read everything once and report what is wrong. Changes nothing; bounded memory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file"]
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong.
+    """One problem of a journal.
 
     Attributes:
-        kind: what sort of thing.
+        kind: the kind of problem.
         path: the file.
         position: the byte in it.
-        offset: the message that is due there.
+        offset: the message that is expected there.
         reason: what was found and what was expected.
-        end: where the good messages go on in the same file; None: not in this file.
-        next_offset: the offset that is due there.
+        end: where good messages continue in the same file; None: not in this file.
+        next_offset: the offset that is expected there.
     """
 
     kind: _Kind
@@ -40,14 +40,14 @@ class Problem(NamedTuple):
     next_offset: int | None = None
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Format as one line."""
         return f"{self.path}: position {self.position}, offset {self.offset}: {self.kind}: {self.reason}"
 
 
 def verify(directory: Directory, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
-    """Every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files.
+    """Return every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files.
 
-    What looks wrong is looked at again where somebody else has changed the segments meanwhile.
+    Problems are checked again if another process has changed the segments in the meantime.
     """
     problems: dict[str, list[Problem]] = {}
     segments, gaps = _segments(directory), read_gaps(directory)
@@ -60,7 +60,7 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
             progress(min(read, total), total)
         try:
             file = directory.disk.open(segment.path, "read")
-        except FileNotFoundError:  # retention took it, or a merge, which put it into another one
+        except FileNotFoundError:  # retention removed it, or a merge joined it into another one
             segments = _segments(directory)
             at = max(containing(segments, segment.first_offset), 0)
             continue
@@ -80,13 +80,13 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
         at += 1
     listed = [problem for found in problems.values() for problem in found]
     for name in directory.foreign():
-        reason = "this is no segment: the original's scanner breaks on foreign files; move it out of jnl/"
+        reason = "this is not a segment, and the original's scanner fails on foreign files; move it out of jnl/"
         listed.append(Problem("foreign file", directory.at("jnl", name), 0, 0, reason))
     return listed
 
 
 def _segments(directory: Directory) -> list[Segment]:
-    """The segments, without those that a merge has joined and not removed so far."""
+    """Return the segments, without those that a merge has joined and not removed yet."""
     segments = directory.segments()
     gone = set(merged_away(directory))
     return [segment for segment in segments if segment not in gone] if gone else segments
@@ -95,13 +95,13 @@ def _segments(directory: Directory) -> list[Segment]:
 def _problems(
     directory: Directory, segment: Segment, file: File, following: int | None, gaps: list[Gap]
 ) -> list[Problem]:
-    """What is wrong in a segment, and between it and the next one, which starts with following."""
+    """Return what is wrong in a segment, and between it and the next one, which starts with following."""
     due, problems = _segment(directory, segment, file, last=following is None)
     if following is not None and following > due and not _is_recorded(gaps, due, following):
         reason = f"messages {due} to {following - 1} are missing before the next segment"
         problems.append(Problem("gap", segment.path, file.status().size, due, reason))
     if following is not None and following < due and not problems:
-        reason = f"messages {following} to {due - 1} stand in the next segment, too: two writers were at work"
+        reason = f"messages {following} to {due - 1} are in the next segment too: two writers appended at the same time"
         problems.append(Problem("corruption", segment.path, file.status().size, following, reason))
     return problems
 
@@ -111,7 +111,7 @@ def _is_recorded(gaps: list[Gap], due: int, following: int) -> bool:
 
 
 def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) -> tuple[int, list[Problem]]:
-    """The offset behind the last good message of a segment, and what is wrong in it."""
+    """Return the offset after the last good message of a segment, and its problems."""
     problems: list[Problem] = []
     position, due = 0, segment.first_offset
     while True:
@@ -122,7 +122,7 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
         problem = _problem(segment, damage, last=last)
         if problems and problems[-1].end == position and problem.end is not None:
             problems[-1] = problems[-1]._replace(end=problem.end, next_offset=problem.next_offset)
-        else:  # else there was no good message between: it is one problem, however many messages it has
+        else:  # else no good message was between: it is one problem for any number of messages
             problems.append(problem)
         if problem.end is None or problem.next_offset is None:
             break
@@ -142,7 +142,7 @@ def _problem(segment: Segment, damage: Damage, *, last: bool) -> Problem:
     if damage.follower is not None:
         reason = f"{damage.reason}; message {damage.follower.offset} follows at position {damage.follower.position}"
         end, due = damage.follower.position, damage.follower.offset
-        if due < damage.offset:  # an older message once more
+        if due < damage.offset:  # an older message again
             end, due = damage.follower.end, damage.offset
         return Problem("corruption", segment.path, damage.position, damage.offset, reason, end, due)
     if last:

@@ -1,7 +1,7 @@
-"""A journal as it stands: its segments, offsets and times. Looks, and creates nothing.
+"""A journal: its segments, offsets and times. Reads only, and creates nothing.
 
-Reading forwards is the cursor's business; here are the questions that need no reading of everything: where it begins
-and ends, where a time is, what the last messages are.
+The cursor reads forwards; this module answers questions that do not need all messages: where the journal begins and
+ends, where a time is, what the last messages are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCAN_MESSAGES: Final = 4096
 
 
 class SegmentInfo(NamedTuple):
-    """One segment as it is now.
+    """One segment.
 
     Attributes:
         first_offset: the offset of its first message, by its name.
@@ -57,7 +57,7 @@ class SegmentInfo(NamedTuple):
 
 
 class Journal:
-    """Looks at a SEJ directory.
+    """Reads the state of a SEJ directory.
 
     Example:
         >>> import tempfile, sej
@@ -70,11 +70,11 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, disk: Disk = OS) -> None:
-        """Look whether there is a journal.
+        """Check that there is a journal.
 
         Raises:
-            JournalNotFoundError: there is nothing at path.
-            NotAJournalError: what is there is no SEJ directory.
+            JournalNotFoundError: the path does not exist.
+            NotAJournalError: the path is not a SEJ directory.
         """
         DISK("disk", disk)
         self._directory = Directory(path, disk)
@@ -94,39 +94,39 @@ class Journal:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first message that is there; of the next one, where there is none."""
+        """The offset of the first existing message; of the next one if there is none."""
         segments = self._directory.segments()
         return segments[0].first_offset if segments else 0
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next message gets, behind the last whole message, torn tail or not.
+        """The offset that the next message gets, after the last whole message, with or without a torn tail.
 
         Raises:
-            CorruptionError: what is behind the last good message is no torn tail: see :meth:`repair`.
+            CorruptionError: the bytes after the last good message are not a torn tail: see :meth:`repair`.
         """
         return Tail(self._directory).end_offset(judge=True)
 
     @property
     def id(self) -> bytes | None:
-        """The journal's identity, 16 random bytes; None where the original made it."""
+        """The journal's identity, 16 random bytes; None if the original created it."""
         return journal_id(self._directory)
 
     def offsets(self) -> dict[str, int | None]:
-        """The kept offsets by reader's name; None: never committed."""
+        """Return the kept offsets by reader's name; None: never committed."""
         return kept_offsets(self._directory)
 
     def find_time(self, timestamp: int) -> int:
-        """The first offset whose message is as new as timestamp (ns since the epoch); the end where there is none.
+        """Return the first offset from a timestamp (ns since the epoch) on; the end if there is none.
 
-        Clocks need not be sorted: it is the first in the order of offsets.
+        Timestamps may be unordered: it is the first in the order of offsets.
         """
         TIMESTAMP("timestamp", timestamp)
         segments, at = self._directory.segments(), 0
         while at < len(segments):
             try:
                 found = self._find_time(segments[at], timestamp)
-            except FileNotFoundError:  # retention took it, or a merge, which put it into another one
+            except FileNotFoundError:  # retention removed it, or a merge joined it into another one
                 first_offset = segments[at].first_offset
                 segments = self._directory.segments()
                 at = max(containing(segments, first_offset), 0)
@@ -137,7 +137,7 @@ class Journal:
         return Tail(self._directory).end_offset()
 
     def tail(self, count: int = 10) -> list[Message]:
-        """The last messages, oldest first. Costs what it returns, not the segment.
+        """Return the last messages, oldest first. Reads only these, not the segment.
 
         Raises:
             CorruptionError: as :meth:`reversed`.
@@ -147,10 +147,10 @@ class Journal:
         return list(islice(self.reversed(), count))[::-1]
 
     def reversed(self) -> Iterator[Message]:
-        """The messages from the last one backwards, by the size that stands at the end of each.
+        """Yield the messages from the last one backwards, by the size at the end of each.
 
         Raises:
-            CorruptionError: a message cannot be found from its end, or bytes behind the last good one are no torn
+            CorruptionError: a message cannot be found from its end, or bytes after the last good one are not a torn
                 tail.
             OffsetGapError: messages are missing between two segments, and no gap is recorded.
         """
@@ -172,7 +172,7 @@ class Journal:
                     again = self._directory.segments()
                     if again == segments and is_still(self._disk, segments[at], file):
                         raise OffsetGapError(
-                            f"messages {due} to {below - 1} are missing behind this segment; `sej repair` records the"
+                            f"messages {due} to {below - 1} are missing after this segment; `sej repair` records the"
                             " gap",
                             path=segments[at].path,
                             position=end,
@@ -181,7 +181,7 @@ class Journal:
                     segments, at = again, containing(again, below - 1)
                     continue
                 for message in _backwards(file, segments[at], end, due):
-                    if below is None or message.offset < below:  # segments overlap while a merge is not finished
+                    if below is None or message.offset < below:  # segments overlap while a merge is unfinished
                         below = message.offset
                         yield message
                 below = segments[at].first_offset if below is None else below
@@ -190,10 +190,10 @@ class Journal:
             at -= 1
 
     def verify(self, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
-        """Read everything and compare it with the format, the offsets and the checksums; an empty list: all is well.
+        """Check everything against the format, the offsets and the checksums; return the problems, none if it is sound.
 
         Args:
-            progress: called before each segment with the bytes read and the bytes there are.
+            progress: called before each segment with the bytes read and the total bytes.
         """
         PROGRESS("progress", progress)
         return verify(self._directory, progress=progress)
@@ -207,57 +207,57 @@ class Journal:
         *,
         ignore_readers: Collection[str] = (),
     ) -> list[str]:
-        """Remove the oldest segments that pass a limit, never one that a reader with a kept offset still needs.
+        """Remove the oldest segments that exceed a limit, never one that a reader with a kept offset still needs.
 
         Args:
             max_age_s: seconds since a segment's last append.
-            max_bytes: what all segments together may take.
-            keep_segments: so many of the newest stay.
-            dry_run: only say what would go.
+            max_bytes: the most bytes of all segments together.
+            keep_segments: at least this many of the newest are kept.
+            dry_run: only return what would be removed.
             ignore_readers: readers, by name, whose kept offsets do not count.
 
         Returns:
-            The paths that went, or would go.
+            The paths that were removed, or would be.
         """
         policy = Retention(max_age_s, max_bytes, keep_segments)
         require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, a(list, tuple, set, frozenset)))
         return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
 
     def merge(self, min_bytes: int) -> int:
-        """Join small sealed segments until each has min_bytes, under live readers; returns how many went."""
+        """Join small sealed segments until each has min_bytes, under running readers; return how many were removed."""
         COUNT("min_bytes", min_bytes)
         return merge(self._directory, min_bytes)
 
     def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:
-        """Make a damaged journal one that opens, without losing a byte; explicit, and never done for you.
+        """Repair a damaged journal so that it opens, without losing a byte; never done automatically.
 
-        Good runs become segments named by their first offset, damaged bytes go to ``kept/``, gaps are recorded so that
-        scanners pass and report them. The original cannot pass a gap.
+        Good runs become segments named by their first offset, damaged bytes are copied to ``kept/``, and gaps are
+        recorded so that scanners pass and report them. The original cannot pass a gap.
 
         Args:
-            dry_run: only say what would be done.
-            progress: called before each segment with the bytes read and the bytes there are.
+            dry_run: only return what would be done.
+            progress: called before each segment with the bytes read and the total bytes.
 
         Raises:
-            LockedError: a writer is at work.
+            LockedError: a writer runs.
         """
         require(dry_run=(dry_run, FLAG), progress=(progress, PROGRESS))
         return repair(self._directory, dry_run=dry_run, progress=progress)
 
     def reindex(self) -> int:
-        """Rebuild the sidecar index of every segment from the journal; returns how many blocks it has."""
+        """Rebuild the sidecar index of every segment from the journal; return how many blocks it has."""
         return reindex(self._directory)
 
     def __repr__(self) -> str:
-        """The path."""
+        """Show the path."""
         return f"<sej.Journal {self.path!r}>"
 
     def _is_recorded(self, due: int, following: int) -> bool:
-        """Whether everything between is in a recorded gap."""
+        """Return whether all offsets between are in a recorded gap."""
         return any(gap.start <= due and following <= gap.stop for gap in read_gaps(self._directory))
 
     def _find_time(self, segment: Segment, timestamp: int) -> int | None:
-        """The first offset in a segment whose message is as new as timestamp."""
+        """Return the first offset in a segment from a timestamp on."""
         file = self._disk.open(segment.path, "read")
         try:
             found = IndexFile(self._directory, segment).find(file, segment.first_offset, _newest, timestamp)
@@ -290,7 +290,7 @@ def _newest(block: Block) -> int:
 
 
 def _offset_behind(file: File, end: int, first_offset: int) -> int:
-    """The offset behind the message that ends at end."""
+    """Return the offset after the message that ends at ``end``."""
     start = last_message_start(file, end)
     if end == 0:
         return first_offset
@@ -301,7 +301,7 @@ def _offset_behind(file: File, end: int, first_offset: int) -> int:
 
 
 def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Message]:
-    """The messages of one segment before end, where due would be the next, from the last one on."""
+    """Yield the messages of one segment before ``end``, where ``due`` would be the next, from the last one on."""
     while end > 0:
         start = max(end - _BACK_BYTES, 0)
         data = file.read(end - start, start)
@@ -309,29 +309,40 @@ def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Mes
         while at >= OVERHEAD_SIZE:
             size = INT32.unpack_from(data, at - INT32_SIZE)[0]
             if size < OVERHEAD_SIZE or size > start + at:
-                raise _broken(file, start + at, due, f"the size field before it says {size}")
+                raise _broken(
+                    file,
+                    start + at,
+                    due,
+                    f"the size field before this position must be the size of a message, got {size}",
+                )
             if size > at:
                 if start == 0 or at < len(data):
                     break
-                data, start = file.read(size, start + at - size), start + at - size  # one message larger than the chunk
+                data, start = (
+                    file.read(size, start + at - size),
+                    start + at - size,
+                )  # one message is larger than the chunk
                 at = len(data)
             try:
                 found = decode(data, at - size, at)
             except DecodeError as error:
                 raise _broken(file, start + at, due, error.reason) from error
             if found is None or found[1] != at or found[0].offset != due - 1:
-                raise _broken(file, start + at, due, "the message before it is not the one that is due")
+                raise _broken(file, start + at, due, "the message before this position is not the expected one")
             due -= 1
             at -= size
             yield found[0]
         if start + at == end:
-            raise _broken(file, end, due, "too few bytes for a message stand before it")
+            raise _broken(file, end, due, "there are too few bytes for a message before this position")
         end = start + at
     if due != segment.first_offset:
-        raise _broken(file, 0, due, f"the segment's name says that it starts with {segment.first_offset}")
+        raise _broken(file, 0, due, f"the segment must start with offset {segment.first_offset}, by its name")
 
 
 def _broken(file: File, position: int, due: int, reason: str) -> CorruptionError:
     return CorruptionError(
-        f"reading backwards from here: {reason}; see `sej verify`", path=file.path, position=position, offset=due - 1
+        f"reading backwards from here failed: {reason}; see `sej verify`",
+        path=file.path,
+        position=position,
+        offset=due - 1,
     )

@@ -11,7 +11,7 @@ __all__ = ["lock_segment", "writer_lock"]
 
 
 def writer_lock(directory: Directory) -> Lock:
-    """The journal's lock, which an original takes and unlinks, too; not taken so far."""
+    """Return the journal's lock, which an original takes and unlinks too; not taken yet."""
     return Lock(
         directory.at("jnl.lck"),
         what="the journal's writer lock",
@@ -21,17 +21,17 @@ def writer_lock(directory: Directory) -> Lock:
 
 
 def lock_segment(file: File) -> None:
-    """Take the last segment's own lock, which an exclusive writer holds beside ``jnl.lck``.
+    """Take the last segment's own lock, which an exclusive writer holds in addition to ``jnl.lck``.
 
     The original unlinks ``jnl.lck``, and with it the lock of the process that holds that inode. No process unlinks the
-    last segment: of our own writers never two append, whatever becomes of the lock file.
+    last segment, so two of our own writers never append, whatever happens to the lock file.
 
     Raises:
         LockedError: another writer holds it.
     """
     if not file.lock(brief=True):
         raise LockedError(
-            "another writer is at work on this segment, though the journal's lock file is free: it was removed under"
-            " that writer; close it there",
+            "another writer holds this segment, although the journal's lock file is free: the file was removed"
+            " while that writer ran; close that writer",
             path=file.path,
         )

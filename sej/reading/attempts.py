@@ -1,12 +1,12 @@
-"""What a reader's process has in hand: ``ofs/NAME.tries``, so that a message that ends processes can be blamed.
+"""The messages that a reader's process is handling: ``ofs/NAME.tries``, which shows a message that ends processes.
 
-The file is there while somebody is at work. Whoever finds one knows that its predecessor died: until it is past what
-that one could have had in hand it notes each message before it is handled, and a message that ended too many processes
-is not tried again.
+The file exists while a process handles messages. If a process finds one, its predecessor died. Until it has passed all
+messages that the predecessor may have been handling, it notes each message before it handles it, and a message that
+ended too many processes is not handled again.
 
-The note is one line of JSON with a checksum (:mod:`sej.system.sealed`). There is room for two, which are written in
-turn: a death in the middle of a write leaves the note before. A line that was written in part, or has changed, counts
-for nothing. Older versions wrote one line without a checksum.
+The note is one line of JSON with a checksum (:mod:`sej.system.sealed`). There is room for two lines, which are written
+in turn: if a process dies during a write, the previous note remains. A line that is incomplete or has changed is
+ignored. Older versions wrote one line without a checksum.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sej.journal.directory import Directory
 from sej.system.disk import File
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Tries"]
+__all__ = ["Attempts"]
 
 _NOTE_BYTES: Final = 128
 
 
-class Tries:
-    """The note of one reader, whose lock is held.
+class Attempts:
+    """The note of one reader, whose lock the caller holds.
 
     Example:
         >>> import tempfile
@@ -33,22 +33,22 @@ class Tries:
         >>> from sej.system.disk import OS
         >>> directory = Directory(tempfile.mkdtemp(), OS)
         >>> directory.disk.mkdir(directory.at("ofs"))
-        >>> Tries(directory, "worker", 0, 1000).begin(7, 5)  # nobody died
+        >>> Attempts(directory, "worker", 0, 1000).begin(7, 5)  # no process died
         0
-        >>> Tries(directory, "worker", 0, 1000).begin(7, 5)  # somebody did, nobody knows where
+        >>> Attempts(directory, "worker", 0, 1000).begin(7, 5)  # one died, at an unknown message
         0
-        >>> Tries(directory, "worker", 0, 1000).begin(7, 5)
+        >>> Attempts(directory, "worker", 0, 1000).begin(7, 5)
         1
     """
 
     def __init__(self, directory: Directory, name: str, kept: int, span: int) -> None:
-        """Look what a predecessor left behind.
+        """Read the note of a predecessor.
 
         Args:
             directory: the journal.
-            name: the reader's.
+            name: the reader's name.
             kept: its kept offset.
-            span: so many messages behind it are in hand at most.
+            span: at most this many messages after the kept offset were being handled.
         """
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.tries")
@@ -65,7 +65,7 @@ class Tries:
                     self._take(slot, data[slot * _NOTE_BYTES :][:_NOTE_BYTES])
 
     def _take(self, slot: int, line: bytes) -> None:
-        """Believe a line, if it is a note and newer than the one that is known."""
+        """Accept a line if it is a note and newer than the known one."""
         note = unseal(self._path, line.strip(b"\0 \n"), ("offset", "attempts"), optional=("again",))
         offset, ended, number = whole(note["offset"]), whole(note["attempts"]), whole(note.get("number", 0))
         if number >= self._number and note.get("again", [offset, ended]) == [offset, ended]:
@@ -73,18 +73,18 @@ class Tries:
             self._number, self._slot = number, 1 - slot
 
     def careful(self, offset: int) -> bool:
-        """Whether to go message by message, because a predecessor died around here."""
+        """Return whether to handle messages one by one, because a predecessor died around here."""
         return offset < self._careful_below
 
     def appear(self) -> None:
-        """Somebody is at work from now on."""
+        """Note that a process handles messages from now on."""
         if self._file is None:
             self._file = self._disk.open(self._path, "temp")
 
     def begin(self, offset: int, max_attempts: int) -> int:
-        """A message is in hand; how many processes it has ended already.
+        """Note that a message is being handled; return how many processes it has ended already.
 
-        It is blamed if this one ends now: only where each message is noted, and one that will be tried.
+        It counts if this process dies now, but only if each message is noted, and only if it will be handled.
         """
         self.appear()
         if not self.careful(offset):
@@ -100,20 +100,20 @@ class Tries:
         return ended
 
     def remove(self) -> None:
-        """Nobody is at work any more."""
+        """Note that no process handles messages any more."""
         self._disk.unlink(self._path)
 
     def close(self) -> None:
-        """Close the file, and leave it where it is."""
+        """Close the file and keep it."""
         if self._file is not None:
             self._file.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the note."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Remove it, unless it may be somebody else's by now."""
+        """Remove it, unless another process may have it already."""
         self.close()
         if kind is None or not issubclass(kind, LockLostError):
             self.remove()

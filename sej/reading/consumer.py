@@ -1,13 +1,13 @@
-"""The consumer: hands messages to a handler in order, at least once, and keeps its place.
+"""The consumer: passes messages to a handler in order, at least once, and commits its offset.
 
-What it promises: a message is committed after its handler returned, never before; messages are handled one after
-another in the order of offsets; after a crash handling goes on at the kept offset, so that only messages since the last
-commit come twice. A message that fails max_attempts times goes to the dead letters, or stops the consumer with
+A message is committed after its handler returned, never before. Messages are handled one after another in the order of
+offsets. After a crash, handling continues at the kept offset, so that only messages since the last commit are handled
+twice. A message that fails max_attempts times becomes a dead letter, or stops the consumer with
 :class:`RetriesExhaustedError`; it is never skipped silently.
 
-A handler may also kill its process. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) counts that: a consumer whose
-predecessor died commits and counts message by message until it is past what that one could have had in hand, and treats
-a message that killed max_attempts processes as failed.
+A handler may also kill its process. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) counts that: if its predecessor
+died, a consumer commits and counts message by message until it has passed all messages that the predecessor may have
+been handling. A message that killed max_attempts processes counts as failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, START, WAIT, opt
 from sej.errors import RetriesExhaustedError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Message, Start
-from sej.reading.attempts import Tries
+from sej.reading.attempts import Attempts
 from sej.reading.dead_letters import append_dead_letter, source_of
 from sej.reading.offset import Offset
 from sej.reading.scanner import Scanner
@@ -34,12 +34,12 @@ __all__ = ["Consumer"]
 
 _BATCH: Final = 256
 _CAREFUL: Final = 1000
-"""The predecessor may have had so many uncommitted messages in hand, whatever is asked for now."""
+"""The predecessor may have had this many uncommitted messages, whatever the options are now."""
 _STOP_LOOK_S: Final = 0.2
 
 
 class Consumer:
-    """A reader with a name, a place and a handler.
+    """A reader with a name, a kept offset and a handler.
 
     Example:
         >>> import tempfile, sej
@@ -67,23 +67,23 @@ class Consumer:
         commit_interval_s: float = 1.0,
         disk: Disk = OS,
     ) -> None:
-        """Name a reader; nothing is opened before :meth:`run`.
+        """Set up a reader; nothing is opened before :meth:`run`.
 
         Args:
             path: the SEJ directory.
-            name: the reader's; one process at a time has it.
+            name: the reader's name; one process at a time may use it.
             default: where a reader that never committed starts.
-            max_attempts: how often a message is tried.
-            dead_letter: the journal that takes what failed so often; None: the consumer stops instead.
+            max_attempts: how often a message is handled before it counts as failed.
+            dead_letter: the journal for messages that failed; None: the consumer stops instead.
             timeout: seconds without a message after which :meth:`run` returns; None: only when stopped.
             backoff_s: the wait before the second attempt, in seconds; doubled for each further one, with jitter.
             backoff_max_s: the longest wait.
-            commit_messages: the offset is kept at least every so many messages,
-            commit_interval_s: and at least so often, in seconds, while messages come.
-            disk: the seam.
+            commit_messages: commit the offset at least every ``commit_messages`` messages,
+            commit_interval_s: and at least this often, in seconds, while messages arrive.
+            disk: the disk.
 
         Raises:
-            TypeError: an argument has another type.
+            TypeError: an argument has the wrong type.
             ValueError: an argument is out of its range; InvalidNameError for the name.
         """
         require(
@@ -112,19 +112,19 @@ class Consumer:
         self._stop = threading.Event()
 
     def run(self, handler: Callable[[Message], object], *, timeout: float | Start | None = FIRST) -> int:
-        """Handle messages until :meth:`stop`, or until none came for the time-out.
+        """Handle messages until :meth:`stop`, or until none arrived for the timeout.
 
         Args:
             handler: called with one message after the other; an exception is a failed attempt.
             timeout: instead of the consumer's own, in seconds.
 
         Returns:
-            How many messages were handled, dead letters among them.
+            How many messages were handled, including dead letters.
 
         Raises:
-            RetriesExhaustedError: a message failed max_attempts times and there is no dead letter; the place is kept,
-                the next run starts with it.
-            LockedError: another process is this reader.
+            RetriesExhaustedError: a message failed max_attempts times and there is no dead-letter journal; the offset
+                is kept, and the next run starts with this message.
+            LockedError: another process has this reader name.
             SejError: as :class:`~sej.Scanner` and :class:`~sej.Offset`.
         """
         CALLABLE("handler", handler)
@@ -137,20 +137,20 @@ class Consumer:
         batch_messages: int = _BATCH,
         timeout: float | Start | None = FIRST,
     ) -> int:
-        """As :meth:`run`, with up to batch_messages at a time. A batch that fails is tried again as a whole.
+        """Handle messages like :meth:`run`, in batches. A batch that fails is tried again as a whole.
 
-        After max_attempts its messages are tried one by one, so that only those that fail go to the dead letters.
+        After max_attempts its messages are handled one by one, so that only those that fail become dead letters.
 
         Args:
             handler: called with a list of messages.
-            batch_messages: at most so many.
+            batch_messages: the most messages in a batch.
             timeout: as for :meth:`run`.
 
         Returns:
-            How many messages were handled, dead letters among them.
+            How many messages were handled, including dead letters.
 
         Raises:
-            RetriesExhaustedError: one message failed again by itself and there is no dead letter.
+            RetriesExhaustedError: one message failed again alone, and there is no dead-letter journal.
             SejError: as :meth:`run`.
         """
         require(handler=(handler, CALLABLE), batch_messages=(batch_messages, POSITIVE))
@@ -160,12 +160,14 @@ class Consumer:
         with (
             Offset(self.path, self.name, self._default, disk=self._disk) as kept,
             Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
-            Tries(self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * _BATCH) as tries,
+            Attempts(
+                self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * _BATCH
+            ) as attempts,
         ):
-            return self._run(handler, batch_messages, scanner, kept, tries)
+            return self._run(handler, batch_messages, scanner, kept, attempts)
 
     def stop(self) -> None:
-        """Let :meth:`run` return after the message in hand, from any thread or signal handler."""
+        """Let :meth:`run` return after the current message; called from any thread or signal handler."""
         self._stop.set()
 
     def _run(
@@ -174,7 +176,7 @@ class Consumer:
         batch_messages: int,
         scanner: Scanner,
         kept: Offset,
-        tries: Tries,
+        attempts: Attempts,
     ) -> int:
         handled = 0
         done = kept.value
@@ -185,21 +187,21 @@ class Consumer:
                 if not ready:
                     ready = scanner.read(_BATCH, timeout=0.0)
                 if not ready:
-                    kept.commit(done)  # nothing to do: a good moment
+                    kept.commit(done)  # idle: a good moment to commit
                     ready = self._wait(scanner)
                     commit_at = time.monotonic() + self._commit_interval_s
                     if not ready:
                         break
-                size = 1 if tries.careful(ready[0].offset) else batch_messages
+                size = 1 if attempts.careful(ready[0].offset) else batch_messages
                 batch, ready = ready[:size], ready[size:]
-                count = self._handle(handler, batch, kept, tries)
+                count = self._handle(handler, batch, kept, attempts)
                 if count:
                     done = batch[count - 1].offset + 1
                     handled += count
                 if count < len(batch):
                     break
                 now = time.monotonic()
-                if done - kept.value >= self._commit_messages or now >= commit_at or tries.careful(batch[0].offset):
+                if done - kept.value >= self._commit_messages or now >= commit_at or attempts.careful(batch[0].offset):
                     kept.commit(done)
                     commit_at = now + self._commit_interval_s
         finally:
@@ -208,7 +210,7 @@ class Consumer:
         return handled
 
     def _wait(self, scanner: Scanner) -> list[Message]:
-        """Wait for messages in short steps: a signal handler can only leave a note for them to find."""
+        """Wait for messages in short steps, because a signal handler can only set a flag for them."""
         deadline = None if scanner.timeout is None else time.monotonic() + scanner.timeout
         while not self._stop.is_set():
             left = _STOP_LOOK_S if deadline is None else min(deadline - time.monotonic(), _STOP_LOOK_S)
@@ -218,10 +220,13 @@ class Consumer:
         return []
 
     def _handle(
-        self, handler: Callable[[list[Message]], object], batch: list[Message], kept: Offset, tries: Tries
+        self, handler: Callable[[list[Message]], object], batch: list[Message], kept: Offset, attempts: Attempts
     ) -> int:
-        """Try until it works, it is among the dead letters, or the consumer was stopped; how many are done with."""
-        attempt = tries.begin(batch[0].offset, self._max_attempts)
+        """Try until the batch is handled, is in the dead letters, or the consumer was stopped.
+
+        Returns how many messages are finished.
+        """
+        attempt = attempts.begin(batch[0].offset, self._max_attempts)
         failure: BaseException | None = None
         while attempt < self._max_attempts:
             attempt += 1
@@ -234,7 +239,7 @@ class Consumer:
                 continue
             return len(batch)
         if len(batch) > 1:
-            one_by_one = (self._handle(handler, [message], kept, tries) for message in batch)
+            one_by_one = (self._handle(handler, [message], kept, attempts) for message in batch)
             return sum(takewhile(bool, one_by_one))
         reason = f"{type(failure).__name__}: {failure}" if failure else f"it ended the process {attempt} times"
         message = batch[0]
@@ -242,8 +247,8 @@ class Consumer:
         kept.commit(message.offset)
         if self._dead_letter is None:
             raise RetriesExhaustedError(
-                f"reader {self.name!r} could not handle this message in {attempt} attempts, the last one: {reason};"
-                " mend the handler, or give the consumer a dead_letter",
+                f"reader {self.name!r} failed on this message in {attempt} attempts, the last error: {reason};"
+                " correct the handler, or set dead_letter",
                 path=self.path,
                 offset=message.offset,
             ) from failure

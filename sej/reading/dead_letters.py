@@ -1,12 +1,12 @@
 r"""Dead letters: messages that could not be handled, in a journal of their own.
 
-A dead letter keeps type, key, timestamp and every byte of the original's value, behind one line of JSON that says where
-it comes from and why it is here::
+A dead letter keeps type, key, timestamp and every byte of the original's value, after one line of JSON with its origin
+and the reason::
 
     {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\n<the original value>
 
-An item of a work queue that was put with a priority or an expiry has ``"priority"`` and ``"expire_s"`` there, too.
-``source`` is the identity of the journal (its ``id``, in hex), or its path where the original made it.
+An item of a work queue that was put with a priority or an expiry also has ``"priority"`` and ``"expire_s"``. ``source``
+is the identity of the journal (its ``id``, in hex), or its path if it has none, as in journals of the original.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class DeadLetter(NamedTuple):
     """A message that could not be handled.
 
     Attributes:
-        message: as it was: its original offset, timestamp, type, key and value.
-        source: the journal it comes from.
-        reader: who could not handle it.
-        attempts: how often it was tried.
+        message: the original: its offset, timestamp, type, key and value.
+        source: the original's journal.
+        reader: the reader that could not handle it.
+        attempts: the number of attempts.
         reason: the last failure.
-        letter_offset: where it stands in the dead-letter journal.
-        priority: the band that the item had in its queue.
-        expire_s: seconds that the item was put for; None: for ever.
+        letter_offset: the offset in the dead-letter journal.
+        priority: the item's priority in its queue.
+        expire_s: seconds after which the item expires; None: never.
     """
 
     message: Message
@@ -59,10 +59,10 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, disk: Disk = OS) -> Iterator[DeadLetter]:
-    """The dead letters in a journal, oldest first, from an offset of it on.
+    """Yield the dead letters of a journal, oldest first, from one of its offsets on.
 
     Raises:
-        CorruptionError: a message there is no dead letter.
+        CorruptionError: a message in it is not a dead letter.
     """
     optional(OFFSET)("offset", offset)
     return _decoded(Scanner(path, disk=disk) if offset is None else Scanner(path, offset, disk=disk))
@@ -88,28 +88,28 @@ def append_dead_letter(
     lock_timeout: float | None = None,
     disk: Disk = OS,
 ) -> None:
-    """Put a message among the dead letters, durably.
+    """Write a message to the dead letters, durably.
 
     Args:
-        path: the dead-letter journal; made if missing.
+        path: the dead-letter journal; created if it is missing.
         message: the original.
-        source: the journal it comes from.
-        reader: who could not handle it.
-        attempts: how often it was tried.
+        source: the original's journal.
+        reader: the reader that could not handle it.
+        attempts: the number of attempts.
         reason: the last failure.
-        priority: the band that the item had in its queue.
-        expire_s: seconds that the item was put for; None: for ever.
-        perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of
-            this source and reader is looked at first.
-        lock_timeout: seconds to wait for another writer of that journal, as several readers may share one; None: for
-            ever.
-        disk: the seam.
+        priority: the item's priority in its queue.
+        expire_s: seconds after which the item expires; None: never.
+        perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of this
+            source and reader is checked first.
+        lock_timeout: seconds to wait for another writer of that journal, which several readers may share; None: without
+            a limit.
+        disk: the disk.
 
     Raises:
-        LockedError: another writer has it for longer.
+        LockedError: another writer held it for longer.
     """
     if perhaps_there and _newest_offset(path, source, reader, disk) == message.offset:
-        sync_dead_letters(path, disk)  # who wrote it may have died before he did
+        sync_dead_letters(path, disk)  # its writer may have died before its sync
         return
     head: dict[str, object] = {
         "source": source,
@@ -129,13 +129,13 @@ def append_dead_letter(
 
 
 def sync_dead_letters(path: str | os.PathLike[str], disk: Disk = OS) -> None:
-    """Make the letters durable that are there, whoever wrote them."""
+    """Make the existing letters durable, whichever process wrote them."""
     directory = Directory(path, disk)
     sync_up_to(directory, Tail(directory).end_offset())
 
 
 def source_of(directory: Directory) -> str:
-    """How a journal is named in dead letters."""
+    """Return the name of a journal in dead letters."""
     identity = Journal(directory.path, disk=directory.disk).id
     return identity.hex() if identity is not None else os.path.realpath(directory.path)
 
@@ -160,7 +160,7 @@ def _decode(message: Message, path: str) -> DeadLetter:
         fields = json.loads(head)
         priority, expire_s = fields.get("priority", 0), fields.get("expire_s")
         if type(priority) is not int or not (expire_s is None or 0 <= expire_s < math.inf):
-            raise ValueError("a priority or an expiry that is not a number")
+            raise ValueError("the priority or the expiry is not a number")
         return DeadLetter(
             Message(fields["offset"], message.timestamp, message.type, message.key, value),
             fields["source"],
@@ -173,8 +173,8 @@ def _decode(message: Message, path: str) -> DeadLetter:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptionError(
-            "this message is no dead letter: its value does not begin with a line of JSON; the journal of the dead"
-            " letters must be one of its own",
+            "this message is not a dead letter: its value does not begin with a line of JSON; use a journal that"
+            " holds only dead letters",
             path=path,
             offset=message.offset,
         ) from error

@@ -1,4 +1,4 @@
-"""Kept offsets: where a reader goes on after it died.
+"""Kept offsets: where a reader continues after it died.
 
 ``ofs/NAME.ofs`` holds 8 bytes, big endian: the next offset to read (source: the SEJ document, "Offset"). It is replaced
 by temporary file, sync and rename, so it is always old or new. Zero bytes: the reader never committed, and its default
@@ -40,7 +40,7 @@ class Offset:
 
     Attributes:
         path: the SEJ directory.
-        name: the reader's.
+        name: the reader's name.
 
     Example:
         >>> import tempfile, sej
@@ -69,16 +69,16 @@ class Offset:
         Args:
             path: the SEJ directory.
             name: letters, digits, ``_``, ``-`` and ``.`` (not first).
-            default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening,
-                so that it means the end of the first opening and not of the next one.
-            beyond_end: ``"raise"``, or ``"rewind"`` to go back to the end where the kept offset lies behind it.
-            disk: the seam.
+            default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening, so
+                that it means the end at the first opening, not at a later one.
+            beyond_end: ``"raise"``, or ``"rewind"`` to move back to the journal's end if the kept offset is past it.
+            disk: the disk.
 
         Raises:
-            LockedError: another process is this reader.
+            LockedError: another process has this reader name.
             BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
-            OffsetBeyondEndError: the kept offset lies behind the journal's end.
-            InvalidNameError: a new reader may not have this name, or its lock is that of a work queue.
+            OffsetBeyondEndError: the kept offset is past the journal's end.
+            InvalidNameError: a new reader may not have this name, or its lock would be that of a work queue.
             JournalNotFoundError: there is no journal.
         """
         require(default=(default, START), beyond_end=(beyond_end, _BEYOND_END), disk=(disk, DISK))
@@ -90,12 +90,12 @@ class Offset:
         disk.mkdir(self._directory.at("ofs"))
         if name.endswith(".queue") and disk.status(self._directory.at("ofs", name)) is not None:
             raise InvalidNameError(
-                f"a reader named {name!r} would hold the lock of the work queue {name.removesuffix('.queue')!r}:"
-                " take another name",
+                f"a reader named {name!r} would hold the lock of the work queue {name.removesuffix('.queue')!r};"
+                " choose another name",
                 path=self._directory.at("ofs", name),
             )
         self._file_path = self._directory.at("ofs", f"{name}.ofs")
-        self._guard = threading.RLock()  # a signal's handler may close in the middle of a commit
+        self._guard = threading.RLock()  # a signal handler may close during a commit
         self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk)
         self._closed = False
         self._beyond_end = beyond_end
@@ -114,7 +114,7 @@ class Offset:
         return self._value
 
     def commit(self, offset: int) -> None:
-        """Keep an offset, durably; one at or below the kept one changes nothing.
+        """Commit an offset, durably; one at or below the kept one changes nothing.
 
         Raises:
             OffsetBeyondEndError: the journal ends before it.
@@ -126,7 +126,7 @@ class Offset:
                 self._keep(offset)
 
     def reset(self, offset: int) -> None:
-        """Keep an offset, durably, backwards too.
+        """Set an offset, durably, also backwards.
 
         Raises:
             OffsetBeyondEndError: the journal ends before it.
@@ -139,7 +139,8 @@ class Offset:
             segments = self._directory.segments()
             if segments and offset < segments[0].first_offset:
                 raise OffsetTooSmallError(
-                    f"message {offset} was deleted; reader {self.name!r} can go back to {segments[0].first_offset}",
+                    f"message {offset} was deleted; reader {self.name!r} can go back to offset"
+                    f" {segments[0].first_offset}",
                     first_available=segments[0].first_offset,
                     path=self._file_path,
                     offset=offset,
@@ -147,21 +148,21 @@ class Offset:
             self._keep(offset)
 
     def close(self) -> None:
-        """Let go of the reader's lock, when a commit in another thread is at its end."""
+        """Release the reader's lock, after a commit in another thread has ended."""
         with self._guard:
             self._closed = True
             self._lock.release()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the offset."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the offset."""
         self.close()
 
     def __repr__(self) -> str:
-        """Path, name and value."""
+        """Show path, name and value."""
         return f"<sej.Offset {self.path!r} {self.name!r} value={self._value}>"
 
     def _open(self, default: int | Start) -> int:
@@ -170,19 +171,21 @@ class Offset:
         if kept is None:
             if self._disk.status(self._file_path) is None:
                 drop_twin(self._directory, self.name)
-            self._disk.open(self._file_path, "append").close()  # retention counts this reader from now on
+            self._disk.open(self._file_path, "append").close()  # from now on retention waits for this reader
             if default is LAST:
                 end = self._tail.end_offset()
-                self._keep(end)  # the end of today, for good: not the end of the next opening
+                self._keep(end)  # LAST means this end, not the end at the next opening
                 return end
             return Journal(self.path, disk=self._disk).first_offset if isinstance(default, Start) else default
-        self._disk.sync_dir(os.path.dirname(self._file_path))  # who kept it may have died before its name was durable
+        self._disk.sync_dir(
+            os.path.dirname(self._file_path)
+        )  # the process that kept it may have died before its name was durable
         end = self._tail.end_offset()
         if kept > end:
             if self._beyond_end == "raise":
                 raise OffsetBeyondEndError(
-                    f"reader {self.name!r} stands at {kept}, but the journal ends at {end}: it lost messages or was"
-                    " replaced; reset the reader, or open it with beyond_end='rewind'",
+                    f"reader {self.name!r} is at offset {kept}, but the journal ends at {end}: it lost messages or"
+                    " was replaced; reset the reader, or open it with beyond_end='rewind'",
                     path=self._file_path,
                     offset=kept,
                 )
@@ -211,11 +214,11 @@ def _check_offset(offset: int) -> None:
 
 
 def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> int | None:
-    """A reader's kept offset, without its lock; None: it never committed.
+    """Return a reader's kept offset, without its lock; None: it never committed.
 
     Raises:
         BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
-        InvalidNameError: no reader of this name is there, and a new one may not have it.
+        InvalidNameError: there is no reader of this name, and a new one may not have it.
         JournalNotFoundError: there is no journal.
     """
     DISK("disk", disk)

@@ -1,7 +1,7 @@
 """The scanner: follows a journal from an offset on.
 
-A :class:`~sej.journal.cursor.Cursor` reads, a :class:`~sej.system.watch.Watch` waits; this module joins them:
-time-outs, iteration, seeking, closing from another thread. Memory is bounded by one chunk, one batch and the largest
+A :class:`~sej.journal.cursor.Cursor` reads, a :class:`~sej.system.watch.Watch` waits. This module joins them and adds
+timeouts, iteration, seeking, and closing from another thread. Memory is bounded by one chunk, one batch and the largest
 message.
 """
 
@@ -36,12 +36,12 @@ _ON_CORRUPTION: Final = one_of(("raise", "skip"))
 class Scanner:
     """Reads the messages of a journal in order, and waits for more.
 
-    It keeps nothing on disk; see :class:`sej.Offset` for a place that outlives the process. Use it from one thread;
+    It stores nothing on disk; see :class:`sej.Offset` for an offset that outlives the process. Use it from one thread;
     :meth:`close` may be called from any, and after it everything else raises :class:`~sej.ClosedError`.
 
     Attributes:
         path: the SEJ directory.
-        timeout: seconds to wait for a message; None follows for ever.
+        timeout: seconds to wait for a message; None follows without a limit.
 
     Example:
         >>> import tempfile, sej
@@ -69,17 +69,18 @@ class Scanner:
 
         Args:
             path: the SEJ directory.
-            offset: the first one to read: a number (one beyond the end is waited for), FIRST or LAST.
-            timeout: seconds without a message after which reading ends; 0 reads what is there, None follows for ever.
+            offset: the first one to read: a number (one past the end is waited for), FIRST or LAST.
+            timeout: seconds without a message after which reading ends; 0 reads the existing messages, None follows
+                without a limit.
             on_corruption: ``"skip"`` delivers the messages that :meth:`sej.Journal.repair` would keep, and reports the
-                others in :attr:`gaps`. A segment that is damaged is read twice, and each of its runs of good messages
-                takes some memory.
-            verify: compare every block with its checksum before its messages are given out.
-            disk: the seam.
+                others in :attr:`gaps`. A damaged segment is read twice, and each of its runs of good messages takes
+                some memory.
+            verify: check every block against its checksum before its messages are returned.
+            disk: the disk.
 
         Raises:
-            JournalNotFoundError: there is nothing at path.
-            NotAJournalError: what is there is no SEJ directory.
+            JournalNotFoundError: the path does not exist.
+            NotAJournalError: the path is not a SEJ directory.
             OffsetTooSmallError: the offset was deleted.
         """
         require(
@@ -107,14 +108,14 @@ class Scanner:
     # --- reading
 
     def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
-        """A batch, as soon as there is one message.
+        """Read a batch; returns as soon as there is one message.
 
         Args:
-            max_messages: at most so many.
-            timeout: seconds to wait for the first; not given: the scanner's own.
+            max_messages: the most messages to return.
+            timeout: seconds to wait for the first; default: the scanner's own.
 
         Returns:
-            The messages; an empty list after the time-out, or when the scanner was closed meanwhile.
+            The messages; an empty list after the timeout, or if the scanner was closed in the meantime.
 
         Raises:
             SejError: as the cursor: OffsetTooSmallError, OffsetGapError, CorruptionError, TruncatedError.
@@ -128,11 +129,11 @@ class Scanner:
 
     @property
     def ready(self) -> int:
-        """How many messages were read ahead and can be had without waiting."""
+        """The number of messages that were read ahead and are available without waiting."""
         return length_hint(self._ready)
 
     def prefetch(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> bool:
-        """Read a batch ahead, as :meth:`read` does, and keep it for whatever reads next; whether there is one."""
+        """Read a batch ahead, like :meth:`read`, and keep it for the next read; return whether there is one."""
         self._check_read(max_messages, timeout)
         wait = self.timeout if isinstance(timeout, Start) else timeout
         with self._using:
@@ -141,24 +142,24 @@ class Scanner:
             return self.ready > 0
 
     def interrupt(self) -> None:
-        """Let a read that waits in another thread return with nothing, as after its time-out."""
+        """Let a read that waits in another thread return nothing, as after its timeout."""
         self._interrupted = True
         if self._watch is not None:
             self._watch.wake()
 
     def resume(self) -> None:
-        """Take an interrupt back: the read may have been over when it came, and the next one is to wait."""
+        """Cancel an interrupt: the read may have ended before it, and the next one must wait again."""
         self._interrupted = False
 
     def __iter__(self) -> Iterator[Message]:
-        """Message after message; ends after the time-out. Iterating again goes on where it ended."""
+        """Yield messages until the timeout passes. A second iteration continues where the first ended."""
         self._require_open()
         while True:
             ready = self._ready
             for message in ready:
                 yield message
                 if self._ready is not ready:
-                    break  # a seek came between
+                    break  # another call has moved the scanner
             else:
                 with self._using:
                     batch = self._more(_BATCH, self.timeout)
@@ -173,16 +174,16 @@ class Scanner:
 
     @property
     def gaps(self) -> list[Gap]:
-        """Lost messages that were passed, in gaps that a repair recorded and where ``on_corruption="skip"`` skipped."""
+        """Lost messages that were passed: in gaps that a repair recorded, and skipped by ``on_corruption="skip"``."""
         return [*self._passed, *self._cursor.gaps]
 
-    # --- moving
+    # --- seeking
 
     def seek(self, offset: int | Start) -> None:
-        """Go on at another offset.
+        """Continue at another offset.
 
         Raises:
-            OffsetTooSmallError: it was deleted; the scanner stays where it was.
+            OffsetTooSmallError: it was deleted; the scanner does not move.
         """
         START("offset", offset)
         self._require_open()
@@ -195,39 +196,39 @@ class Scanner:
             self._offset = cursor.due
 
     def seek_time(self, timestamp: int) -> None:
-        """Go on at the first message that is as new as timestamp (ns since the epoch), or at the end.
+        """Continue at the first message from a timestamp (ns since the epoch) on, or at the end.
 
-        Clocks need not be sorted: it is the first in the order of offsets.
+        Timestamps may be unordered: it is the first in the order of offsets.
         """
         self.seek(Journal(self.path, disk=self._directory.disk).find_time(timestamp))
 
     def close(self) -> None:
-        """Stop; a read that waits in another thread, or that a signal handler interrupted to call this, returns."""
+        """Close the scanner; a read that waits in another thread, or that a signal handler interrupted, returns."""
         self._closed = True
         if self._watch is not None:
             self._watch.wake()
         with self._using:
-            if not self._reading:  # else this is that handler, and the read closes what it uses when it returns
+            if not self._reading:  # else a signal handler runs in the read, which closes what it uses when it returns
                 self._release()
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
+        """True if :meth:`close` was called."""
         return self._closed
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the scanner."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the scanner."""
         self.close()
 
     def __repr__(self) -> str:
-        """Path and offset."""
+        """Show path and offset."""
         return f"<sej.Scanner {self.path!r} offset={self.offset}>"
 
-    # --- below
+    # --- internals
 
     def _check_read(self, max_messages: int, timeout: float | Start | None) -> None:
         POSITIVE("max_messages", max_messages)
@@ -241,7 +242,7 @@ class Scanner:
             journal = Journal(self.path, disk=self._directory.disk)
             if offset is FIRST:
                 cursor_at = journal.first_offset
-            else:  # in front of what is damaged at the end, if that is to be skipped
+            else:  # before damage at the end, if that is to be skipped
                 cursor_at = Tail(self._directory).end_offset(judge=self._on_corruption == "raise")
         else:
             cursor_at = offset
@@ -250,7 +251,7 @@ class Scanner:
         return cursor
 
     def _more(self, limit: int, timeout: float | None) -> list[Message]:
-        """The next batch from the cursor."""
+        """Return the next batch of the cursor."""
         self._reading = True
         try:
             batch = self._next_batch(limit, timeout)
@@ -280,7 +281,7 @@ class Scanner:
         return batch or self._wait(self._watch, limit, timeout)
 
     def _wait(self, watch: Watch, limit: int, timeout: float | None) -> list[Message]:
-        """Wait for messages. The watch was there before the last read: what came after it wakes the wait."""
+        """Wait for messages. The watch existed before the last read, so a later append wakes the wait."""
         start = time.monotonic()
         batch: list[Message] = []
         while True:

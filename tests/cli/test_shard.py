@@ -9,7 +9,7 @@ from tests.cli.command import sej, start
 
 def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
     done = sej("shard", "work", "--timeout", "0", tmp_path / "orders.2", "mailer", "--", "cat")
-    assert (done.returncode, b"there is no shard of this tree" in done.stderr) == (4, True)
+    assert (done.returncode, b"this sharded journal has no shard" in done.stderr) == (4, True)
     assert list(tmp_path.iterdir()) == []
 
 

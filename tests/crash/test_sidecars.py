@@ -20,7 +20,7 @@ from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile
 from sej.journal.retention import _read_marker
 from sej.journal.twin import read_kept
-from sej.reading.attempts import Tries
+from sej.reading.attempts import Attempts
 from sej.system.disk import OS
 from sej.system.sealed import unseal
 from sej.writing.exactly_once import Batches
@@ -156,7 +156,7 @@ READERS = [
     Reader(
         Journal,
         "j/ofs/worker.tries",
-        lambda path: Tries(_at(path), "worker", 0, 99).begin(33, 0),
+        lambda path: Attempts(_at(path), "worker", 0, 99).begin(33, 0),
         lambda found, sound: found in range(sound + 1),
     ),
     Reader(Journal, "j/txn/one.done", lambda path: Batches(_at(path)).find("one", 1)),

@@ -189,11 +189,11 @@ def test_a_message_that_ends_its_process_is_found_and_put_aside(path: Path, tmp_
     (letter,) = sej.dead_letters(tmp_path / "dead")
     assert letter.message.offset == 120
     assert "ended the process" in letter.reason
-    assert runs == 5, "one that only showed that something kills, three that were counted, one that went on"
+    assert runs == 5, "one before notes were taken, three that were counted, one that continued"
 
 
-def test_a_foreign_journal_is_no_place_for_dead_letters(path: Path) -> None:
-    with pytest.raises(sej.CorruptionError, match="no dead letter"):
+def test_another_journal_is_not_read_as_dead_letters(path: Path) -> None:
+    with pytest.raises(sej.CorruptionError, match="not a dead letter"):
         list(sej.dead_letters(path))
 
 

@@ -195,7 +195,7 @@ def test_two_writers_never_append_whatever_becomes_of_the_lock_file(tmp_path: Pa
     one = sej.Writer(tmp_path)
     one.append(b"a")
     (tmp_path / "jnl.lck").unlink()
-    with pytest.raises(LockedError, match="removed under"):
+    with pytest.raises(LockedError, match="removed while"):
         sej.Writer(tmp_path)
     with pytest.raises(LockedError):
         sej.Journal(tmp_path).repair()

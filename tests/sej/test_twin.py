@@ -44,7 +44,7 @@ def flips(data: bytes) -> Iterator[bytes]:
 def test_every_flipped_bit_of_an_offset_is_noticed(journal: Path) -> None:
     for data in flips((9).to_bytes(8, "big")):
         as_a_medium(ofs(journal), data)
-        with pytest.raises(sej.BadOffsetFileError, match="but 9 was written"):
+        with pytest.raises(sej.BadOffsetFileError, match="expected 9: its bytes"):
             sej.read_offset(journal, "reader")
         with pytest.raises(sej.BadOffsetFileError):
             sej.Offset(journal, "reader")
@@ -55,7 +55,7 @@ def test_every_flipped_bit_of_an_offset_is_noticed(journal: Path) -> None:
 
 def test_an_offset_that_was_emptied_is_noticed(journal: Path) -> None:
     as_a_medium(ofs(journal), b"")
-    with pytest.raises(sej.BadOffsetFileError, match="empty, though the reader has kept offset 9"):
+    with pytest.raises(sej.BadOffsetFileError, match="empty, but the reader has kept offset 9"):
         sej.Offset(journal, "reader", sej.LAST)
 
 

@@ -34,7 +34,7 @@ def test_a_shard_that_was_made_and_is_gone(tmp_path: FilePath) -> None:
         writer.append_many([b"x"] * 50, [b"%d" % number for number in range(50)])
     shutil.rmtree(path.dir(lost))
     assert kinds(tmp_path) == [("missing shard", f"orders.3.{lost:03x}")]
-    assert "bring it back" in shard.check(tmp_path)[0].reason
+    assert "restore it" in shard.check(tmp_path)[0].reason
 
 
 def test_a_tree_without_a_record_misses_what_is_not_there(tmp_path: FilePath) -> None:
@@ -66,7 +66,7 @@ def test_foreign_things(tmp_path: FilePath) -> None:
         ("foreign directory", "notes"),
         ("foreign directory", "orders.3.001"),
     ]
-    assert "messages are gone or elsewhere" in shard.check(tmp_path)[3].reason
+    assert "messages are lost or elsewhere" in shard.check(tmp_path)[3].reason
 
 
 def test_a_journal_with_a_name_of_its_own(tmp_path: FilePath) -> None:

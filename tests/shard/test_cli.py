@@ -110,7 +110,7 @@ def test_work_runs_a_command_for_each_message(path: shard.Path, tmp_path: FilePa
     words = ["--timeout", "0", "--max-attempts", "1"]
     done = command("work", *words, f"{path.root}/orders.2", "x", "--", "false")
     assert done.returncode == 1
-    assert "could not handle this message" in done.stderr
+    assert "failed on this message" in done.stderr
     done = command("work", *words, "--dead-letter", dead, f"{path.root}/orders.2", "x", "--", "false")
     assert done.returncode == 0
     assert sej.Journal(dead).end_offset == 40

@@ -64,7 +64,7 @@ def test_an_empty_root_is_a_tree_without_shards(tmp_path: FilePath) -> None:
 
 
 def test_what_fits_nothing_is_said(tmp_path: FilePath) -> None:
-    with pytest.raises(sej.JournalNotFoundError, match="nothing here"):
+    with pytest.raises(sej.JournalNotFoundError, match="does not exist"):
         shard.find(tmp_path / "missing")
     (tmp_path / "file").touch()
     with pytest.raises(sej.NotAJournalError, match="this is a file"):

@@ -40,7 +40,7 @@ def test_a_place_beyond_the_end_is_an_error(tmp_path: FilePath) -> None:
     path = shard.Path(tmp_path, "orders", 0)
     sej.Writer(path.dir(0)).close()
     FilePath(path.dir(0), "ofs", "r.ofs").write_bytes((9).to_bytes(8, "big"))
-    with pytest.raises(sej.OffsetBeyondEndError, match="stands at 9"):
+    with pytest.raises(sej.OffsetBeyondEndError, match="is at offset 9"):
         shard.lag(path, "r")
     with pytest.raises(sej.InvalidNameError):
         shard.lag(path, "../r")

@@ -17,7 +17,7 @@ import pytest
 import sej
 import shard
 from sej import codec
-from shard.slots import Slot, Standing, live_workers
+from shard.liveness import LiveWorker, WorkerRank, live_workers
 from tests.shard.worker_process import RECORD, VIOLATION
 
 ROOT = FilePath(__file__).resolve().parent.parent.parent
@@ -235,19 +235,19 @@ def test_a_worker_that_cannot_begin_leaves_signals_alone(path: shard.Path) -> No
 
 
 def test_slots_count_the_living(tmp_path: FilePath) -> None:
-    slots = [Slot(str(tmp_path), "w") for _ in range(3)]
-    assert [slot.standing() for slot in slots] == [Standing(0, 3), Standing(1, 3), Standing(2, 3)]
+    slots = [LiveWorker(str(tmp_path), "w") for _ in range(3)]
+    assert [slot.rank() for slot in slots] == [WorkerRank(0, 3), WorkerRank(1, 3), WorkerRank(2, 3)]
     slots[1].release()
-    assert slots[2].standing() == Standing(1, 2)
+    assert slots[2].rank() == WorkerRank(1, 2)
     assert len(live_workers(str(tmp_path), "w")) == 2
     assert all(f"pid={os.getpid()}" in holder for holder in live_workers(str(tmp_path), "w"))
-    assert Slot(str(tmp_path), "w").number == 1
+    assert LiveWorker(str(tmp_path), "w").number == 1
     assert live_workers(str(tmp_path), "nobody") == []
 
 
 @pytest.mark.parametrize(("shards", "workers"), [(8, 3), (64, 8), (2, 5), (0, 1), (1024, 7)])
 def test_shares_add_up_and_differ_by_one(shards: int, workers: int) -> None:
-    shares = [Standing(rank, workers).share(shards) for rank in range(workers)]
+    shares = [WorkerRank(rank, workers).share(shards) for rank in range(workers)]
     assert sum(shares) == shards
     assert max(shares) - min(shares) <= 1
 

@@ -214,7 +214,7 @@ def test_an_invalid_batch_appends_nothing(path: shard.Path) -> None:
         ):
             with pytest.raises(sej.InvalidMessageError, match="nothing was appended"):
                 writer.append_many([b"v"] * 40, KEYS, **bad)
-        with pytest.raises(ValueError, match="type has 1 entries for 40 values"):
+        with pytest.raises(ValueError, match="type must have 40 entries, one for each value, got 1"):
             writer.append_many([b"v"] * 40, KEYS, [1])
         with pytest.raises(TypeError, match="timestamp 0 must be an int, not float"):
             writer.append_many([b"v"] * 40, KEYS, timestamp=[1.5] * 40)  # type: ignore[list-item]

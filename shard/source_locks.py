@@ -1,4 +1,4 @@
-"""What a reshard holds of its source: every shard's writer lock; and what it refuses to carry over."""
+"""The locks that a reshard holds on its source: every shard's writer lock; and the queues that it refuses to copy."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from shard.trees import look
 __all__ = ["Hold", "refuse_queues"]
 
 _TARGET_FILES: Final = 768
-"""What the new tree's writer may have open."""
+"""The most files that the new sharded journal's writer may have open."""
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Hold:
-    """The writer locks of all shards of a tree, until it is closed: nobody can append meanwhile.
+    """The writer locks of all shards, until it is closed: no process can append in the meantime.
 
-    Where this process may not write, a shared lock on the file that is there does the same; where there is none, no
-    writer of this user's can begin either.
+    If this process may not write, a shared lock on the existing file has the same effect; if there is none, no writer
+    of this user can start either.
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
-        """Take the locks of the shards that are there.
+        """Take the locks of the existing shards.
 
         Raises:
             LockedError: a writer has one of them.
@@ -48,7 +48,7 @@ class Hold:
             raise
 
     def extend(self) -> None:
-        """Take the locks of shards that are new."""
+        """Take the locks of new shards."""
         fresh = [i for i in range(self._path.count) if i not in self._held and look(self._disk, self._path.dir(i))]
         make_room(len(self._held) + len(fresh) + _TARGET_FILES)
         for index in fresh:
@@ -75,16 +75,16 @@ class Hold:
         self._stack.callback(file.close)
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the locks."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go."""
+        """Release the locks."""
         self._stack.close()
 
 
 def refuse_queues(path: Path, disk: Disk) -> None:
-    """Make sure that no work queue in a tree has anything left: what it knows of its items goes by their offsets.
+    """Check that no work queue of a sharded journal has items left: its state refers to their offsets.
 
     Raises:
         SejError: one has.
@@ -100,10 +100,10 @@ def refuse_queues(path: Path, disk: Disk) -> None:
             left = _left(directory.path, name, disk)
             if left.ready or left.delayed or left.leased:
                 raise SejError(
-                    f"the work queue {name!r} of shard {index:03x} has items that are not done ({left.ready} ready,"
-                    f" {left.delayed} delayed, {left.leased} leased), and what it knows of them goes by the offsets of"
-                    " this shard: let its workers finish; or remove this file in every shard, and all items from the"
-                    " kept offset on come again, without their delays and priorities",
+                    f"the work queue {name!r} of shard {index:03x} is not finished ({left.ready} ready,"
+                    f" {left.delayed} delayed, {left.leased} leased). Its state refers to this shard's offsets. Let"
+                    " its workers finish, or remove this file in every shard: then all items from the"
+                    " kept offset on are delivered again, without their delays and priorities",
                     path=directory.at("ofs", entry),
                 )
 

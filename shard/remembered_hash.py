@@ -1,6 +1,6 @@
 """Which hash routes the keys of a sharded journal: remembered next to it, and compared with the keys that are in it.
 
-Two programs that route one key by two hashes split it silently: its messages are then in two shards, and two workers
+If two programs route one key by two hashes, they split it silently: its messages are in two shards, and two workers
 handle them concurrently. So a sharded journal remembers its hash, in the record that :mod:`shard.records` keeps. A
 sharded journal of another program has no such record: then keys of its first and last messages are compared with the
 hash before the first append, and the hash is refused if a key is in another shard.
@@ -30,19 +30,21 @@ __all__ = ["choose_hash", "remember_hash", "sample"]
 
 _SHARDS: Final = 16
 _MESSAGES: Final = 32
-"""Of each end of a shard: enough to find a wrong hash of 2 shards with 16 keys but for one time in 65,536."""
+"""Messages of each end of a shard: enough to find a wrong hash of 2 shards with 16 keys, except once in 65,536
+cases.
+"""
 
 
 def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS) -> Hash:
-    """The hash for new keys of a sharded journal; creates nothing.
+    """Return the hash for new keys of a sharded journal; creates nothing.
 
     Args:
-        path: the sharded journal, there or not.
-        wanted: what the caller asked for; None: the remembered hash, or else XXH64.
-        disk: the seam.
+        path: the sharded journal, whether or not it exists.
+        wanted: the requested hash; None: the remembered hash, or else XXH64.
+        disk: the disk.
 
     Raises:
-        RouteError: another hash is remembered, or keys that are there are not where the hash puts them.
+        RouteError: another hash is remembered, or existing keys are not in the shards that the hash gives.
     """
     if not path.bits:
         return wanted or "xxh64"
@@ -64,8 +66,8 @@ def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS) -> Hash:
             f"pass route={fitting[0]}, which fits all of them" if fitting else "pass the function that routed them"
         )
         raise RouteError(
-            f"{len(odd)} of {len(keys)} messages that were compared are in another shard than route={chosen!r} gives:"
-            f" key {key!r} is in shard {index:03x}, expected {index_of(key, path.bits, chosen):03x}; {way_out}",
+            f"{len(odd)} of {len(keys)} compared messages are in another shard than route={chosen!r} gives: key"
+            f" {key!r} is in shard {index:03x}, expected {index_of(key, path.bits, chosen):03x}; {way_out}",
             path=path.dir(index),
         )
     return chosen
@@ -82,7 +84,7 @@ def remember_hash(path: Path, name: Hash, disk: Disk = OS) -> None:
 
 
 def sample(directory: str, count: int, disk: Disk = OS) -> Iterator[Message]:
-    """The first and the last messages of a SEJ directory, up to count of each; ends early where it is damaged."""
+    """Yield the first and the last messages of a SEJ directory, up to count of each; ends early at damage."""
     last = -1
     with suppress(SejError, OSError):
         with Scanner(directory, timeout=0.0, disk=disk) as scanner:
@@ -93,7 +95,7 @@ def sample(directory: str, count: int, disk: Disk = OS) -> Iterator[Message]:
 
 
 def _some(indexes: list[int]) -> list[int]:
-    """At most a few, evenly spread."""
+    """Return a few of them, evenly spread."""
     step = max(len(indexes) / _SHARDS, 1)
     return [indexes[int(number * step)] for number in range(min(len(indexes), _SHARDS))]
 

@@ -1,7 +1,7 @@
-"""Who is alive: lock slots in ``<root>/.workers/<name>/``.
+"""Live workers: lock files in ``<root>/.workers/<name>/``.
 
-Each live worker of a name holds the lock of one slot file. The lock dies with its process, so counting those that are
-held counts the living, without a clock. The files are never removed; a slot that is free is taken again.
+Each live worker of a name holds the lock of one file. The lock ends with its process, so the held locks count the live
+workers, without a clock. The files are never removed; a free one is taken again.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 from shard.name_format import WORKERS_DIR
 
-__all__ = ["Slot", "Standing", "live_workers"]
+__all__ = ["LiveWorker", "WorkerRank", "live_workers"]
 
 _NAME: Final = re.compile(r"\d{4}\.slot")
 _MAX_WORKERS: Final = 10_000
 
 
-class Standing(NamedTuple):
-    """A worker among the living: its place in their order, and how many they are."""
+class WorkerRank(NamedTuple):
+    """A worker's rank among the live ones, and their number."""
 
     rank: int
     workers: int
 
     def share(self, shards: int) -> int:
-        """How many of so many shards are this worker's; the shares of all add up.
+        """Return how many of the shards belong to this worker; the shares of all add up.
 
         Example:
-            >>> [Standing(rank, 3).share(8) for rank in range(3)]
+            >>> [WorkerRank(rank, 3).share(8) for rank in range(3)]
             [3, 3, 2]
         """
         return shards // self.workers + (self.rank < shards % self.workers)
 
 
-class Slot:
-    """One worker's slot."""
+class LiveWorker:
+    """The lock file of one live worker."""
 
     def __init__(self, root: str, name: str, disk: Disk = OS) -> None:
-        """Take the first free slot.
+        """Take the first free lock file.
 
         Raises:
             LockedError: there is none.
@@ -52,35 +52,37 @@ class Slot:
         disk.mkdir(self._directory)
         for number in range(_MAX_WORKERS):
             self._name = f"{number:04d}.slot"
-            lock = Lock(os.path.join(self._directory, self._name), what=f"a slot of the workers {name!r}", disk=disk)
+            lock = Lock(
+                os.path.join(self._directory, self._name), what=f"a lock file of the workers {name!r}", disk=disk
+            )
             try:
                 self._lock = lock.acquire()
             except LockedError:
                 continue
             return
-        raise LockedError(f"all {_MAX_WORKERS} slots of the workers {name!r} are held", path=self._directory)
+        raise LockedError(f"all {_MAX_WORKERS} lock files of the workers {name!r} are held", path=self._directory)
 
     @property
     def number(self) -> int:
-        """Which slot it is."""
+        """The number of the lock file."""
         return int(self._name[:4])
 
-    def standing(self) -> Standing:
-        """Where this worker stands among the living."""
+    def rank(self) -> WorkerRank:
+        """Return this worker's rank among the live ones."""
         alive = [
             name
             for name in self._disk.list(self._directory)
             if name == self._name or (_NAME.fullmatch(name) and _held(self._disk, os.path.join(self._directory, name)))
         ]
-        return Standing(alive.index(self._name), len(alive))
+        return WorkerRank(alive.index(self._name), len(alive))
 
     def release(self) -> None:
-        """Be among the living no more."""
+        """Release the lock: the worker is no longer live."""
         self._lock.release()
 
 
 def live_workers(root: str, name: str, disk: Disk = OS) -> list[str]:
-    """What the slot files say of the workers of a name that are alive: pid, host and start time of each."""
+    """Return pid, host and start time of each live worker of a name, from their lock files."""
     directory = _directory(root, name)
     if disk.status(directory) is None:
         return []
@@ -97,7 +99,7 @@ def _directory(root: str, name: str) -> str:
 
 
 def _held(disk: Disk, path: str) -> bool:
-    """Whether somebody holds a slot; a shared lock, so that two who look at once do not take each other for alive."""
+    """Return whether a process holds a lock file; tested by a shared lock, so that two tests do not see each other."""
     file = disk.open(path, "read")
     try:
         return not file.lock(exclusive=False, brief=True)

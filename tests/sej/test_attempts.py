@@ -6,7 +6,7 @@ import pytest
 
 import sej
 from sej.journal.directory import Directory
-from sej.reading.attempts import Tries
+from sej.reading.attempts import Attempts
 from sej.system.disk import OS, Disk, File
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk
@@ -20,13 +20,13 @@ class DiedError(BaseException):
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     (tmp_path / "ofs").mkdir()
-    Tries(Directory(tmp_path, OS), "worker", 0, 1000).appear()
+    Attempts(Directory(tmp_path, OS), "worker", 0, 1000).appear()
     return tmp_path
 
 
 def in_hand(path: Path, offset: int, disk: Disk = OS) -> int:
     """What somebody who died with this message in hand was told when he took it."""
-    return Tries(Directory(path, disk), "worker", 0, 1000).begin(offset, 5)
+    return Attempts(Directory(path, disk), "worker", 0, 1000).begin(offset, 5)
 
 
 def dying_at(call: int, cut: int) -> HookedDisk:
@@ -122,4 +122,4 @@ def test_whoever_commits_seldom_finds_what_ends_it_as_soon() -> None:
 
 def ended_by(path: Path, offset: int) -> int:
     """What is blamed on a message, without taking it in hand."""
-    return Tries(Directory(path, OS), "worker", 0, 1000).begin(offset, 0)
+    return Attempts(Directory(path, OS), "worker", 0, 1000).begin(offset, 0)
