@@ -1,7 +1,7 @@
-"""The codec: the compiled twin where it is installed, the pure Python reference elsewhere.
+"""The codec: the compiled twin if it is installed, else the pure Python reference.
 
-``IMPLEMENTATION`` is ``"c"`` or ``"python"``; ``SEJ_CODEC=python`` forces the reference, ``SEJ_CODEC=c`` insists on
-the compiled one. The same tests run on both.
+``IMPLEMENTATION`` is ``"c"`` or ``"python"``; ``SEJ_CODEC=python`` forces the reference, ``SEJ_CODEC=c`` requires the
+compiled one. The same tests run on both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sej.codec.reference import Candidate, Columns, Run
 from sej.imports import compiled as _compiled
 from sej.imports import twin as _twin
 
-if TYPE_CHECKING:  # one truth for type checkers: the reference
+if TYPE_CHECKING:  # type checkers see the reference
     from sej.codec.buffer_reference import Buffer
     from sej.codec.reference import (
         columns,

@@ -44,7 +44,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(PyObject *value)
 
 cdef enum:
-    SPARE = 4 << 20  # a buffer that one huge message has blown up shrinks back to nothing above this
+    SPARE = 4 << 20  # a buffer that one huge message has enlarged beyond this is freed
 
 cdef int64_t NO_TIME = INT64_MIN
 
@@ -70,7 +70,7 @@ cdef class Buffer:
     cdef int64_t _used
     cdef int64_t _drained
     cdef bint _busy
-    cdef bint _writing  # and still set after a write that did not end well
+    cdef bint _writing  # and still set after a write that failed
     cdef int64_t _look_at
     cdef object _drain
     cdef object _lock
@@ -144,7 +144,7 @@ cdef class Buffer:
         return 0
 
     cdef int _run_drain(self) except -1:
-        """With the lock held: write what is pending, or let the writer do it where it has more to do than that."""
+        """Write the pending bytes, or call drain if the writer has more to do; the lock is held."""
         cdef bint was_busy = self._busy
         cdef int64_t size = self._used - self._drained, taken
         cdef int failure = EINTR
@@ -178,7 +178,7 @@ cdef class Buffer:
         return 0
 
     cdef int _settle(self) except -1:
-        """With the lock held: let the writer find out what the file holds, before another message gets an offset."""
+        """Let the writer find out what the file holds, before another message gets an offset; the lock is held."""
         self._busy = self.interrupted = True
         try:
             self._drain()
@@ -187,7 +187,7 @@ cdef class Buffer:
         return 0
 
     def append(self, value, key=b"", type=0, timestamp=None):
-        """Encode one message; drain if that is due. Returns its offset."""
+        """Encode one message, and drain if the limit is reached. Return its offset."""
         cdef int64_t kind = 0, time = 0, offset
         if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
                 and (timestamp is None or PyLong_CheckExact(timestamp))):
@@ -206,12 +206,12 @@ cdef class Buffer:
             _reference._check(key, value, type, 0 if timestamp is None else timestamp)
         if self._busy:
             if self._refuse is not None:
-                self._refuse()  # without the lock: in a forked child nobody may be there to let it go
+                self._refuse()  # without the lock: in a forked child its holder may not exist
             inside = self._owned is not None and self._owned()
             with self._lock:
                 if self._refuse is not None:
                     self._refuse()
-                if self._busy and inside:  # this is a signal's handler
+                if self._busy and inside:  # this is a signal handler
                     raise _nested()
                 if self._writing:
                     self._settle()
@@ -229,7 +229,7 @@ cdef class Buffer:
         if self._used - self._drained >= self.limit:
             self._acquire()
             try:
-                if self._used - self._drained >= self.limit:  # else somebody drained it meanwhile, closing maybe
+                if self._used - self._drained >= self.limit:  # else another thread drained it, perhaps by closing
                     if self._refuse is not None:
                         self._refuse()
                     self._run_drain()
@@ -238,7 +238,7 @@ cdef class Buffer:
         return offset
 
     def append_many(self, values, keys=None, type=0, timestamp=None):
-        """Encode many messages; nothing if one of them is invalid. Returns their offsets."""
+        """Encode many messages; none if one of them is invalid. Return their offsets."""
         cdef list value_list = values if values.__class__ is list else list(values)
         cdef Py_ssize_t count = len(value_list), index
         cdef list key_list = None
@@ -263,8 +263,8 @@ cdef class Buffer:
             time_list = list(timestamp)
         for name, column in (("keys", key_list), ("type", type_list), ("timestamp", time_list)):
             if column is not None and len(column) != count:
-                raise ValueError(f"{name} has {len(column)} entries for {count} values")
-        # Look at everything before anything is taken: a batch with one bad message leaves nothing behind.
+                raise ValueError(f"{name} must have {count} entries, one for each value, got {len(column)}")
+        # Check everything before anything is encoded: a batch with one bad message leaves nothing.
         for index in range(count):
             if (type_list is None and time_list is None and fits(PyList_GET_ITEM(<PyObject *> value_list, index), MAX_VALUE)
                     and (key_list is None or fits(PyList_GET_ITEM(<PyObject *> key_list, index), MAX_KEY))):
@@ -287,7 +287,7 @@ cdef class Buffer:
                 _reference._check(b"", b"", 0 if type_list is None else type_list[index],
                                   0 if time_list is None else time_list[index])
         if value_list is values:
-            value_list = list(value_list)  # ours from here on: while a drain waits, others may run
+            value_list = list(value_list)  # a copy: while a drain waits, other threads may run
         if key_list is not None and key_list is keys:
             key_list = list(key_list)
         if self._refuse is not None:
@@ -322,7 +322,7 @@ cdef class Buffer:
         return range(first, first + count)
 
     def extend(self, data, run, int64_t start):
-        """Take encoded messages as they stand: data[start:run.position], which measure found good."""
+        """Append encoded messages: data[start:run.position], which measure found good."""
         cdef int64_t end = run.position, newest = run.newest_timestamp
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_CONTIG_RO)
@@ -344,28 +344,28 @@ cdef class Buffer:
             self._run_drain()
 
     def freeze(self):
-        """Let no append in until thaw; with the lock held by the caller, who keeps it until then."""
+        """Refuse appends until thaw; the caller holds the lock until then."""
         self._busy = True
 
     def thaw(self):
-        """Let appends in again."""
+        """Allow appends again."""
         self._busy = self._refuse is not None or self._writing
 
     def pending(self):
-        """What was encoded and not drained; valid until the next call."""
+        """Return the bytes that were encoded and not drained; valid until the next call."""
         return PyMemoryView_FromMemory(<char *> self._data + self._drained, self._used - self._drained, 0x100)
 
     def block(self):
-        """Everything since the last clear; valid until the next call."""
+        """Return everything since the last clear; valid until the next call."""
         return PyMemoryView_FromMemory(<char *> self._data, self._used, 0x100)
 
     def drained(self):
-        """Take note that what was pending is written."""
+        """Note that the pending bytes were written."""
         self.position += self._used - self._drained
         self._drained = self._used
 
     def steady(self, write, trouble, int64_t until, int64_t look_in_ns):
-        """Write by itself up to a position of the file and for a time; then drain is called again."""
+        """Write without drain up to a position of the file and for a time; then drain is called again."""
         self._write = write
         self._descriptor = -1
         if isinstance(write, partial) and write.func is os.write:
@@ -376,19 +376,19 @@ cdef class Buffer:
 
     @property
     def in_doubt(self):
-        """Whether something is being written, or an exception came out of the middle of that."""
+        """True while bytes are being written, or after an exception interrupted that."""
         return self._writing
 
     def doubt(self):
-        """Ask drain before anything more is taken."""
+        """Call drain before anything more is encoded."""
         self._writing = self._busy = True
 
     def mended(self):
-        """Take note that the writer knows what the file holds."""
+        """Note that the writer knows what the file holds."""
         self._writing = self.interrupted = False
 
     def clear(self):
-        """Forget what is in it."""
+        """Drop its bytes."""
         self._reset()
         if self._room > SPARE:
             PyMem_RawFree(self._data)
@@ -396,11 +396,11 @@ cdef class Buffer:
             self._room = 0
 
     def flush(self):
-        """Drain what is pending, if anything; with the lock held by the caller."""
+        """Drain pending bytes, if any; the caller holds the lock."""
         if self._used > self._drained:
             self._run_drain()
 
     def stop(self, refuse):
-        """From now on every append calls refuse, which raises."""
+        """Let every later append call refuse, which raises."""
         self._refuse = refuse
         self._busy = True

@@ -40,7 +40,7 @@ cdef PyTypeObject *MESSAGE = <PyTypeObject *> _Message
 
 
 cdef inline int64_t claimed(const unsigned char *p, int64_t room) noexcept nogil:
-    """The size that the message at p claims to have, or 0 where its lengths are not all there or cannot be."""
+    """Return the size in the lengths of the message at p, or 0 if the lengths are incomplete or impossible."""
     cdef int64_t key, size
     if room < HEAD:
         return 0
@@ -78,7 +78,7 @@ cdef class _Array:
         PyObject_GetBuffer(data, &self.raw, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
         self.held = True
         if self.raw.itemsize != width:
-            raise ValueError(f"an array of {width}-byte numbers is due, not of {self.raw.itemsize}-byte ones")
+            raise ValueError(f"an array must have {width}-byte numbers, got {self.raw.itemsize}-byte ones")
 
     def __dealloc__(self):
         if self.held:
@@ -94,7 +94,7 @@ cdef inline object make(const unsigned char *p, int64_t size, int64_t offset, ob
     cdef object kind = PyLong_FromLongLong(p[16])
     cdef object key_bytes = PyBytes_FromStringAndSize(<const char *> p + HEAD, key)
     cdef object value = PyBytes_FromStringAndSize(<const char *> p + HEAD + 4 + key, size - OVERHEAD - key)
-    # Never tracked by the collector: numbers and bytes only, there is nothing for it to look at.
+    # Never tracked by the collector: numbers and bytes only, there is nothing for it to traverse.
     cdef PyObject *raw = new_tuple(MESSAGE, 5)
     cdef object message
     if raw == NULL:
@@ -119,7 +119,7 @@ message_size = _reference.message_size
 
 
 def decode(data, int64_t position, int64_t end):
-    """The message at position and where it ends; None if it is not all there yet."""
+    """Return the message at position and where it ends; None if it is incomplete."""
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *p = view.data + position
     cdef int64_t size = whole(p, end - position)
@@ -129,7 +129,7 @@ def decode(data, int64_t position, int64_t end):
 
 
 def decode_many(data, int64_t position, int64_t end, int64_t due, int64_t limit):
-    """Messages due, due + 1, ... from position on, at most limit, and where the next one starts."""
+    """Return the messages due, due + 1, ... from position on, at most limit, and where the next one starts."""
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *p = view.data + position
     cdef const unsigned char *stop = view.data + end
@@ -174,7 +174,7 @@ cdef object _measure(_View view, object data, int64_t position, int64_t end, int
 
 
 def measure(data, int64_t position, int64_t end, int64_t due, int64_t limit):
-    """The run of good messages from position on, up to the first one that ends limit or more bytes further."""
+    """Return the run of good messages from position on, up to the first that ends limit or more bytes further."""
     return _measure(_View(data, position, end), data, position, end, due, limit)
 
 
@@ -207,7 +207,7 @@ def walk(data, int64_t position, int64_t end, int64_t due, offsets, timestamps, 
 
 
 def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit):
-    """At most limit messages from position on, as columns."""
+    """Return at most limit messages from position on, as columns."""
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *start = view.data + position
     cdef const unsigned char *p = start
@@ -266,7 +266,7 @@ def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit):
 
 
 def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t damage, int64_t file_end):
-    """The first message from position on that could follow damage."""
+    """Return the first message from position on that could follow damage."""
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *start = view.data
     cdef int64_t at = position, size = 0

@@ -1,4 +1,4 @@
-"""The writer's side of the codec in pure Python: the reference that the compiled :class:`Buffer` must equal.
+"""The writer's part of the codec in pure Python: the reference for the compiled :class:`Buffer`.
 
 Messages are encoded into memory that the writer drains to its file.
 """
@@ -19,19 +19,19 @@ __all__ = ["Buffer"]
 
 
 class Buffer:
-    """Encoded messages on their way to the file. Safe to use from many threads.
+    """Encoded messages that are not in the file yet. Any number of threads may use it.
 
-    The writer gives it ``drain``, which is called with the lock held whenever enough has come together. It takes
-    :meth:`pending`, writes it, calls :meth:`drained`, sets the limits for what comes next, and :meth:`clear` s the
-    buffer when it has no more use for the bytes.
+    The writer passes a function ``drain``, which is called with the lock held when enough bytes have accumulated. It
+    takes :meth:`pending`, writes it, calls :meth:`drained`, sets the next limits, and calls :meth:`clear` when it no
+    longer needs the bytes.
 
     Attributes:
-        offset: the number that the next message gets.
+        offset: the offset of the next message.
         limit: undrained bytes at which one append drains.
-        batch_limit: undrained bytes at which a batch drains on its way.
-        position: where the file ends that was written to.
-        interrupted: what drain is to know: the last write, or another change of the file, did not come to its end.
-        steady_until: below this position the buffer writes by itself, see :meth:`steady`.
+        batch_limit: undrained bytes at which a batch drains in between.
+        position: the end of the written file.
+        interrupted: tells drain that the last write, or another change of the file, did not finish.
+        steady_until: below this position the buffer writes without drain, see :meth:`steady`.
         first_timestamp: of the messages since the last clear; ns.
         last_timestamp: as above.
         newest_timestamp: as above.
@@ -60,13 +60,12 @@ class Buffer:
     )
 
     def __init__(self, offset: int, drain: Callable[[], None], lock: Lock | RLock) -> None:
-        """Start empty.
+        """Create an empty buffer.
 
         Args:
-            offset: of the first message.
-            drain: writes what is pending; called with the lock held.
-            lock: the writer's. Where it lets its own thread in again, a signal's handler that comes in the middle of
-                anything is refused.
+            offset: the offset of the first message.
+            drain: writes the pending bytes; called with the lock held.
+            lock: the writer's lock. If it is reentrant, a call from a signal handler during another call is refused.
         """
         self.offset = offset
         self.limit = self.batch_limit = 1
@@ -77,22 +76,22 @@ class Buffer:
         self._trouble: Callable[[BaseException | None, int], None] | None = None
         self.position = self.steady_until = self._look_at = 0
         self._writing = self.interrupted = False
-        """The former is still set after a write that did not end well."""
+        """The former is still set after a write that failed."""
         self._busy = False
         self._data = bytearray()
         self._drained = 0
         self.clear()
 
     def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
-        """Encode one message; drain if that is due. Returns its offset."""
+        """Encode one message, and drain if the limit is reached. Return its offset."""
         payload = _as_bytes(value, "value")
         label = _as_bytes(key, "key")
         _check(label, payload, type, 0 if timestamp is None else timestamp)
-        self._require_open()  # without the lock: in a forked child nobody may be there to let it go
+        self._require_open()  # without the lock: in a forked child its holder may not exist
         inside = self._is_inside()
         with self._lock:
             self._require_open()
-            if self._busy and inside:  # else an exception left it so
+            if self._busy and inside:  # else an exception left it set
                 raise _nested()
             if self._writing:
                 self._settle()
@@ -114,7 +113,7 @@ class Buffer:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
-        """Encode many messages; nothing if one of them is invalid. Returns their offsets."""
+        """Encode many messages; none if one of them is invalid. Return their offsets."""
         payloads = [_as_bytes(value, "value") for value in values]
         count = len(payloads)
         labels = [b""] * count if keys is None else [_as_bytes(key, "key") for key in keys]
@@ -124,7 +123,7 @@ class Buffer:
         timestamps = [timestamp] * count if isinstance(timestamp, int) else list(timestamp)
         for name, size in (("keys", len(labels)), ("type", len(types)), ("timestamp", len(timestamps))):
             if size != count:
-                raise ValueError(f"{name} has {size} entries for {count} values")
+                raise ValueError(f"{name} must have {count} entries, one for each value, got {size}")
         for index in range(count):
             _check(labels[index], payloads[index], types[index], timestamps[index])
         self._require_open()
@@ -151,7 +150,7 @@ class Buffer:
             return range(first, first + count)
 
     def extend(self, data: BytesLike, run: Run, start: int) -> None:
-        """Take encoded messages as they stand: data[start:run.position], which :func:`measure` found good.
+        """Append encoded messages: data[start:run.position], which :func:`measure` found good.
 
         For a caller that holds the lock and has frozen the buffer. Drains at ``batch_limit``.
         """
@@ -168,23 +167,23 @@ class Buffer:
             self._run_drain()
 
     def freeze(self) -> None:
-        """Let no append in until :meth:`thaw`; with the lock held by the caller, who keeps it until then."""
+        """Refuse appends until :meth:`thaw`; the caller holds the lock until then."""
         self._busy = True
 
     def thaw(self) -> None:
-        """Let appends in again."""
+        """Allow appends again."""
         self._busy = False
 
     def pending(self) -> memoryview:
-        """What was encoded and not drained; valid until the next call."""
+        """Return the bytes that were encoded and not drained; valid until the next call."""
         return memoryview(self._data)[self._drained :]
 
     def block(self) -> memoryview:
-        """Everything since the last clear; valid until the next call."""
+        """Return everything since the last clear; valid until the next call."""
         return memoryview(self._data)
 
     def drained(self) -> None:
-        """Take note that what was pending is written."""
+        """Note that the pending bytes were written."""
         end = len(self._data)
         self.position += end - self._drained
         self._drained = end
@@ -196,12 +195,12 @@ class Buffer:
         until: int,
         look_in_ns: int,
     ) -> None:
-        """Write by itself up to a position of the file and for a time; then drain is called again.
+        """Write without drain up to a position of the file and for a time; then drain is called again.
 
         Args:
-            write: takes pending bytes and says how many of them it wrote; None where until is 0.
-            trouble: told of what write raised, before the append raises it; or, with None, how little it wrote: then it
-                writes the rest, and is told of what it raised itself.
+            write: writes pending bytes and returns how many; None if until is 0.
+            trouble: called with an exception of write before the append raises it. After a short write it is called
+                with None and the size: then it writes the rest itself, and is called with its own exception.
             until: a position of the file; 0: always drain.
             look_in_ns: how long.
         """
@@ -211,30 +210,30 @@ class Buffer:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether something is being written, or an exception came out of the middle of that."""
+        """True while bytes are being written, or after an exception interrupted that."""
         return self._writing
 
     def doubt(self) -> None:
-        """Ask drain before anything more is taken: an exception came out of the middle of a change of the file."""
+        """Call drain before anything more is encoded: an exception interrupted a change of the file."""
         self._writing = True
 
     def mended(self) -> None:
-        """Take note that the writer knows what the file holds."""
+        """Note that the writer knows what the file holds."""
         self._writing = self.interrupted = False
 
     def clear(self) -> None:
-        """Forget what is in it."""
+        """Drop its bytes."""
         self._data = bytearray()
         self._drained = 0
         self.first_timestamp = self.last_timestamp = self.newest_timestamp = NO_TIMESTAMP
 
     def flush(self) -> None:
-        """Drain what is pending, if anything; with the lock held by the caller."""
+        """Drain pending bytes, if any; the caller holds the lock."""
         if len(self._data) > self._drained:
             self._run_drain()
 
     def _run_drain(self) -> None:
-        """Write what is pending, or let the writer do it where it has more to do than that."""
+        """Write the pending bytes, or call drain if the writer has more to do."""
         end = len(self._data)
         size = end - self._drained
         self.interrupted = self._writing
@@ -259,7 +258,7 @@ class Buffer:
         self._writing = False
 
     def stop(self, refuse: Callable[[], NoReturn]) -> None:
-        """From now on every append calls refuse, which raises."""
+        """Let every later append call ``refuse``, which raises."""
         self._refuse = refuse
 
     def _require_open(self) -> None:
@@ -267,7 +266,7 @@ class Buffer:
             self._refuse()
 
     def _settle(self) -> None:
-        """With the lock held: let the writer find out what the file holds, before another message gets an offset."""
+        """With the lock held, let the writer find out what the file holds, before another message gets an offset."""
         self._busy = self.interrupted = True
         try:
             self._drain()
@@ -275,11 +274,11 @@ class Buffer:
             self._busy = False
 
     def _is_inside(self) -> bool:
-        """Whether this thread has the lock already."""
+        """Return whether this thread already holds the lock."""
         return hasattr(self._lock, "_is_owned") and self._lock._is_owned()  # as in sej.system.group_commit.is_mine
 
     def __len__(self) -> int:
-        """Bytes since the last clear."""
+        """The bytes since the last clear."""
         return len(self._data)
 
     def _put(self, value: bytes, key: bytes, type: int, timestamp: int) -> int:
@@ -294,7 +293,7 @@ class Buffer:
                 INT32.pack(OVERHEAD_SIZE + len(key) + len(value)),
             )
         )
-        # No call from here on: interrupts come with calls, and find the message taken and counted, or neither.
+        # No call from here on: interrupts occur in calls, and find the message encoded and counted, or neither.
         if not data:
             self.first_timestamp = self.newest_timestamp = timestamp
         elif timestamp > self.newest_timestamp:
@@ -306,10 +305,12 @@ class Buffer:
 
 
 def _nested() -> LockedError:
-    """For a signal's handler that appends in the middle of a call of its own thread."""
-    return LockedError("this thread is in the middle of an append: in a signal's handler nothing can be appended then")
+    """The error for a signal handler that appends during a call of its own thread."""
+    return LockedError("this thread is already in an append; a signal handler cannot append then")
 
 
 def _full() -> InvalidMessageError:
-    """For what would get an offset that no journal reaches: the one behind it must be a number, too."""
-    return InvalidMessageError(f"a journal ends with offset {MAX_OFFSET - 1}: go on in another one")
+    """The error for a message beyond the largest offset, which must leave room for the next one."""
+    return InvalidMessageError(
+        f"the journal has reached its largest offset, {MAX_OFFSET - 1}; continue in another journal"
+    )

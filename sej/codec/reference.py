@@ -1,10 +1,10 @@
-"""The codec in pure Python: the reference that the compiled twin must equal.
+"""The codec in pure Python: the reference for the compiled twin.
 
-Bytes in, values out, no I/O. Every reader has three outcomes: a value; "need more bytes" (``None``, or a list that
-ends early); a :class:`DecodeError`. Positions count from the start of the bytes that were handed in, ``end`` is where
-they end, and no length is trusted before it was checked against both.
+Bytes in, values out, no I/O. Every reader has three outcomes: a value; "need more bytes" (``None``, or a list that ends
+early); a :class:`DecodeError`. Positions count from the start of the passed bytes, ``end`` is where they end, and no
+length is trusted before it was checked against both.
 
-:class:`Buffer` is the writer's side: messages are encoded into memory that the writer drains to its file.
+:class:`Buffer` is the writer's part: messages are encoded into memory that the writer drains to its file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _type = type
 
 
 class Run(NamedTuple):
-    """A run of good messages: how many, where it ends, and its times (ns; meaningless when there are none)."""
+    """A run of good messages: their number, their end, and their times (ns; meaningless if there are none)."""
 
     messages: int
     position: int
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A well-formed message found behind damage: where it starts and ends, and its offset."""
+    """A well-formed message found after damage: where it starts and ends, and its offset."""
 
     position: int
     end: int
@@ -68,7 +68,7 @@ class Columns(NamedTuple):
     """Messages as columns, in the machine's byte order, ready for Arrow.
 
     Attributes:
-        messages: how many are in it.
+        messages: the number of messages.
         position: where the next one starts.
         timestamps: int64 each.
         types: int32 each.
@@ -89,10 +89,10 @@ class Columns(NamedTuple):
 
 
 def encode(offset: int, timestamp: int, type: int, key: BytesLike, value: BytesLike) -> bytes:
-    """One message as it stands in a segment.
+    """Return one message as stored in a segment.
 
     Raises:
-        InvalidMessageError: a field out of its range.
+        InvalidMessageError: a field is out of its range.
         TypeError: key or value is not bytes, or a number is not an int.
 
     Example:
@@ -109,7 +109,7 @@ def encode(offset: int, timestamp: int, type: int, key: BytesLike, value: BytesL
 
 
 def message_size(data: BytesLike, position: int, end: int) -> int | None:
-    """The size that the message at position claims to have, in bytes; None if its lengths are not all there yet.
+    """Return the size in the lengths of the message at position, in bytes; None if the lengths are incomplete.
 
     Raises:
         DecodeError: the lengths cannot be those of a message.
@@ -118,7 +118,7 @@ def message_size(data: BytesLike, position: int, end: int) -> int | None:
         return None
     key_size = HEAD.unpack_from(data, position)[3]
     if key_size < 0:
-        raise DecodeError(f"key size {key_size}: expected 0 to {MAX_KEY_SIZE}", position=position)
+        raise DecodeError(f"the key size must be 0 to {MAX_KEY_SIZE}, got {key_size}", position=position)
     at = position + HEAD_SIZE + key_size
     if end - at < INT32_SIZE:
         return None
@@ -126,16 +126,17 @@ def message_size(data: BytesLike, position: int, end: int) -> int | None:
     size: int = OVERHEAD_SIZE + key_size + value_size
     if value_size < 0 or size > MAX_MESSAGE_SIZE:
         raise DecodeError(
-            f"value size {value_size}: expected 0 to {MAX_MESSAGE_SIZE - OVERHEAD_SIZE - key_size}", position=position
+            f"the value size must be 0 to {MAX_MESSAGE_SIZE - OVERHEAD_SIZE - key_size}, got {value_size}",
+            position=position,
         )
     return size
 
 
 def decode(data: BytesLike, position: int, end: int) -> tuple[Message, int] | None:
-    """The message at position and where it ends; None if it is not all there yet.
+    """Return the message at position and where it ends; None if it is incomplete.
 
     Raises:
-        DecodeError: these bytes are no message.
+        DecodeError: the bytes are not a message.
     """
     size = message_size(data, position, end)
     if size is None or end - position < size:
@@ -143,7 +144,7 @@ def decode(data: BytesLike, position: int, end: int) -> tuple[Message, int] | No
     offset, timestamp, type, key_size = HEAD.unpack_from(data, position)
     trailer = INT32.unpack_from(data, position + size - INT32_SIZE)[0]
     if trailer != size:
-        raise DecodeError(f"size field {trailer} at the message's end: expected {size}", position=position)
+        raise DecodeError(f"the size field at the message's end must be {size}, got {trailer}", position=position)
     key_end = position + HEAD_SIZE + key_size
     key = bytes(data[position + HEAD_SIZE : key_end])
     value = bytes(data[key_end + INT32_SIZE : position + size - INT32_SIZE])
@@ -151,13 +152,12 @@ def decode(data: BytesLike, position: int, end: int) -> tuple[Message, int] | No
 
 
 def decode_many(data: BytesLike, position: int, end: int, due: int, limit: int) -> tuple[list[Message], int]:
-    """Messages due, due + 1, ... from position on, at most limit, and where the next one starts.
+    """Return the messages due, due + 1, ... from position on, at most limit, and where the next one starts.
 
-    The list ends early where a message is not all there, and before one that is wrong: the call that starts at the
-    wrong one raises.
+    The list ends early before a message that is incomplete, and before a wrong one: the call that starts there raises.
 
     Raises:
-        DecodeError: the first message is no message, or (``found``) not the one that is due.
+        DecodeError: the first message is not a message, or (``found``) has another offset.
     """
     messages: list[Message] = []
     add = messages.append
@@ -186,7 +186,7 @@ def decode_many(data: BytesLike, position: int, end: int, due: int, limit: int) 
 
 
 def measure(data: BytesLike, position: int, end: int, due: int, limit: int) -> Run:
-    """The run of good messages from position on, up to the first one that ends limit or more bytes further.
+    """Return the run of good messages from position on, up to the first that ends ``limit`` or more bytes further.
 
     Raises:
         DecodeError: as :func:`decode_many`, if the first message is wrong.
@@ -251,7 +251,7 @@ def walk(
 
 
 def columns(data: BytesLike, position: int, end: int, due: int, limit: int) -> Columns:
-    """At most limit messages from position on, as columns.
+    """Return at most limit messages from position on, as columns.
 
     Raises:
         DecodeError: as :func:`decode_many`.
@@ -275,19 +275,19 @@ def columns(data: BytesLike, position: int, end: int, due: int, limit: int) -> C
 
 
 def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: int, file_end: int) -> Candidate | None:
-    """The first message from position on that could follow damage: recovery's question.
+    """Return the first message from position on that could follow damage, for recovery.
 
     Args:
         data: the bytes.
-        position: where to start looking.
+        position: where to start searching.
         end: where the bytes end.
-        due: the offset that was due where the damage starts.
-        damage: the byte where the damage starts; negative where it lies before these bytes.
-        file_end: where the file ends, at or behind end.
+        due: the offset that was expected where the damage starts.
+        damage: the byte where the damage starts; negative if it is before these bytes.
+        file_end: where the file ends, at or after end.
 
     Returns:
         The first well-formed message whose offset is above due and reachable: at most one for each 26 bytes passed.
-        One that ends behind these bytes but inside the file is returned too: its trailing size is still to be checked.
+        One that ends after these bytes but inside the file is returned too: its trailing size is still to be checked.
     """
     reach = (end - damage) // OVERHEAD_SIZE
     if reach < 1:
@@ -299,7 +299,7 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
     at = text.find(prefix)
     while 0 <= at <= len(text) - OVERHEAD_SIZE:
         offset = OFFSET.unpack_from(text, at)[0]
-        if not offset and prefix and not prefix.strip(b"\0"):  # a zero-filled stretch matches everywhere
+        if not offset and prefix and not prefix.strip(b"\0"):  # a zero-filled range matches everywhere
             at = _skip_zeros(text, at, OFFSET_SIZE if due >= 0 else OVERHEAD_SIZE)
         if due < offset <= min(due + (position + at - damage) // OVERHEAD_SIZE, MAX_OFFSET):
             found = _whole(text, at, file_end - position)
@@ -310,7 +310,7 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
 
 
 def _skip_zeros(text: bytes, at: int, left: int) -> int:
-    """So many zeros before the end of those at a place; the place itself, if there are fewer."""
+    """Return the position ``left`` bytes before the end of the zeros at a position, or that position."""
     first, step = at, 1 << 16
     while at < len(text) and not text[at : at + step].strip(b"\0"):
         at += step
@@ -320,7 +320,7 @@ def _skip_zeros(text: bytes, at: int, left: int) -> int:
 
 
 def _whole(data: bytes, position: int, file_end: int) -> int | None:
-    """Where the message at position ends; None if it is none. Its trailing size is checked where it is at hand."""
+    """Return where the message at position ends; None if there is none. Its trailing size is checked if available."""
     try:
         size = message_size(data, position, len(data))
         if size is None or position + size > file_end:
@@ -340,7 +340,7 @@ def _next_run(data: BytesLike, position: int, end: int, due: int) -> Run:
 
 
 def _check_due(data: BytesLike, position: int, end: int, due: int) -> None:
-    """Why no message came from position: need more (returns), or wrong (raises)."""
+    """Raise if the message at position is wrong; return if it is only incomplete."""
     try:
         found = decode(data, position, end)
     except DecodeError as error:
@@ -349,7 +349,7 @@ def _check_due(data: BytesLike, position: int, end: int, due: int) -> None:
     if found is None:
         return
     raise DecodeError(
-        f"a message with offset {found[0].offset} stands where {due} is due",
+        f"the message must have offset {due}, got {found[0].offset}",
         position=position,
         offset=due,
         found=found[0].offset,
@@ -362,24 +362,24 @@ def _as_bytes(value: object, name: str) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     hint = f": encode it first, for example {name}.encode()" if isinstance(value, str) else ""
-    raise TypeError(f"{name} must be bytes, not {_type(value).__name__}{hint}")
+    raise TypeError(f"{name} must be bytes, got {_type(value).__name__}{hint}")
 
 
 def _check(key: bytes, value: bytes, type: int, timestamp: int) -> None:
     if not isinstance(type, int):
-        raise TypeError(f"type must be an int from 0 to {MAX_TYPE}, not {_type(type).__name__}")
+        raise TypeError(f"type must be an int from 0 to {MAX_TYPE}, got {_type(type).__name__}")
     if not isinstance(timestamp, int):
-        raise TypeError(f"timestamp must be an int, nanoseconds since the epoch, not {_type(timestamp).__name__}")
+        raise TypeError(f"timestamp must be an int, nanoseconds since the epoch, got {_type(timestamp).__name__}")
     if len(key) > MAX_KEY_SIZE:
         raise InvalidMessageError(
-            f"the key has {len(key)} bytes; the format allows {MAX_KEY_SIZE}: shorten it, or put it into the value"
+            f"the key must have at most {MAX_KEY_SIZE} bytes, got {len(key)}; shorten it, or put it into the value"
         )
     if not 0 <= type <= MAX_TYPE:
-        raise InvalidMessageError(f"type {type}: the format allows 0 to {MAX_TYPE}")
+        raise InvalidMessageError(f"type must be 0 to {MAX_TYPE}, got {type}")
     if not NO_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-        raise InvalidMessageError(f"timestamp {timestamp} does not fit 64 bits: nanoseconds since the epoch are due")
+        raise InvalidMessageError(f"timestamp must fit 64 bits, nanoseconds since the epoch, got {timestamp}")
     size = OVERHEAD_SIZE + len(key) + len(value)
     if size > MAX_MESSAGE_SIZE:
         raise InvalidMessageError(
-            f"the message would have {size} bytes; the format allows {MAX_MESSAGE_SIZE}: split the value"
+            f"the message must have at most {MAX_MESSAGE_SIZE} bytes, got {size}; split the value"
         )

@@ -220,9 +220,9 @@ class WorkQueue(ABC):
     """A work queue for any number of threads and, if ``can`` includes ``processes``, processes.
 
     Attributes:
-        path: as given on opening.
-        name: the queue's.
-        can: what this backend can do, of ``keys``, ``delay``, ``priority``, ``expire``, ``dedupe``, ``maxsize``,
+        path: the path that was opened.
+        name: the queue's name.
+        can: the features of this backend, of ``keys``, ``delay``, ``priority``, ``expire``, ``dedupe``, ``maxsize``,
             ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive`` and ``purge``.
         serializer: turns values into bytes and back; None: values are bytes.
     """

@@ -174,7 +174,7 @@ class Scanner:
 
     @property
     def gaps(self) -> list[Gap]:
-        """Lost messages that were passed: in gaps that a repair recorded, and skipped by ``on_corruption="skip"``."""
+        """Lost messages that were passed, in gaps that a repair recorded or skipped by ``on_corruption="skip"``."""
         return [*self._passed, *self._cursor.gaps]
 
     # --- seeking

@@ -1,3 +1,3 @@
-"""What touches the operating system: the disk, locks, watching, shared syncs, checksums, kept positions."""
+"""The operating system: disk, locks, file watching, shared syncs, checksums, durable positions."""
 
 __all__: list[str] = []

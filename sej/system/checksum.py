@@ -1,6 +1,6 @@
-"""CRC32C (Castagnoli): our own where the processor multiplies without carries, four times 128 bits at once.
+"""CRC32C (Castagnoli): our own if the processor has carry-less multiplication, four times 128 bits in parallel.
 
-Elsewhere the package ``crc32c``: by the processor's CRC instruction, or by tables if the processor lacks one.
+Otherwise the package ``crc32c``: by the processor's CRC instruction, or by tables if the processor lacks one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ __all__ = ["crc32c"]
 
 
 def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """The checksum of what crc stands for, followed by data.
+    """Return the checksum of the bytes with checksum ``crc``, followed by data.
 
     Example:
         >>> hex(crc32c(b"123456789"))
         '0xe3069283'
     """
-    # Importing it costs 20 ms, most of a short command; asking for it again costs nothing beside a block.
+    # Importing it takes 20 ms, most of a short command; a later import takes almost no time.
     import crc32c as library
 
     return library.crc32c(data, crc)

@@ -1,21 +1,20 @@
 """The seam to the disk: the only module that opens, writes, syncs, renames, locks and truncates files.
 
-:class:`Disk` and :class:`File` are the few verbs that everything else is built from; :data:`OS` is the real one.
-Tests put a disk in its place that forgets what was never synced, or fails the k-th call.
+:class:`Disk` and :class:`File` are the few operations on which everything else is built; :data:`OS` is the real one.
+Tests replace it by a disk that forgets what was never synced, or fails the k-th call.
 
-What it promises:
+The rules:
 
-- A write writes everything or raises. Nothing is retried after an error but EINTR.
-- ``create`` (of a file that was not there), ``mkdir``, ``rename`` and ``unlink`` have synced the directories
-  concerned when they return: the name survives a power loss. Only ``mode="temp"`` leaves that out, for files that are
-  renamed into place or thrown away.
-- ``sync`` is as strong as the system offers (``F_FULLFSYNC`` on macOS).
+- A write writes everything or raises. Nothing is retried after an error, except EINTR.
+- When ``create`` (of a new file), ``mkdir``, ``rename`` and ``unlink`` return, the directories are synced, so that the
+  name survives a power loss. Only ``mode="temp"`` leaves that out, for files that are renamed into place or removed.
+- ``sync`` is the strongest that the system offers (``F_FULLFSYNC`` on macOS).
 - Every descriptor is closed on exec.
-- An exception of a signal's handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so what
-  must not be interrupted is one call into C: a descriptor has an owner before the next bytecode runs, and
-  :meth:`File.unlocker` and :meth:`File.closing` end a lock in a ``finally`` or a ``with`` that no handler comes before.
-- What ``open`` returns is a regular file, or a symbolic link to one. Anything else is refused and never waited for: a
-  FIFO would block its reader for ever, and a link that leads nowhere looks like a file that is about to come.
+- An exception of a signal handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so anything
+  that must not be interrupted is one call into C: a descriptor has an owner before the next bytecode runs, and
+  :meth:`File.unlocker` and :meth:`File.closing` end a lock in a ``finally`` or a ``with`` that no handler can precede.
+- ``open`` returns a regular file, or a symbolic link to one. Anything else is refused and never waited for: a FIFO
+  would block its reader without a limit, and a broken link looks like a file that is about to be created.
 """
 
 from __future__ import annotations
@@ -58,12 +57,13 @@ __all__ = [
 ]
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
-"""``read``; ``edit``: read and write what exists; ``append``: made if missing, every write goes to the end;
-``new``: must not exist; ``temp``: made or emptied, its name not synced."""
+"""``read``; ``edit``: read and write an existing file; ``append``: created if missing, every write goes to the end;
+``new``: must not exist; ``temp``: created or emptied, its name not synced.
+"""
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
-"""Opening a FIFO or a device returns immediately, so that it can be looked at. It means nothing to a regular file."""
+"""Opening a FIFO or a device returns immediately, so that it can be examined. No effect on a regular file."""
 _FLAGS: Final[dict[str, int]] = {
     "read": os.O_RDONLY | _CLOEXEC,
     "edit": os.O_RDWR | _CLOEXEC,
@@ -72,15 +72,15 @@ _FLAGS: Final[dict[str, int]] = {
     "temp": os.O_RDWR | os.O_CREAT | os.O_TRUNC | _CLOEXEC,
 }
 _BLOCK: Final = 4096
-"""What reads and writes past the cache are aligned to."""
+"""The alignment of reads and writes past the cache."""
 _FOLIO: Final = 1 << 21
 """The cache drops whole folios; none is larger on common systems, and each begins at a multiple of its size."""
 _WRITE_LIMIT: Final = 1 << 30
-"""One system call takes at most a little under 2 GiB on Linux."""
+"""One system call transfers at most a little under 2 GiB on Linux."""
 
 
 class Status(NamedTuple):
-    """What the disk knows of a file: size in bytes, who it is, when it was changed, how many names it has."""
+    """The status of a file: size in bytes, identity, time of change, number of names."""
 
     size: int
     device: int
@@ -96,35 +96,35 @@ class Status(NamedTuple):
 
 
 class File(Protocol):
-    """An open file. Safe to share between threads except for ``close``."""
+    """An open file. Threads may share it, except for ``close``."""
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path that was opened."""
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to size bytes from position; fewer only at the end of the file."""
+        """Return up to size bytes from position; fewer only at the end of the file."""
 
     def read_into(self, buffer: memoryview, position: int) -> int:
-        """Fill the buffer from position; returns the bytes read, fewer only at the end of the file."""
+        """Fill the buffer from position; return the number of bytes, fewer only at the end of the file."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write everything at the end (``append``, ``new``) or at the running position (``temp``)."""
 
     def writer(self) -> Callable[[bytes], int]:
-        """A bare write at the end, for the hottest path: one call, which says how much of the bytes it wrote."""
+        """Return a bare write at the end, for the fastest path: one call that returns how many bytes it wrote."""
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write everything over what stands at position."""
+        """Overwrite everything at position."""
 
     def stored(self, size: int, position: int) -> bytes | None:
-        """What the medium has, past the cache: up to size bytes from position; None if the system cannot tell.
+        """Return up to size bytes of the medium, past the cache; None if the system cannot tell.
 
-        No other thread may use the file meanwhile; the same holds for :meth:`rewrite`.
+        No other thread may use the file in the meantime; the same holds for :meth:`rewrite`.
         """
 
     def rewrite(self, data: bytes, position: int) -> None:
-        """Write bytes again that an earlier write lost on the way to the medium (``edit``); :meth:`sync` it after."""
+        """Write bytes again that an earlier write did not get to the medium (``edit``); :meth:`sync` afterwards."""
 
     def sync(self) -> None:
         """Force the data and the size to the medium."""
@@ -133,92 +133,92 @@ class File(Protocol):
         """Cut or zero-extend to size bytes."""
 
     def allocate(self, size: int) -> None:
-        """Make an empty file size zeros long, with room on the disk for all of them."""
+        """Give an empty file ``size`` zeros, with disk space for all of them."""
 
     def size(self) -> int:
-        """Its size as it is now, bytes."""
+        """Return its current size in bytes."""
 
     def status(self) -> Status:
-        """The file as it is now, whatever became of its name."""
+        """Return the file's current status, whatever happened to its name."""
 
     def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
-        """Take the ``flock``; False if somebody else has it and wait is False. brief: held for one operation."""
+        """Take the ``flock``; return False if another process has it. brief: held for one operation."""
 
     def unlock(self) -> None:
-        """Let go of the lock; a file that is closed has."""
+        """Release the lock; closing the file does too."""
 
     def unlocker(self) -> Callable[[], object]:
-        """:meth:`unlock` as one call into C: the only call of a ``finally`` that no signal can come before."""
+        """Return :meth:`unlock` as one call into C: as the only call of a ``finally`` no signal can precede it."""
 
     def closing(self) -> AbstractContextManager[object]:
-        """Closes the file at the end of a ``with`` block, with no bytecode between; for a file that nobody else has."""
+        """Close the file at the end of a ``with`` block, with no bytecode in between; for a file with one user."""
 
     def fileno(self) -> int:
-        """The descriptor, where there is one."""
+        """Return the descriptor, if there is one."""
 
     def close(self) -> None:
-        """Close; a second time does nothing."""
+        """Close the file; a second call does nothing."""
 
 
 class Disk(Protocol):
-    """The verbs on names."""
+    """Operations on names."""
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> File:
         """Open a regular file.
 
         Raises:
-            FileTypeError: there is something else at path.
+            FileTypeError: the path is not a regular file.
         """
 
     def status(self, path: str | os.PathLike[str]) -> Status | None:
-        """What is at path (symbolic links followed), or None."""
+        """Return the status of a path (symbolic links followed), or None."""
 
     def list(self, path: str | os.PathLike[str]) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Make a directory and its missing parents; one that is there is fine."""
+        """Create a directory and its missing parents; an existing one is accepted."""
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-        """Rename over whatever is at target."""
+        """Rename, replacing the target if it exists."""
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
-        """Remove a file; one that is gone is fine."""
+        """Remove a file; a missing one is accepted."""
 
     def rmdir(self, path: str | os.PathLike[str]) -> None:
         """Remove an empty directory."""
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
-        """What an ordinary user may still write there."""
+        """Return the bytes that an ordinary user may still write there."""
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Force the names in a directory to the medium: for names that another process may have left unsynced."""
 
 
 class _Descriptor(FileIO):
-    """Closes its descriptor when it is forgotten, in C and without a warning: no signal's handler comes between."""
+    """Closes its descriptor when it is garbage-collected, in C and without a warning: no signal handler intervenes."""
 
-    _finalizing = None  # else FileIO warns
+    _finalizing = None  # otherwise FileIO warns
 
 
 class OsFile:
-    """A real file, by its descriptor."""
+    """A file of the operating system."""
 
     __slots__ = ("_fd", "_owner", "_path")
 
     def __init__(self, fd: int | FileIO, path: str) -> None:
-        """Own the descriptor; -1: a file that is closed."""
+        """Own the descriptor; -1: a closed file."""
         self._owner = (_Descriptor(fd, "r+b") if fd >= 0 else None) if isinstance(fd, int) else fd
         self._fd = -1 if self._owner is None else self._owner.fileno()
         self._path = path
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path that was opened."""
         return self._path
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to size bytes from position."""
+        """Return up to size bytes from position."""
         try:
             data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
             if len(data) == size or not data:
@@ -261,11 +261,11 @@ class OsFile:
             _locate(error, self._path)
 
     def writer(self) -> Callable[[bytes], int]:
-        """One ``write``, without a Python function around it. Not to be called once the file is closed."""
+        """Return one ``write`` without a Python function around it. Do not call it after the file is closed."""
         return partial(os.write, self._fd)
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write everything over what stands at position."""
+        """Overwrite everything at position."""
         done = os.pwrite(self._fd, data, position)
         if done == len(data):
             return
@@ -275,10 +275,10 @@ class OsFile:
                 done += _progress(count, self._path)
 
     def stored(self, size: int, position: int) -> bytes | None:
-        """What the medium has, read by ``O_DIRECT``.
+        """Read the medium by ``O_DIRECT``.
 
-        A file system that has no block device of its own may answer from the cache after all: btrfs does for a block
-        that could not be written. The system cannot tell there.
+        A file system without a block device of its own may still answer from the cache: btrfs does for a block that
+        could not be written. The system cannot tell then.
         """
         if not os.major(os.fstat(self._fd).st_dev):
             return None
@@ -303,10 +303,10 @@ class OsFile:
             return memory[position - low : max(min(done, position + size - low), position - low)]
 
     def rewrite(self, data: bytes, position: int) -> None:
-        """Whole blocks go past the cache. The last one is shared with what comes later: its page is dropped.
+        """Write whole blocks past the cache. The last block is shared with later bytes: its page is dropped.
 
-        On ext4 a block that could not be written once stays unwritten for its page, however often the page is written.
-        Both ways take bytes from the cache that the medium may not have, of a whole folio; these are put back.
+        On ext4 a block that could not be written once stays unwritten for its page, even if the page is written again.
+        Both ways drop bytes of a whole folio from the cache that the medium may not have; these are written back.
         """
         end = position + len(data)
         first, last = position & -_FOLIO, -(-end // _FOLIO) * _FOLIO
@@ -322,7 +322,7 @@ class OsFile:
             finally:
                 self._set_direct(False)
             if hasattr(os, "posix_fadvise"):
-                self.sync()  # a page that another process wrote to meanwhile is dropped only if it is clean
+                self.sync()  # a page that another process has written to is dropped only if it is clean
                 os.posix_fadvise(self._fd, first, last - first, os.POSIX_FADV_DONTNEED)
         finally:
             self._put_back(seen, first, end)
@@ -331,10 +331,10 @@ class OsFile:
             self.write_at(data[rest - position :], rest)
 
     def _put_back(self, seen: bytearray, first: int, end: int) -> None:
-        """Write each block that differs from what was seen.
+        """Write each block that differs from its earlier content.
 
-        Another process may have cut and rewritten what is after end. So those bytes are put back only where the file
-        now reads zeros, as it does for bytes that the cache lost.
+        Another process may have cut and rewritten the bytes after end. So those are written back only if the file now
+        has zeros there, as it does for bytes that the cache lost.
         """
         left = self.read(len(seen), first)
         if left == seen:
@@ -360,9 +360,9 @@ class OsFile:
                     done += _progress(os.pwrite(self._fd, rest, position + done), self._path)
 
     def _set_direct(self, on: bool) -> bool:
-        """Let reads and writes of this descriptor go past the cache, or no more; False: the system cannot.
+        """Turn O_DIRECT of this descriptor on or off; return False if the system cannot.
 
-        Opening the file once more would do the same, but end a lease.
+        Opening the file again would do the same, but end a lease.
         """
         if sys.platform != "linux":
             return False
@@ -374,7 +374,7 @@ class OsFile:
         return True
 
     def sync(self) -> None:
-        """``fdatasync``, or the strongest there is."""
+        """Sync by ``fdatasync``, or the strongest call of the system."""
         if self._fd < 0:
             raise OSError(errno.EBADF, "the file is closed", self._path)
         _sync(self._fd)
@@ -384,7 +384,7 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def allocate(self, size: int) -> None:
-        """Zeros with room on the disk."""
+        """Allocate zeros with disk space."""
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._fd, 0, size)
@@ -394,15 +394,15 @@ class OsFile:
             _locate(error, self._path)
 
     def size(self) -> int:
-        """Its size, bytes."""
+        """Return its size in bytes."""
         return os.fstat(self._fd).st_size
 
     def status(self) -> Status:
-        """The file as it is now."""
+        """Return the file's current status."""
         return _status(os.fstat(self._fd))
 
     def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
-        """``flock``: by portalocker for locks that are held, by the bare call for one operation."""
+        """Lock by ``flock``: with portalocker for locks that are held, by the bare call for one operation."""
         if brief and sys.platform != "win32":
             kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
             try:
@@ -425,7 +425,7 @@ class OsFile:
         return True
 
     def unlock(self) -> None:
-        """Let go; a file that is closed has."""
+        """Release the lock; closing the file does too."""
         if self._fd < 0:
             return
         if sys.platform == "win32":
@@ -436,33 +436,33 @@ class OsFile:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def unlocker(self) -> Callable[[], object]:
-        """``flock`` on the owner, which knows whether it is closed: its number may be another file's by then."""
+        """Call ``flock`` on the owner, which knows whether it is closed: its descriptor number may be reused."""
         if sys.platform == "win32" or self._owner is None:
             return self.unlock
         return partial(fcntl.flock, self._owner, fcntl.LOCK_UN)
 
     def closing(self) -> AbstractContextManager[object]:
-        """The owner, which is written in C."""
+        """Return the owner, which is written in C."""
         return contextlib.nullcontext() if self._owner is None else self._owner
 
     def fileno(self) -> int:
-        """The descriptor; -1 once closed."""
+        """Return the descriptor; -1 after close."""
         return self._fd
 
     def close(self) -> None:
-        """Close; what an exception cut short, a second call finishes."""
+        """Close the file; if an exception interrupts it, a second call finishes."""
         self._fd = -1
         if self._owner is not None:
             self._owner.close()
 
 
 class OsDisk:
-    """The real disk."""
+    """The operating system's disk."""
 
     __slots__ = ()
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        """Open a regular file; a name that this call made is synced."""
+        """Open a regular file; the name of a created one is synced."""
         name = os.fspath(path)
         flags = _FLAGS[mode]
         if mode == "append":
@@ -472,7 +472,7 @@ class OsDisk:
                 mode = "new"
             try:
                 owner = _open(name, flags | os.O_CREAT | os.O_EXCL)
-            except FileExistsError:  # another process made it between the two calls
+            except FileExistsError:  # another process created it between the two calls
                 return OsFile(_open(name, flags | os.O_CREAT), name)
         else:
             owner = _open(name, flags)
@@ -482,22 +482,22 @@ class OsDisk:
         return file
 
     def status(self, path: str | os.PathLike[str]) -> Status | None:
-        """What is at path, or None."""
+        """Return the status of a path, or None."""
         try:
             return _status(os.stat(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if error.errno == errno.ELOOP:  # links in a circle lead nowhere
+            if error.errno == errno.ELOOP:  # a circular link has no target
                 return None
             raise
 
     def list(self, path: str | os.PathLike[str]) -> list[str]:
-        """The names in a directory."""
+        """Return the names in a directory."""
         return sorted(os.listdir(path))
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Make a directory and its parents, and sync what holds them."""
+        """Create a directory and its parents, and sync the directories that contain them."""
         target = Path(path)
         missing = []
         while not target.is_dir():
@@ -534,13 +534,13 @@ class OsDisk:
         self.sync_dir(os.path.dirname(os.fspath(path)) or ".")
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
-        """What an ordinary user may still write there."""
+        """Return the bytes that an ordinary user may still write there."""
         import shutil
 
         return shutil.disk_usage(path).free
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
-        """Force the names in a directory to the medium; Windows has no such call and keeps them in its journal."""
+        """Sync the names in a directory; Windows has no such call and keeps them in its journal."""
         if sys.platform == "win32":
             return
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
@@ -551,17 +551,17 @@ class OsDisk:
 
 
 def _open(name: str, flags: int) -> FileIO:
-    """Open a regular file, without waiting for anything but the end of a lease.
+    """Open a regular file, waiting only for the end of a lease.
 
     No bytecode runs between the system call and the owner of its descriptor.
 
     Raises:
-        FileTypeError: there is something else at the path.
+        FileTypeError: the path is not a regular file.
     """
     try:
         try:
             owner = _owned(name, flags | _NO_WAIT)
-        except BlockingIOError:  # another process holds a lease, which only regular files have: it ends soon
+        except BlockingIOError:  # another process has a lease, which only regular files have: it ends soon
             owner = _owned(name, flags)
     except OSError as error:
         if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
@@ -570,7 +570,7 @@ def _open(name: str, flags: int) -> FileIO:
     kind = os.fstat(owner.fileno()).st_mode
     if not stat.S_ISREG(kind):
         owner.close()
-        raise FileTypeError(f"this is {_kind(kind)}, expected a regular file: move it away", path=name)
+        raise FileTypeError(f"this is {_kind(kind)}, expected a regular file; move it away", path=name)
     return owner
 
 
@@ -578,17 +578,17 @@ def _owned(name: str, flags: int) -> FileIO:
     try:
         return next(map(_Descriptor, map(os.open, (name,), (flags,), (0o666,)), ("r+b",)))
     except IsADirectoryError as error:
-        if isinstance(error.filename, int):  # FileIO takes no directory, and leaves the descriptor to its caller
+        if isinstance(error.filename, int):  # FileIO refuses a directory, and leaves the descriptor to its caller
             os.close(error.filename)
         raise IsADirectoryError(error.errno, error.strerror, name) from None
 
 
 OS: Final = OsDisk()
-"""The real disk; it has no state."""
+"""The operating system's disk; it has no state."""
 
 
 def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> bytes:
-    """All bytes of a file that its format keeps small: no more than that is ever read.
+    """Return all bytes of a file that is small by its format: no more than the limit is read.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -600,7 +600,7 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
         size = file.size()
         if size > limit_bytes:
             raise CorruptionError(
-                f"this file has {size} bytes, expected at most {limit_bytes}: nothing of it was read; move it away",
+                f"this file has {size} bytes, expected at most {limit_bytes}; it was not read, move it away",
                 path=path,
                 position=limit_bytes,
             )
@@ -617,11 +617,16 @@ def replace_file(
     *,
     before_rename: Callable[[Status], None] | None = None,
 ) -> None:
-    """Make path hold exactly data, or leave it as it is: by temporary file, sync and rename.
+    """Replace the content of a file atomically: by temporary file, sync and rename.
 
-    before_rename: called with the status of the new file, when it is durable under its temporary name.
+    Args:
+        disk: the disk.
+        temporary: the path of the temporary file.
+        path: the file.
+        data: its new content.
+        before_rename: called with the status of the new file, when it is durable under its temporary name.
     """
-    disk.unlink(temporary)  # a crash inside a rename may have left both names to one file: it is not written again
+    disk.unlink(temporary)  # after a crash inside a rename both names may be one file: it is not written again
     file = disk.open(temporary, "temp")
     try:
         file.write(data)
@@ -639,13 +644,13 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbf
 
 
 def network_file_system(path: str | os.PathLike[str]) -> str | None:
-    """The type of the network file system that holds path (``"nfs4"``), or None on a local one."""
+    """Return the type of the network file system that holds path (``"nfs4"``), or None on a local one."""
     kind = file_system(path)
     return kind if kind in _NETWORK else None
 
 
 def file_system(path: str | os.PathLike[str]) -> str | None:
-    """The type of the file system that holds path (``"ext4"``), or None where nobody tells.
+    """Return the type of the file system that holds path (``"ext4"``), or None if it is unknown.
 
     Read from ``/proc/self/mountinfo``: the mount with the longest matching mount point.
     """
@@ -665,7 +670,7 @@ def _mount_table() -> bytes:
 
 def _mounts() -> Iterator[tuple[str, str]]:
     lines: list[bytes] = []
-    with Tolerated():  # where there is none
+    with Tolerated():  # if the system has none
         lines = _mount_table().split(b"\n")
     for line in lines:
         fields, _, rest = line.partition(b" - ")
@@ -675,7 +680,7 @@ def _mounts() -> Iterator[tuple[str, str]]:
 
 
 _ODD: Final = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
-"""What opening says to links that lead nowhere, directories, links in a circle, sockets and FIFOs, and devices."""
+"""The errors of opening broken links, directories, circular links, sockets and FIFOs, and devices."""
 _KINDS: Final = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -691,37 +696,40 @@ def _kind(mode: int) -> str:
 
 
 def _odd(name: str, error: OSError, expected: str) -> Exception:
-    """The error for a path that is not what belongs there; the system's own if it has changed meanwhile."""
+    """Return the error for a path of another type than expected; the system's own error if the path has changed."""
     try:
         found = _kind(os.stat(name).st_mode)
     except OSError:
         try:
-            found = f"a symbolic link that leads nowhere ({os.readlink(name)!r})"
+            found = f"a broken symbolic link ({os.readlink(name)!r})"
         except OSError:
             return error
     if found == expected:
         return error
-    return FileTypeError(f"this is {found}, expected {expected}: move it away", path=name)
+    return FileTypeError(f"this is {found}, expected {expected}; move it away", path=name)
 
 
 def of_system(error: BaseException) -> bool:
-    """Whether the system gave this error: then it has a number. ``TimeoutError()``, as handlers raise it, has none."""
+    """Return whether the system raised this error, because then it has a number.
+
+    A handler's ``TimeoutError()`` has none.
+    """
     return isinstance(error, FileTypeError) or (isinstance(error, OSError) and error.errno is not None)
 
 
 class Tolerated:
-    """As ``suppress(OSError)``, for what the system refuses; what a signal's handler raises goes on."""
+    """Suppress errors of the system, like ``suppress(OSError)``; an exception of a signal handler propagates."""
 
     def __enter__(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Whether the system gave this error."""
+        """Return whether the system raised this error."""
         return error is not None and of_system(error)
 
 
 def _locate(error: OSError, path: str, position: int | None = None) -> NoReturn:
-    """Raise the same error with its place: the system knows no path of a descriptor."""
+    """Raise the same error with its path: the system knows no path of a descriptor."""
     if not of_system(error):
         raise error
     where = "" if position is None else f", reading at position {position}"
@@ -729,7 +737,7 @@ def _locate(error: OSError, path: str, position: int | None = None) -> NoReturn:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is that the disk is full or a quota used up."""
+    """Return whether an error, or its cause, is a full disk or an exhausted quota."""
     while error is not None:
         if isinstance(error, OSError):
             return error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -738,16 +746,16 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def full_disk_advice(disk: Disk, path: str, error: BaseException | None) -> str:
-    """What to do about a full disk, to be added to an error's text; nothing for another error."""
+    """Return what to do about a full disk, to be added to an error's text; nothing for another error."""
     if not is_full(error):
         return ""
     try:
-        free = f"{disk.free_bytes(path)} bytes are free"
+        free = f"{disk.free_bytes(path)} bytes free"
     except OSError:
-        free = "it is not known how many bytes are free"
+        free = "free space unknown"
     return (
-        f"; the disk that holds {path} is full ({free}): let workers and readers go on, remove what they are done with"
-        " by `sej clean`, then open this again"
+        f"; the disk that holds {path} is full ({free}); let workers and readers continue, remove finished messages"
+        " with `sej clean`, then reopen"
     )
 
 

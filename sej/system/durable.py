@@ -1,9 +1,9 @@
-"""What of a file is on the medium, whatever its pages in the cache say.
+"""Which bytes of a file are on the medium, whatever its pages in the cache contain.
 
 After a failed writeback Linux keeps the page in the cache and marks it clean. Every later sync succeeds and every
 reader sees the bytes, but the medium does not have them. The error is reported once to each descriptor that was open at
 that moment, and never to one that is opened later. So a process that opens a file cannot infer from the cache, or from
-a sync that succeeds, what a loss of power leaves.
+a sync that succeeds, what survives a power loss.
 
 The invariant, by induction over all processes that append to a file:
 
@@ -12,12 +12,12 @@ The invariant, by induction over all processes that append to a file:
    with the medium, read past the cache, and writes again what differs (:func:`renew`).
 3. What is written after the file was opened is not in doubt: if it cannot be written back, the sync through this
    descriptor fails.
-4. So a sync through this descriptor that succeeds means what it says, and the kept position may move up.
+4. So a successful sync through this descriptor is reliable, and the kept position may move up.
 
 The bytes of whole messages (or of whole records of a log) never change in a file, so renewing them is safe while other
-processes append; what removes whole messages makes a new file. The kept position is not synced itself: after a loss of
-power an older one is found, or none, and more is renewed than necessary. It is bound to one file by the file's inode
-and first bytes, so a copy of a journal trusts nothing.
+processes append; an operation that removes whole messages creates a new file. The kept position is not synced itself:
+after a power loss an older one is found, or none, and more is renewed than necessary. It is bound to one file by the
+file's inode and first bytes, so a copy of a journal trusts nothing.
 
 Crash states: no record, an older record, a torn record (its checksum fails), a record of another file. Each means that
 more bytes are in doubt, never fewer.
@@ -40,14 +40,14 @@ _RENEW_BYTES: Final = 1 << 20
 
 
 class Kept(NamedTuple):
-    """A place of a file: every byte before position, and every message below offset, is on the medium."""
+    """A position of a file: every byte before it, and every message below offset, is on the medium."""
 
     position: int
     offset: int
 
 
 class _Known(NamedTuple):
-    """What is known of the file that was synced last. One object, so that threads see all of it or nothing."""
+    """The file that was synced last. One object, so that threads see all of it or nothing."""
 
     file: File
     inode: int
@@ -56,34 +56,34 @@ class _Known(NamedTuple):
 
 
 class KeptPosition:
-    """The kept position of a file that grows, in a small file next to it.
+    """The durable position of a growing file, in a small file next to it.
 
-    Many processes may write it. Each writes only what it has synced itself, so the last one to write is right even if
-    another one had come further. No descriptor is kept open between two calls.
+    Many processes may write it. Each writes only what it has synced itself, so the last one is right even if another
+    one was ahead. No descriptor stays open between two calls.
     """
 
     __slots__ = ("_disk", "_of", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Name it; nothing is opened.
+        """Set the path; nothing is opened.
 
         Args:
-            disk: the seam.
-            path: the small file; made by the first :meth:`store`.
+            disk: the disk.
+            path: the small file; created by the first :meth:`store`.
         """
         self._disk = disk
         self.path = path
         self._of: _Known | None = None
 
     def load(self, file: File, name: int) -> Kept | None:
-        """What is kept for a file that is open.
+        """Return the stored position of an open file.
 
         Args:
             file: the file.
-            name: what the record calls it: of a segment, its first offset.
+            name: its name in the record: of a segment, its first offset.
 
         Returns:
-            The place; the beginning of the file if the record is damaged or of another file, as in a copy; None if
+            The position; the beginning of the file if the record is damaged or of another file, as in a copy; None if
             the record is missing, as in a journal that an older version wrote.
         """
         data = self._read()
@@ -98,7 +98,7 @@ class KeptPosition:
         return Kept(0, name)
 
     def store(self, file: File, name: int, position: int, offset: int) -> None:
-        """Keep a place that was just synced. If this fails, the next opening renews more than necessary.
+        """Store a position that was just synced. If this fails, the next opening renews more than necessary.
 
         Args:
             file: the file that was synced.
@@ -120,7 +120,7 @@ class KeptPosition:
                 record.close()
 
     def forget(self) -> None:
-        """Let go of the file whose position was kept last: it is closed with its last owner."""
+        """Release the file whose position was stored last: it is closed with its last owner."""
         self._of = None
 
     def _open(self) -> File:
@@ -131,7 +131,7 @@ class KeptPosition:
             return self._disk.open(self.path, "temp")
 
     def _is_later(self, name: int) -> bool:
-        """Whether the record is of a later segment: another process has ended this one."""
+        """Return whether the record is of a later segment: another process has ended this one."""
         data = self._read()
         there = None if data is None else _parse(data)
         return there is not None and there[0] > name
@@ -148,7 +148,7 @@ class KeptPosition:
 
 
 def _parse(data: bytes) -> tuple[int, int, int, int, int] | None:
-    """Name, inode, position, offset and head of a record; None if it is damaged."""
+    """Return name, inode, position, offset and head of a record; None if it is damaged."""
     if len(data) != RECORD_SIZE:
         return None
     magic, name, inode, position, offset, head, check = RECORD.unpack(data)
@@ -170,18 +170,18 @@ def renew(
     check: Callable[[bytes, int], None] | None = None,
     piece_bytes: int = _RENEW_BYTES,
 ) -> None:
-    """Make the bytes from start to end durable, which may not be on the medium though they are in the cache.
+    """Make the bytes from start to end durable, which may be in the cache but not on the medium.
 
-    The file is synced, and what the medium has is read past the cache. Bytes that differ are written again, synced and
-    compared once more. Where the system cannot read past its cache, all of them are written again.
+    The file is synced, and the medium is read past the cache. Bytes that differ are written again, synced and compared
+    once more. If the system cannot read past its cache, all of them are written again.
 
     Args:
-        disk: the seam.
+        disk: the disk.
         file: the file, open; it may be open for appending only.
         start: the first byte in doubt.
         end: the byte after the last one.
-        check: called with each piece and its position first; raises if these are not the bytes that were written once.
-        piece_bytes: so much is read and compared in one piece.
+        check: called first with each piece and its position; raises if these are not the bytes that were once written.
+        piece_bytes: how much is read and compared in one step.
 
     Raises:
         OSError: the sync failed, or the medium still has other bytes.
@@ -191,10 +191,10 @@ def renew(
     try:
         target = disk.open(file.path, "edit")
     except FileNotFoundError:
-        return  # its name is gone: no acknowledgement depends on it
+        return  # its name was removed: no acknowledgement depends on it
     try:
         if target.status().identity != file.status().identity:
-            return  # another file took the name, and was synced before that
+            return  # another file has the name, and was synced before it got it
         target.sync()
         written = False
         for data, position in _pieces(file, start, end, piece_bytes):
@@ -214,14 +214,14 @@ def mend(file: File, data: bytes, position: int) -> bool:
 
     Args:
         file: the file, opened for editing, and used by no other thread.
-        data: what the cache has there.
-        position: where that is.
+        data: the bytes in the cache.
+        position: their position.
 
     Returns:
-        Whether something was written, so that the file is to be synced again and :func:`require_stored` to be asked.
+        Whether bytes were written, so that the caller must sync the file again and call :func:`require_stored`.
 
     Raises:
-        OSError: the medium refused them; no later opening is told of that.
+        OSError: the medium refused them; no later opening gets this error.
     """
     if file.stored(len(data), position) == data:
         return False
@@ -235,7 +235,7 @@ def mend(file: File, data: bytes, position: int) -> bool:
 
 
 def require_stored(file: File, data: bytes, position: int) -> None:
-    """Make sure that the medium has bytes, as far as the system can tell.
+    """Check that the medium has these bytes, as far as the system can tell.
 
     Raises:
         OSError: it has others.
@@ -243,7 +243,7 @@ def require_stored(file: File, data: bytes, position: int) -> None:
     if file.stored(len(data), position) not in (None, data):
         raise OSError(
             errno.EIO,
-            f"the medium does not have what was written, after a second try, at position {position}",
+            f"the medium does not have the bytes that were written, after a second attempt, at position {position}",
             file.path,
         )
 

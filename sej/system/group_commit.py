@@ -1,14 +1,14 @@
-"""Sharing syncs between threads, and syncing in the background.
+"""Share syncs between threads, and sync in the background.
 
-Group commit: of the threads that wait for durability one is the leader. It syncs once for everybody who had written
-before it began; who came later elects the next leader. A failed sync is final: whoever waits gets the error, and
-nobody syncs again.
+Group commit: of the threads that wait for durability one is the leader. It syncs once for all threads that had written
+before it began; later threads elect the next leader. A failed sync is final: waiting threads get the error, and no
+thread syncs again.
 
-An exception of a signal's handler may end any call between two bytecodes, so no lock here is taken or released by
-Python code: each is the subject of a ``with`` statement, and threads wait for one another on queues that are written in
-C. :class:`threading.Condition` and :class:`threading.Event` are not, and one interrupt inside them leaves them locked.
-Who leads holds ``_baton``. A leader that was interrupted before it took the baton, or before it woke the others, costs
-them ``_LOOK_S``: then they take the baton themselves.
+An exception of a signal handler may end any call between two bytecodes, so no lock here is taken or released by Python
+code. Each lock is used in a ``with`` statement, and threads wait for one another on queues that are written in C.
+:class:`threading.Condition` and :class:`threading.Event` are not, and an interrupt inside them leaves them locked. The
+leader holds ``_baton``. If a leader is interrupted before it takes the baton, or before it wakes the others, they take
+the baton themselves after ``_LOOK_S``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sej.system.lifecycle import is_mine
 __all__ = ["Syncer", "is_failure"]
 
 _LOOK_S: Final = 0.1
-"""A thread that waits for the leader's sync looks after itself so often."""
+"""A thread that waits for the leader's sync checks for a lost leader this often."""
 
 
 class Syncer:
@@ -49,22 +49,22 @@ class Syncer:
         interval_s: float | None = None,
         untold: Callable[[], object] | None = None,
     ) -> None:
-        """Start with everything below offset durable.
+        """Create it with everything below offset durable.
 
         Args:
-            sync: forces what was written so far to the disk; returns the offset up to which.
-            fail: told of the error when a sync fails.
-            written: the offset behind what was appended so far.
+            sync: syncs what was written so far; returns the offset up to which.
+            fail: called with the error of a failed sync.
+            written: returns the offset after what was appended so far.
             offset: what is durable already.
             interval_s: sync in the background this often, in seconds; None: only on request.
-            untold: called after a sync in the background failed, which no call has raised.
+            untold: called after a sync in the background failed whose error no call has raised.
         """
         self._sync = sync
         self._fail = fail
         self._written = written
         self._untold = untold
         self.durable_offset = offset
-        self._lock = threading.RLock()  # a signal's handler may come again
+        self._lock = threading.RLock()  # reentrant for signal handlers
         self._baton = threading.RLock()
         self._leader: int | None = None
         self._waiting: list[SimpleQueue[None]] = []
@@ -77,7 +77,7 @@ class Syncer:
         if interval_s is not None:
             if not 0 < interval_s <= threading.TIMEOUT_MAX:
                 raise ValueError(
-                    f"sync_interval_s {interval_s}: more than 0, and no more than threads can wait, is due"
+                    f"sync_interval_s must be more than 0, and at most what threads can wait, got {interval_s}"
                 )
             self._start()
 
@@ -92,7 +92,7 @@ class Syncer:
             with self._lock:
                 if self._error is not None:
                     raise self._failure(self._error)
-                if self._leader is None or self._leader == threading.get_ident():  # the latter: a signal's handler
+                if self._leader is None or self._leader == threading.get_ident():  # the latter: a signal handler
                     self._leader = threading.get_ident()
                 else:
                     waiter = SimpleQueue()
@@ -104,8 +104,8 @@ class Syncer:
             self._lead(offset)
 
     def _lead(self, offset: int) -> None:
-        """Sync for all who wait, unless another leader did meanwhile."""
-        nested = is_mine(self._baton)  # a signal's handler in the middle of a sync
+        """Sync for all waiting threads, unless another leader has done so."""
+        nested = is_mine(self._baton)  # a signal handler during a sync
         with self._baton:
             if self.durable_offset >= offset:
                 return
@@ -114,20 +114,20 @@ class Syncer:
             try:
                 self._leader = threading.get_ident()
                 if self._company:
-                    time.sleep(0)  # those whom the last sync woke append meanwhile, and share this one
+                    time.sleep(0)  # threads that the last sync woke append now, and share this one
                 reached = self._sync()
                 with self._lock:
                     self.durable_offset = max(self.durable_offset, reached)
             except Exception as error:
                 gone = isinstance(error, ClosedError) or (isinstance(error, OSError) and error.errno == errno.EBADF)
                 if gone and self.durable_offset >= offset:
-                    return  # the writer was closed meanwhile, which synced it
+                    return  # the writer was closed, which synced it
                 if isinstance(error, ClosedError) or is_failure(error):
                     self._fail(error)
                     self.fail(error)
                     if isinstance(error, OSError):
                         raise self._failure(error) from error
-                raise  # an interrupt says nothing of the disk: whoever comes next syncs
+                raise  # an interrupt says nothing about the disk: the next thread syncs
             finally:
                 self._leader = threading.get_ident() if nested else None
                 self._company = len(self._waiting) > 1
@@ -140,7 +140,7 @@ class Syncer:
             waiter.put(None)
 
     def advance(self, offset: int) -> None:
-        """Take note that the writer itself synced up to offset."""
+        """Note that the writer itself synced up to offset."""
         if offset > self.durable_offset:
             with self._lock:
                 self.durable_offset = max(self.durable_offset, offset)
@@ -153,7 +153,7 @@ class Syncer:
         self._wake.put(None)
 
     def fail(self, error: BaseException) -> None:
-        """Let everybody who waits have the error."""
+        """Pass the error to all waiting threads."""
         with self._lock:
             if self._error is None:
                 self._error = error
@@ -165,8 +165,8 @@ class Syncer:
         self._closing = True
         self._wake.put(None)
         if self._thread is None or self._thread.ident in (None, threading.get_ident()):
-            return  # it never ran, or finds that out by itself
-        # A signal's handler in the midst of a sync: the thread may wait for us, and ends by itself.
+            return  # it never ran, or ends on its own
+        # A signal handler during a sync: the thread may wait for us, and ends on its own.
         if not (is_mine(self._lock) or is_mine(self._baton)):
             self._thread.join()
 
@@ -176,12 +176,12 @@ class Syncer:
         self._thread.start()
 
     def __del__(self) -> None:
-        """Stop the thread of a writer that was forgotten."""
+        """Stop the thread of a writer that was garbage-collected."""
         if hasattr(self, "_wake"):
             self._wake.put(None)
 
     def _sync_in_background(self) -> bool:
-        """Whether to go on."""
+        """Return whether to continue."""
         if self._closing or self._error is not None:
             return False
         try:
@@ -199,20 +199,20 @@ class Syncer:
     def _failure(error: BaseException) -> WriterFailedError:
         if isinstance(error, WriterFailedError):
             return error
-        return WriterFailedError(f"a sync failed: {error}; open the writer anew, which finds what is on disk")
+        return WriterFailedError(f"a sync failed: {error}; reopen the writer, which finds what is on disk")
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an error says that a disk or a lock failed: the system gave it a number, or the lock was lost.
+    """Return whether an error means that a disk or a lock failed: it has a number, or the lock was lost.
 
-    Anything else that ends a write or a sync in its midst, ``TimeoutError()`` included, was raised by a signal's
-    handler. It says nothing of the disk: the object looks at the files, and goes on.
+    Any other exception that ends a write or a sync, including ``TimeoutError()``, was raised by a signal handler. It
+    says nothing about the disk: the object checks the files, and continues.
     """
     return isinstance(error, LockLostError) or of_system(error)
 
 
 def _run(of: weakref.ref[Syncer], wake: SimpleQueue[None], interval_s: float | None) -> None:
-    """The thread; between two syncs it keeps no writer alive."""
+    """Run the thread; between two syncs it keeps no writer alive."""
     while True:
         with suppress(Empty):
             wake.get(timeout=interval_s)

@@ -1,16 +1,16 @@
-"""Locks that die with their process: ``flock`` on a file that is never unlinked.
+"""Locks that end with their process: ``flock`` on a file that is never unlinked.
 
 The original SEJ unlocks, closes and only then unlinks its lock file. Between these steps another process may lock the
-inode that is about to lose its name, and a third a new file of that name. So a lock here counts only while the file
-behind the descriptor is still the file at the path: :meth:`Lock.acquire` looks after locking and tries again,
-:meth:`Lock.check` looks whenever the holder wants to know. The holder writes its pid, host and start time into the
-file after it owns the lock, never before; what stands there is a hint for people, the lock itself is the kernel's.
+inode that is about to lose its name, and a third one a new file of that name. So a lock here counts only while the open
+file is still the file at the path: :meth:`Lock.acquire` checks after locking and tries again, and the holder can call
+:meth:`Lock.check` at any time. The holder writes its pid, host and start time into the file after it owns the lock,
+never before. This text is a hint for people; the lock itself is the kernel's.
 
-The kernel's lock belongs to the open file, and the object remembers the file before it locks it. So whatever ends
+The kernel's lock belongs to the open file, and the object stores the file before it locks it. So if an exception ends
 :meth:`Lock.acquire` or :meth:`Lock.release` in the middle, the next call of either finds the file and closes it.
 
-A forked child does not hold its parent's locks: its copies of the descriptors are closed in the child, so that the
-lock dies with the parent and not with the last child.
+A forked child does not hold its parent's locks: its copies of the descriptors are closed in the child, so that the lock
+ends with the parent and not with the last child.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256
 _LINE_BYTES: Final = 220
 _TURN_S: Final = 2.0
-"""So much longer one waits for shared writers, who hold the lock for microseconds at a time."""
+"""The additional wait for shared writers, which hold the lock for microseconds at a time."""
 
 
 class Lock:
@@ -62,55 +62,55 @@ class Lock:
         written: Callable[[], bool] | None = None,
         disk: Disk = OS,
     ) -> None:
-        """Name the lock; nothing is opened yet.
+        """Set the path; nothing is opened yet.
 
         Args:
-            path: the lock file; made if missing, never removed.
+            path: the lock file; created if missing, never removed.
             what: what it protects, for the error message.
-            exclusive: False for a lock that many may hold together.
-            written: for a lock that an original may take and unlink: whether what it protects has content, so that a
-                missing or empty lock file is an original's trace (see :mod:`sej.system.original`).
-            disk: the seam.
+            exclusive: False for a lock that several processes may hold together.
+            written: for a lock that an original may take and unlink: returns whether the protected files have content,
+                so that a missing or empty lock file is an original's trace (see :mod:`sej.system.original`).
+            disk: the disk.
         """
         self.path = os.fspath(path)
         self._written = written
         self.original: Trace | None = None
-        """What was found of an original when this object took the lock; None: no original was here of late."""
+        """The trace of an original found when this object took the lock; None: no original ran recently."""
         self._what = what
         self._exclusive = exclusive
         self._disk = disk
         self._file: File | None = None
         self._held = False
-        """And in between: a file that is open, maybe locked, and whose owner never heard of it."""
+        """Between the two: an open file, perhaps locked, that its owner has not stored yet."""
         self._signature = b""
         self.undisturbed = False
-        """Nobody has had it since this object had it last: who takes it signs the file, wipes it or leaves a mark."""
+        """True if no other process has held it since: every holder signs the file, empties it or leaves a mark."""
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock."""
+        """True if this object holds the lock."""
         return self._held
 
     def acquire(self, *, timeout: float | None = 0.0, brief: bool = False) -> Self:
         """Take the lock.
 
         Args:
-            timeout: seconds to wait for it; 0 does not wait, None waits for ever.
-            brief: for the owner who takes it and lets it go again and again.
+            timeout: seconds to wait for it; 0 does not wait, None waits without a limit.
+            brief: for an owner that takes and releases it repeatedly.
 
         Raises:
-            LockedError: somebody else holds it, with what the file says of the holder.
+            LockedError: another process or object holds it; with the holder's text in the file.
         """
         if self._held:
-            raise LockedError(f"this object holds {self._what} already", path=self.path, holder=self.holder())
-        self.release()  # what an interrupted call left
+            raise LockedError(f"this object already holds {self._what}", path=self.path, holder=self.holder())
+        self.release()  # left by an interrupted call
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while not self._try(brief):
                 holder = self.holder()
                 if deadline is not None and time.monotonic() >= deadline + (_TURN_S if _is_turn(holder) else 0.0):
                     raise LockedError(
-                        f"{self._what} is held by {holder or 'another process'}; close it there or wait",
+                        f"{self._what} is held by {holder or 'another process'}; close it there, or wait",
                         path=self.path,
                         holder=holder,
                     )
@@ -134,10 +134,10 @@ class Lock:
                 return False
             if self._is_current(file) and self._is_settled(file, missing=missing):
                 return True
-            file.close()  # the name went away between open and lock: take the new file
+            file.close()  # the name was removed between open and lock: take the new file
 
     def check(self) -> None:
-        """Make sure that the lock is still worth something.
+        """Check that the lock is still valid.
 
         Raises:
             LockLostError: its file was removed or replaced: others can lock a new one.
@@ -147,17 +147,17 @@ class Lock:
             raise ClosedError("the lock is not held by this process", path=self.path)
         if not self.is_current():
             raise LockLostError(
-                f"the file of {self._what} was removed or replaced while it was held; another writer may be at work:"
-                " stop what removes it, then open anew",
+                f"the lock file of {self._what} was removed or replaced while it was held, and another writer may be"
+                " running; find the program that removes it, then reopen",
                 path=self.path,
             )
 
     def is_current(self) -> bool:
-        """Whether it is held, and the path still names the file that is locked."""
+        """Return whether it is held, and the path is still the locked file."""
         return self._file is not None and self._is_current(self._file)
 
     def holder(self) -> str | None:
-        """What the file says of its holder, or None where it says nothing."""
+        """Return the holder's text in the file, or None if there is none."""
         try:
             file = self._disk.open(self.path, "read")
         except FileNotFoundError:
@@ -168,19 +168,19 @@ class Lock:
             file.close()
 
     def release(self) -> None:
-        """Let go; a second time does nothing, or finishes what an interrupted call left."""
+        """Release the lock; a second call does nothing, or finishes an interrupted one."""
         self._held = False
         file = self._file
         if file is not None:
             try:
-                file.unlock()  # aloud: a child that was just forked may still have the descriptor
+                file.unlock()  # explicitly: a child that was just forked may still have the descriptor
             finally:
                 file.close()
             self._file = None
             forget_forked(self)
 
     def _after_fork(self) -> None:
-        """In a forked child: close the copy of the descriptor without unlocking what the parent holds."""
+        """In a forked child, close the copy of the descriptor without unlocking the parent's lock."""
         file, self._file, self._held = self._file, None, False
         if file is not None:
             file.close()
@@ -189,7 +189,7 @@ class Lock:
         return is_current(self._disk, file, self.path)
 
     def _is_settled(self, file: File, *, missing: bool) -> bool:
-        """Look for an original's trace in a file that was locked just now; False: its name is gone, take the next."""
+        """Check a just locked file for an original's trace; return False if its name was removed."""
         if self._written is None:
             return True
         content = file.read(_HOLDER_BYTES, 0)
@@ -200,7 +200,7 @@ class Lock:
 
     def _sign(self) -> None:
         assert self._file is not None
-        # Truncating costs a hundred times a read: a lock that is taken again and again keeps its first line.
+        # Truncating takes a hundred times as long as a read: a lock that is taken repeatedly keeps its first line.
         me = f"pid={os.getpid()} "
         mine = self._signature.startswith(me.encode()) and self._file.read(_HOLDER_BYTES, 0) == self._signature
         self.undisturbed = mine
@@ -218,16 +218,16 @@ class Lock:
                 raise
 
     def __enter__(self) -> Self:
-        """Take it without waiting, unless it is held already."""
+        """Take the lock without waiting, unless it is held already."""
         return self if self.held else self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        """Let go."""
+        """Release the lock."""
         self.release()
 
 
 def _is_turn(holder: str | None) -> bool:
-    """Whether a shared writer holds it: for one append, not for as long as it is open."""
+    """Return whether a shared writer holds it: for one append, not for as long as it is open."""
     return holder is not None and holder.startswith("shared ")
 
 
@@ -237,25 +237,26 @@ def _read_holder(file: File) -> str | None:
 
 
 def _now() -> str:
-    """So fine that no two locks of a process sign alike."""
+    """Return a time so precise that no two locks of a process have the same signature."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def host_name() -> str:
-    """This host's name, as it stands in lock files and claims."""
+    """Return this host's name, as in lock files and claims."""
     return socket.gethostname()
 
 
 def process_start(pid: int) -> int | None:
-    """When a process of this host started, in clock ticks since boot; None where there is no such process.
+    """Return when a process of this host started, in clock ticks since boot; None if there is no such process.
 
-    A pid alone is not a process: numbers are used again. Read from ``/proc``; on other systems 0 for every live one.
+    A pid alone does not identify a process: numbers are reused. Read from ``/proc``; on other systems 0 for every live
+    one.
     """
     if _LINUX:
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 fields = stat.read().rpartition(b")")[2].split()
-            # A zombie only waits for its parent to notice: it holds nothing and will do nothing any more.
+            # A zombie only waits for its parent: it holds nothing and does nothing any more.
             return None if fields[0] in (b"Z", b"X") else int(fields[19])
         except (FileNotFoundError, ProcessLookupError):
             return None
@@ -269,16 +270,16 @@ def process_start(pid: int) -> int | None:
 
 
 def lease(file: File) -> bool:
-    """Keep every other process out of a file until it is closed; False where that is not to be had.
+    """Exclude every other process from a file until it is closed; return False if that is not possible.
 
-    Linux only: a write lease is granted when nobody else has the file open, and whoever opens or truncates it
-    meanwhile, locks or none, sleeps in the kernel until the lease is given up. Hold it for microseconds.
+    Linux only: the kernel grants a write lease if no other process has the file open. A process that opens or truncates
+    it in the meantime, with or without locks, sleeps in the kernel until the lease ends. Hold it for microseconds.
     """
     if not _LINUX:
         return False
     try:
         fd = file.fileno()
-        # The kernel's own choice of signal for "somebody waits" would end the process; this one is ignored.
+        # The kernel's default signal for a waiting process would end this one; SIGURG is ignored.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except (OSError, ValueError):  # ValueError: a file without a descriptor
@@ -287,7 +288,7 @@ def lease(file: File) -> bool:
 
 
 def leasable(file: File) -> bool:
-    """Whether the system would lease this file to this process if no other one had it open."""
+    """Return whether the system would lease this file to this process if no other one had it open."""
     if not _LINUX:
         return False
     try:
@@ -298,7 +299,7 @@ def leasable(file: File) -> bool:
 
 
 def leased(file: File) -> bool:
-    """Whether a lease still holds and nobody waits for its end."""
+    """Return whether a lease still holds and no process waits for its end."""
     if not _LINUX:
         return False
     try:
@@ -314,7 +315,7 @@ def let_in(file: File) -> None:
 
 
 def end_lease(file: File) -> bool:
-    """Give a lease up at once, also where a forked child has a copy of the descriptor; False: there was none."""
+    """End a lease immediately, even if a forked child has a copy of the descriptor; return False if there was none."""
     if not _LINUX:
         return False
     try:
@@ -325,7 +326,7 @@ def end_lease(file: File) -> bool:
 
 
 def ask_for_file(path: str | os.PathLike[str]) -> None:
-    """Tell whoever holds a lease on a file that somebody waits for it; returns at once."""
+    """Tell the holder of a lease on a file that a process waits for it; returns immediately."""
     if _LINUX:
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))

@@ -1,8 +1,7 @@
-"""Being told of changes by the library watchdog, on systems that have no inotify: FSEvents, kqueue, Windows.
+"""Notifications of changes by the library watchdog, on systems without inotify: FSEvents, kqueue, Windows.
 
-:mod:`sej.system.watch` polls there, more and more seldom; this wakes it. One observer serves the process and starts
-with the first directory. What it promises: no more than that. A change may be told late, twice or never; the polling
-finds it.
+There :mod:`sej.system.watch` polls at growing intervals; a notification wakes it. One observer serves the process and
+starts with the first directory. Notifications may be late, repeated or missing; polling finds every change.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ __all__ = ["Observers"]
 
 
 class Observers:
-    """The directories of this process that are watched, and who is told."""
+    """The directories of this process that are watched, with the functions to call."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Create it; nothing is started yet."""
         self._lock = threading.Lock()
         self._observer = Observer()
         self._observer.daemon = True
         self._watches: dict[str, tuple[ObservedWatch, _Teller]] = {}
 
     def add(self, directory: str, tell: Callable[[], object]) -> Callable[[], None]:
-        """Call tell at changes in a directory, not of what is below it; returns what ends that."""
+        """Call ``tell`` at changes in a directory, not below its entries; return a function that ends this."""
         with self._lock:
             if directory not in self._watches:
                 if not self._observer.is_alive():
@@ -37,7 +36,7 @@ class Observers:
                 try:
                     self._watches[directory] = self._observer.schedule(teller, directory), teller
                 except OSError:
-                    return lambda: None  # it is missing, or there are too many: polling has to do
+                    return lambda: None  # it is missing, or there are too many: polling must suffice
             self._watches[directory][1].told.append(tell)
         return lambda: self._remove(directory, tell)
 
@@ -51,7 +50,7 @@ class Observers:
 
 
 class _Teller(FileSystemEventHandler):
-    """Passes on that something changed; being opened, read and closed is no change."""
+    """Passes changes on; opening, reading and closing are not changes."""
 
     def __init__(self) -> None:
         self.told: list[Callable[[], object]] = []

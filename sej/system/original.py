@@ -1,27 +1,28 @@
-"""The original's trace in ``jnl.lck``, and the care that a writer takes after it.
+"""The original's trace in ``jnl.lck``, and the extra checks of a writer after it.
 
-The original opens the lock file with O_TRUNC, and at its close it unlocks, closes and only then unlinks the name. So
-the name may vanish at any moment after a writer here has locked the file, and the next original locks a new one:
+The original opens the lock file with O_TRUNC. When it closes, it unlocks, closes and only then unlinks the name. So the
+name may be removed at any moment after a writer here has locked the file, and the next original locks a new one:
 
     the original            this writer               the next original
     unlock
-                            lock, the name is there
+                            lock, the name exists
     unlink
                                                       new file, lock, reads the end
                             append                    writes at the end that it has read
 
-What is known without asking the original: a lock file that it has opened is empty, and one that it has closed is
-missing. A writer here signs the file and leaves it in place. So an empty file, or a missing one beside segments, is an
-original's trace. The signature remembers it (``original=``, a time) for :data:`_TRUST_S`.
+A lock file that an original has opened is empty, and one that it has closed is missing. A writer here signs the file
+and leaves it in place. So an empty file, or a missing one next to segments, is an original's trace. The signature
+records the trace (``original=``, a time) for :data:`_TRUST_S`.
 
-After a trace every message is a write of its own, between two looks (:func:`sej.writing.guarded.write_guarded`): the
-path still names the locked file, and the segment ends where this writer left it. No writer here ever puts the same file
-back under the path. So a good look *after* the write proves that the path has named this file from the locking to this
-look, and no original that came by the path has read the end before the message was there. Hence: **an acknowledged
-message is in front of whatever an original appends**. A message that fails the second look is not acknowledged.
+After a trace every message is a write of its own, between two checks (:func:`sej.writing.guarded.write_guarded`): the
+path is still the locked file, and the segment ends where this writer left it. No writer here ever puts the same file
+back under the path. So a good check *after* the write proves that the path has been this file from the locking to this
+check, and that no original has read the end before the message was there. Hence: **an acknowledged message precedes
+everything that an original appends**. A message that fails the second check is not acknowledged.
 
-What is left: the time between the first look and the write. If an original unlinks, and another one opens and reads
-the end in this time, the unacknowledged message is a second one with its offset; :mod:`sej.writing.overlap` mends that.
+What remains is the time between the first check and the write. If an original unlinks, and another one opens and reads
+the end in this time, the unacknowledged message is a second one with its offset; :mod:`sej.writing.overlap` resolves
+that.
 """
 
 from __future__ import annotations
@@ -37,30 +38,30 @@ __all__ = ["Trace", "find_trace", "is_current", "pause"]
 _NOTE: Final = b"original="
 _DOUBT: Final = b"?"
 _TRUST_S: Final = 86_400
-"""An original that was stopped between its unlock and its unlink for longer than this is not expected any more."""
+"""An original that was stopped between its unlock and its unlink for longer than this is no longer expected."""
 _RECENT_NS: Final = 2_000_000_000
 _WAIT_S: Final = 0.01
 _LOOK_S: Final = 0.0002
 
 
 class Trace(NamedTuple):
-    """An original was here.
+    """The trace of an original.
 
     Attributes:
-        at: when that was found, in seconds since the epoch.
-        certain: whether its own lock file was found; a lock file that is missing may be missing from a copy.
+        at: when it was found, in seconds since the epoch.
+        certain: whether its own lock file was found; a missing lock file may be missing because of a copy.
     """
 
     at: int
     certain: bool
 
     def line(self) -> bytes:
-        """What a signature says of it."""
+        """Return its line in a signature."""
         return b"%s%d%s\n" % (_NOTE, self.at, b"" if self.certain else _DOUBT)
 
 
 def _trace_in(content: bytes) -> Trace | None:
-    """What a signature says of an original; None: it says nothing, or that was long ago."""
+    """Return the trace in a signature; None if there is none, or if it is too old."""
     for line in content.split(b"\n"):
         stamp = line.removeprefix(_NOTE).removesuffix(_DOUBT)
         if line.startswith(_NOTE) and stamp.isdigit() and time.time() - int(stamp) < _TRUST_S:
@@ -69,10 +70,10 @@ def _trace_in(content: bytes) -> Trace | None:
 
 
 def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
-    """What the content of a lock file says, just after it was locked.
+    """Return the trace in the content of a lock file that was just locked.
 
     Args:
-        content: of the file.
+        content: the content of the file.
         missing: whether there was no file.
         written: whether the journal has segments.
     """
@@ -82,7 +83,7 @@ def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
 
 
 def is_current(disk: Disk, file: File, path: str) -> bool:
-    """Whether a path still names the file that is open."""
+    """Return whether a path is still the open file."""
     mine = file.status()
     there = disk.status(path)
     return mine.links > 0 and there is not None and there.identity == mine.identity
@@ -91,7 +92,7 @@ def is_current(disk: Disk, file: File, path: str) -> bool:
 def pause(status: Status, current: Callable[[], bool]) -> None:
     """Give an original that has just closed the time to unlink: the lock is then taken on the next file.
 
-    This is a courtesy, not a protection. It is short, and only for a file that was emptied moments ago.
+    This is not needed for safety. It is short, and only for a file that was emptied moments ago.
     """
     if abs(time.time_ns() - status.mtime_ns) > _RECENT_NS:
         return

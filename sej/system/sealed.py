@@ -1,14 +1,14 @@
-"""Small JSON files that decisions depend on: one line, with a checksum in front.
+"""Small JSON files that decisions depend on: one line that begins with a checksum.
 
 ::
 
     1234abcd {"start":28,"stop":33,"reason":"no message","kept":null}
 
 The eight hexadecimal digits are the CRC32C of the file's name (without its directory) and the JSON text after the
-blank. With the name in it, a file that was swapped with another one of its kind is noticed too. What versions before
-the checksum wrote begins with ``{``: it is read if it has exactly the members that they wrote.
+space. With the name in it, a file that was swapped with another one of its kind is noticed too. Files of versions
+without the checksum begin with ``{``: they are read if they have exactly the members of that version.
 
-Part of the ground floor. No I/O: bytes in, values out.
+Every package may import it. No I/O: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["seal", "unseal", "whole"]
 
 
 def seal(path: str | os.PathLike[str], content: Any) -> bytes:
-    r"""The bytes of the file that will be at path.
+    r"""Return the bytes of a file that will be at path.
 
     Example:
         >>> seal("gaps/7.gap", {"start": 7})
@@ -43,18 +43,18 @@ def unseal(
     any_members: bool = False,
     unnamed: bool = False,
 ) -> dict[str, Any]:
-    """What the bytes of the file at path say.
+    """Return the object in the bytes of the file at path.
 
     Args:
         path: the file; only its name counts.
         data: its bytes.
-        members: what an object without a checksum must have; None: such an object is refused.
-        optional: what it may have beyond that.
-        any_members: accept an object without a checksum, whatever it has.
+        members: the members that an object without a checksum must have; None: such an object is refused.
+        optional: members that it may have in addition.
+        any_members: accept an object without a checksum, with any members.
         unnamed: accept a checksum without the file's name too, as older versions wrote it.
 
     Raises:
-        ValueError: the checksum is wrong, or this is no such object.
+        ValueError: the checksum is wrong, or the bytes are not such an object.
     """
     plain = data[:1] == b"{"
     if plain:
@@ -71,7 +71,7 @@ def unseal(
     except RecursionError:
         raise ValueError("its objects are nested too deep") from None
     if not isinstance(content, dict):
-        raise ValueError(f"expected an object, found {type(content).__name__}")
+        raise ValueError(f"expected an object, got {type(content).__name__}")
     known = any_members or (members is not None and set(members) <= content.keys() <= {*members, *optional})
     if plain and not known:
         raise ValueError(f"it has the members {sorted(content)[:9]} and no checksum")
@@ -79,13 +79,13 @@ def unseal(
 
 
 def whole(value: Any, low: int = 0, high: int = 2**63 - 1) -> int:
-    """The value, if it is an integer from low to high.
+    """Return the value if it is an integer from low to high.
 
     Raises:
         ValueError: it is not.
     """
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"expected an integer from {low} to {high}, found {str(value)[:40]}")
+        raise ValueError(f"expected an integer from {low} to {high}, got {str(value)[:40]}")
     return value
 
 

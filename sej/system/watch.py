@@ -1,16 +1,16 @@
-"""Waiting for a directory to change: inotify where there is one, adaptive polling elsewhere and as the safety net.
+"""Wait for a directory to change: by inotify if available, else by adaptive polling, which is also the safety net.
 
 On systems other than Linux the library watchdog wakes the polling, see :mod:`sej.system.observing`.
 
-One inotify instance serves the whole process. There is no thread: of the threads that wait, one at a time (the leader)
-reads the descriptor itself, hands events to the others, and passes the lead on when its own wait is over. So an event
-costs one system call and no hand-over in the common case of one reader.
+One inotify instance serves the whole process. There is no extra thread: of the waiting threads, one at a time (the
+leader) reads the descriptor, passes events to the others, and passes the lead on when its own wait is over. So an event
+costs one system call and no context switch in the common case of one reader.
 
-A forked child makes an instance of its own at its first wait: what the parent is told must not be read by the child.
+A forked child creates its own instance at its first wait, because the child must not read the parent's events.
 
-What it promises: a change after :meth:`Watch.wait` returned is not lost: the next ``wait`` returns at once. A wait
-may return early or for nothing; the caller looks for itself. It returns at the latest after ``safety_s``, so a missed
-event (network file systems, a full queue) costs that much and no more.
+A change after :meth:`Watch.wait` returned is not lost: the next ``wait`` returns immediately. A wait may return early
+or without a change; the caller checks for itself. It returns at the latest after ``safety_s``, which bounds the delay
+of a missed event (network file systems, a full queue).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["Watch", "wait_any"]
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x400, 0x800, 0x4000, 0x8000, 0x20000000
 _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
-_EVENT_WORDS: Final = 4  # watch, mask, cookie, size of the name behind it; names fill whole words
-_READ_BYTES: Final = 4096  # of events at once: what does not fit is read next time
+_EVENT_WORDS: Final = 4  # watch, mask, cookie, size of the following name; names fill whole words
+_READ_BYTES: Final = 4096  # of events in one read: the rest is read next time
 _OBSERVE: Final = sys.platform != "linux"
 _SAFETY_S: Final = 1.0
 _POLL_FIRST_S: Final = 0.001
@@ -42,7 +42,7 @@ _POLL_MAX_S: Final = 0.05
 
 
 class _Ear:
-    """What is told of changes: the hub knows it instead of its watch, which may be forgotten."""
+    """The receiver of changes: the hub knows it instead of its watch, which may be garbage-collected."""
 
     __slots__ = ("number", "pending")
 
@@ -52,20 +52,14 @@ class _Ear:
 
 
 class Watch:
-    """Waits for changes in one directory (its entries, not theirs below).
-
-    Example:
-        >>> with Watch("/tmp") as watch:
-        ...     watch.wait(0.0)
-        False
-    """
+    """Waits for changes in one directory (its entries, not below them)."""
 
     def __init__(self, directory: str | os.PathLike[str], *, safety_s: float = _SAFETY_S) -> None:
-        """Watch a directory; where inotify is not to be had, poll.
+        """Watch a directory; poll if inotify is not available.
 
         Args:
             directory: must exist for inotify; a missing one is polled.
-            safety_s: how long one wait lasts at most, in seconds.
+            safety_s: the longest wait, in seconds.
         """
         self.directory = os.fspath(directory)
         self._safety_s = safety_s
@@ -81,12 +75,12 @@ class Watch:
         if self._hub.forked and not self._closed:
             self._hub = _Hub.current()
             self._hub.add(self._ear, self.directory)
-            self._ear.pending = True  # what came between nobody has told
+            self._ear.pending = True  # changes in between were not reported
         return self._hub
 
     @property
     def polling(self) -> bool:
-        """Whether this watch polls, because the system gave it no inotify watch."""
+        """True if this watch polls, because the system gave it no inotify watch."""
         return self._ear.number is None
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -96,7 +90,8 @@ class Watch:
             timeout: seconds; None waits until ``safety_s`` is over.
 
         Returns:
-            True: look again (something changed, the safety net is due, or the watch polls). False: the timeout passed.
+            True: check again (after a change, after ``safety_s``, or because the watch polls). False: the timeout
+                passed.
         """
         hub = self._present() if self._hub.forked else self._hub
         limit = self._safety_s if timeout is None else min(timeout, self._safety_s)
@@ -109,11 +104,11 @@ class Watch:
         return found or timeout is None or limit < timeout
 
     def busy(self) -> None:
-        """Tell a polling watch that there was something: it looks often again."""
+        """Tell a polling watch that there was a change: it polls often again."""
         self._idle_waits = 0
 
     def wake(self) -> None:
-        """Let a wait in another thread return at once."""
+        """Let a wait in another thread return immediately."""
         self._hub.notify(self._ear)
 
     def close(self) -> None:
@@ -123,15 +118,15 @@ class Watch:
             if self._end_observing is not None:
                 self._end_observing()
             self._hub.remove(self._ear)
-            self._gone = True  # last: what an interrupt cut short, a second call finishes
+            self._gone = True  # last: a second call finishes an interrupted one
 
     def __del__(self) -> None:
-        """Stop watching what was forgotten."""
+        """Stop watching when it is garbage-collected."""
         if hasattr(self, "_end_observing") and not sys.is_finalizing():
             self.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the watch."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,11 +139,11 @@ def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Wat
 
     Args:
         watches: at least one.
-        timeout: seconds; None waits until the safety net is due.
+        timeout: seconds; None waits until ``safety_s`` is over.
 
     Returns:
-        Those to look at again: where something changed, those that poll, or all where the safety net is due. An empty
-        list: the timeout passed.
+        Those to check again: after a change, those that poll, or all after ``safety_s``. An empty list: the timeout
+        passed.
     """
     for watch in watches:
         watch._present()
@@ -169,7 +164,7 @@ def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Wat
 
 
 class _Hub:
-    """The process's one inotify instance and who waits on it."""
+    """The process's one inotify instance, with its waiting threads."""
 
     _instance: _Hub | None = None
     _guard = threading.RLock()
@@ -177,7 +172,7 @@ class _Hub:
     def __init__(self) -> None:
         self.forked = False
         """It belongs to the parent of this process."""
-        # The same thread may come again: a signal's handler that wakes or closes, a watch that is collected.
+        # Reentrant: a signal handler may wake or close, and a watch may be garbage-collected, in the same thread.
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._leading = False
@@ -195,7 +190,7 @@ class _Hub:
 
     @classmethod
     def current(cls) -> _Hub:
-        """The instance of this process; a forked child makes its own."""
+        """Return the instance of this process; a forked child creates its own."""
         with cls._guard:
             if cls._instance is None:
                 cls._instance = cls()
@@ -203,7 +198,7 @@ class _Hub:
 
     @classmethod
     def after_fork(cls) -> None:
-        """In the child: another thread of the parent may have held the locks."""
+        """In the child, replace the locks: another thread of the parent may have held them."""
         hub, cls._instance, cls._guard = cls._instance, None, threading.RLock()
         if hub is not None:
             hub.forked = True
@@ -221,7 +216,7 @@ class _Hub:
                 self._ears[number] = (*self._ears.get(number, ()), ear)
 
     def observe(self, ear: _Ear, directory: str) -> Callable[[], None] | None:
-        """Let the library tell of changes; returns what ends that, or None where inotify would do it."""
+        """Let the library report changes; return a function that ends this, or None if inotify serves."""
         if not _OBSERVE:
             return None
         with self._guard:
@@ -249,11 +244,11 @@ class _Hub:
         with self._lock:
             ear.pending = True
             self._condition.notify_all()
-        with contextlib.suppress(BlockingIOError):  # a full pipe rings already
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes already
             os.write(self._bell_in, b"!")
 
     def wait(self, watches: Sequence[Watch], timeout: float) -> list[Watch]:
-        """Those of the watches that changed or were closed, as soon as there is one; none after the timeout."""
+        """Return the watches that changed or were closed, as soon as there is one; none after the timeout."""
         deadline = time.monotonic() + timeout
         last = False
         with self._lock:
@@ -265,12 +260,12 @@ class _Hub:
                     continue
                 self._leading = True
                 try:
-                    self._lock.release()  # in here, as an interrupt may come with its return
+                    self._lock.release()  # in here, because an interrupt may come as it returns
                     events = self._read(left)
                 finally:
                     try:
                         self._lock.acquire()
-                    finally:  # as an interrupt may come with its return, too
+                    finally:  # because an interrupt may come as it returns, too
                         self._leading = False
                         if self._followers:
                             self._condition.notify_all()
@@ -280,7 +275,7 @@ class _Hub:
             return found
 
     def _follow(self, timeout: float) -> None:
-        """Wait for what the leader has to say."""
+        """Wait for a message of the leader."""
         self._followers += 1
         try:
             self._condition.wait(timeout)
@@ -288,7 +283,7 @@ class _Hub:
             self._followers -= 1
 
     def _read(self, timeout: float) -> bytes:
-        """As the leader, without the lock: the raw events that come within the timeout."""
+        """As the leader, without the lock: return the raw events within the timeout."""
         events = b""
         # Round up to whole milliseconds: a poll of 0 would spin through the last one.
         for fd, _ in self._poller.poll(-(-timeout * 1000 // 1)):
@@ -312,7 +307,7 @@ class _Hub:
                         ear.pending = True
             for ear in self._ears.get(number, ()):
                 ear.pending = True
-            if mask & _IGNORED:  # the directory is gone, and the kernel's watch with it
+            if mask & _IGNORED:  # the directory was removed, and the kernel's watch with it
                 for ear in self._ears.pop(number, ()):
                     ear.number = None
 

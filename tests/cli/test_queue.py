@@ -234,5 +234,5 @@ def test_what_was_lost_all_the_same_is_said(tmp_path: Path, capfd: pytest.Captur
             again = other.get(timeout=0)
             assert again is not None
             assert not _work(tmp_path, item, tuple(command), None)
-            assert "is not held any more" in capfd.readouterr().err
+            assert "is no longer held" in capfd.readouterr().err
             again.done()

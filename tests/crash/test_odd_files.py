@@ -285,8 +285,8 @@ def test_a_directory_is_not_made_in_the_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(sej.FileTypeError, match="regular file, expected a directory"):
         OS.mkdir(tmp_path / "file" / "below")
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(sej.FileTypeError, match="leads nowhere"):
+    with pytest.raises(sej.FileTypeError, match="broken symbolic link"):
         OS.mkdir(tmp_path / "link")
-    with pytest.raises(sej.FileTypeError, match="leads nowhere"):
+    with pytest.raises(sej.FileTypeError, match="broken symbolic link"):
         OS.open(tmp_path / "link", "append")
     assert not (tmp_path / "nowhere").exists()

@@ -194,7 +194,7 @@ NO_INPUT = {
           "Stats", "WorkQueue"},
     shard: {"Found", "Lag", "Problem", "Resharded", "Tree", "TreeWatch"},
     hub: {"JournalStats", "Source"},
-    hub.wire: {"Listed", "Progress", "Standing", "make_token"},
+    hub.wire: {"Listed", "Progress", "JournalState", "make_token"},
     textqueue: {"Claim", "Conflict", "Message", "MessageStatus", "Problem", "QueueItem"},
     kestrel: {"Counters", "Damage", "Item", "Moved", "Operation", "State", "segmented"},
     segmented: {"Bookmark", "Item", "Reader", "State"},
@@ -330,7 +330,7 @@ def test_a_misspelt_option_is_refused_and_the_right_one_suggested(
 
 def test_a_value_that_needs_a_serializer_says_so(things: Things) -> None:
     for put in (lambda: things.queue.put({"a": 1}), lambda: things.queue.put_many([b"fine", {"a": 1}])):
-        with pytest.raises(TypeError, match=r"value must be bytes, not dict: .*serializer='json'"):
+        with pytest.raises(TypeError, match=r"value must be bytes, got dict; .*serializer='json'"):
             put()
 
 

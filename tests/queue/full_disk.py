@@ -19,7 +19,7 @@ def main(root: str) -> None:
                 put += 1
         except (sej.WriterFailedError, sej.QueueFullError) as error:
             text = str(error)
-        assert "is full" in text and str(path) in text and "bytes are free" in text, text
+        assert "is full" in text and str(path) in text and "bytes free" in text, text
         seen = []
         while (item := q.get(timeout=0)) is not None:
             seen.append(int(item.value[:8]))

@@ -132,7 +132,7 @@ def test_a_medium_that_keeps_nothing_is_an_error() -> None:
         if verb == "sync":
             disk.nodes[1].lost.add(1)
 
-    with pytest.raises(OSError, match="does not have what was written"):
+    with pytest.raises(OSError, match="does not have the bytes that were written"):
         renew(HookedDisk(forgets, disk), file, 512, 516)
 
 

@@ -357,7 +357,7 @@ def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monk
         monkeypatch.setattr("sej.writing.tail.Buffer", buffer_reference.Buffer)
     last = MAX_OFFSET - 1
     with sej.Writer(tmp_path, first_offset=last - 1) as w:
-        with pytest.raises(sej.InvalidMessageError, match="go on in another one"):
+        with pytest.raises(sej.InvalidMessageError, match="continue in another journal"):
             w.append_many([b"v"] * 3)
         assert w.append_many([b"a", b"b"]) == range(last - 1, last + 1)
         for call in (
@@ -366,7 +366,7 @@ def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monk
             lambda: w.publish([b"c"]),
             lambda: w.tail.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
         ):
-            with pytest.raises(sej.InvalidMessageError, match="go on in another one"):
+            with pytest.raises(sej.InvalidMessageError, match="continue in another journal"):
                 call()
         assert w.offset == MAX_OFFSET
     assert [message.offset for message in read_all(tmp_path)] == [last - 1, last]

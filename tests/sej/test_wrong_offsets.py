@@ -26,7 +26,7 @@ def test_a_damaged_offset_costs_its_message_alone(at: int, offset: int, tmp_path
     by_hand(tmp_path, (0, packed(rows[:5])), (5, packed(rows[5:10])), (10, packed(rows[10:])))
     changed(tmp_path, 5, at, offset)
     lost = 5 + at
-    with pytest.raises(sej.CorruptionError, match=f"a message with offset {offset} stands where {lost} is due"):
+    with pytest.raises(sej.CorruptionError, match=f"the message must have offset {lost}, got {offset}"):
         read_all(tmp_path)
     with sej.Scanner(tmp_path, on_corruption="skip") as s:
         assert list(s) == rows[:lost] + rows[lost + 1 :]
@@ -64,7 +64,7 @@ def test_segments_of_two_writers_that_overlap_are_not_sound(tmp_path: Path) -> N
     by_hand(tmp_path, (0, b"".join(one)), (6, b"".join(other)))
     j = sej.Journal(tmp_path)
     (problem,) = j.verify()
-    assert problem.kind == "corruption" and "messages 6 to 9 stand in the next segment, too" in problem.reason
+    assert problem.kind == "corruption" and "messages 6 to 9 are in the next segment too" in problem.reason
     assert j.repair(dry_run=True).segments == j.repair().segments == [str(segment(tmp_path, 0))]
     assert j.verify() == [] and j.repair() == sej.Repair([], [], [], [])
     assert values(read_all(tmp_path)) == [b"one"] * 6 + [b"other"] * 6
