@@ -29,7 +29,8 @@ from tests.sej.hooks import Worker, until
 from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below, open_below, places, swallowed
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
-MODULES = ("queue", "shared_", "work.py")
+MODULES = ("queue/", "writing/shared_")
+DISK = "system/disk.py"
 CALLS = ("lock", "read", "status", "unlock", "write", "write_at")
 """Where the handler comes: in the modules of the queue, and in what locks and writes its files."""
 
@@ -40,7 +41,7 @@ def handled(step: Callable[[], object], place: int, handler: Callable[[], object
 
     def at(frame: FrameType, event: str, _: object) -> None:
         module, name = frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_code.co_name
-        inside = module.startswith(MODULES) or (module == "disk.py" and name in CALLS)
+        inside = module.startswith(MODULES) or (module == DISK and name in CALLS)
         if inside and event in ("call", "c_return") and left[0]:
             left[0] -= 1
             if not left[0]:
@@ -333,6 +334,12 @@ def test_an_opening_that_is_interrupted_leaves_no_lock(tmp_path: Path) -> None:
         if not reached:
             break
     assert place > 500
+
+
+def test_the_modules_where_handlers_come_exist() -> None:
+    there = [path.relative_to(PACKAGE).as_posix() for path in Path(PACKAGE).rglob("*.py")]
+    assert DISK in there
+    assert [start for start in MODULES if not any(path.startswith(start) for path in there)] == []
 
 
 @pytest.mark.parametrize("name", STEPS)
