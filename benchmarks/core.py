@@ -1,6 +1,6 @@
 """Section core: one journal against queuelib, bare system calls and itself.
 
-Page cache warm, 13-byte keys, 100-byte values; the durability stands in the name of every line.
+Page cache warm, 13-byte keys, 100-byte values; every line names the durability.
 """
 
 from __future__ import annotations

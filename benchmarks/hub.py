@@ -205,7 +205,7 @@ def _put(server: Process, bare: Process) -> list[Row]:
 
 
 def _many(server: Process) -> list[Row]:
-    """One client that sends batch after batch, and as many batches from 64 at once."""
+    """One client that sends batch after batch, and 64 clients that send as many concurrently."""
     import sej
     from hub.wire import Client
 

@@ -1,6 +1,6 @@
 """Section kestrel: both formats against the SEJ codec's reference and the SEJ writer.
 
-One run, page cache warm, 100-byte items; the durability stands in the name of every line.
+One run, page cache warm, 100-byte items; every line names the durability.
 """
 
 from __future__ import annotations

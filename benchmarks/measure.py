@@ -18,7 +18,7 @@ class Row(NamedTuple):
     Attributes:
         name: what was measured, with its durability.
         rate: the figure, with its unit.
-        ratio: against what the target speaks of; None where nothing is compared.
+        ratio: against what the target speaks of; None if nothing is compared.
         target: the least (or with ``<``: the most) that the ratio may be; None: for information.
         ok: whether the ratio reaches the target.
     """

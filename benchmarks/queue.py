@@ -1,7 +1,7 @@
 """Section queue: the work queue against litequeue, persist-queue and huey's storage, 100-byte values.
 
-What is measured of whom, and why it is equal, stands in :mod:`benchmarks.queue_peers`. litequeue slows down with what
-is ready, so the same number is ready for everybody and is printed, as each of them counts it.
+:mod:`benchmarks.queue_peers` explains what is measured of each peer, and why that is equal. litequeue slows down with
+the number of ready items, so that number is the same for all peers; it is printed as each of them counts it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sej.system.watch import Watch
 READY = 1_000
 PROCESSES = (1, 2, 4, 8)
 COUNTS = {"sej": 10_000, "persist-queue Queue": 300, "persist-queue SQLiteAckQueue": 500}
-"""How many items one process works off, where it is not 1,000."""
+"""How many items one process works off, if it is not 1,000."""
 ROUND_TRIPS = 200
 
 

@@ -110,7 +110,7 @@ class Litequeue(Peer):
 
 
 class PersistSqlite(Peer):
-    """SQLiteAckQueue: get + ack. What it has given out it remembers in the process, so one process has it."""
+    """SQLiteAckQueue: get + ack. It keeps the items in progress in the process, so one process uses it."""
 
     processes = False
 

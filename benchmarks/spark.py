@@ -1,4 +1,4 @@
-"""Journals in Spark beside the same rows in Parquet, in one session: ratios count, rates are this machine's.
+"""Journals in Spark against the same rows in Parquet, in one session: ratios count, rates are this machine's.
 
 local[2], 5,000,000 rows (``SEJ_BENCH_ROWS``), 13-byte keys, 100-byte values that do not compress, 8 shards, page cache
 warm, best of three interleaved rounds. The columns are offset, timestamp_ns, type, key, value on both sides.

@@ -2,7 +2,7 @@
 
 100,000 messages in two shapes: one line each, and one line with the two variables that a shared queue needs. The peer's
 rate does not depend on the length of the file, so it is measured over the first 20,000. Page cache warm; a mark of ours
-is locked, proven, logged, and in the file when the call returns; the peer's stands in a buffer of the process.
+is locked, proven, logged, and in the file when the call returns; the peer's is in a buffer of the process.
 """
 
 from __future__ import annotations

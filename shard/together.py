@@ -1,7 +1,7 @@
-"""What a sharded writer does with many shards at once: several of them at a time, and syncing in the background.
+"""Operations of a sharded writer on many shards: several of them concurrently, and syncing in the background.
 
 A thread for each of a thousand shards is too many. So under ``"interval"`` the shards are opened as under ``"os"``, and
-one thread of the writer's own syncs them all.
+one thread of the writer syncs them all.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _KNOWN: Final = {
 
 
 def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
-    """The options for each shard's writer, and how often all shards are synced in the background, in seconds.
+    """Return the options for each shard's writer, and the seconds between two background syncs of all shards.
 
     Raises:
         TypeError: a writer has no such option.
-        ValueError: durability or sync_interval_s is none.
+        ValueError: durability or sync_interval_s is out of its range.
     """
     refuse_unknown("a writer", given, _KNOWN)
     check_writer_options(**given)
@@ -46,7 +46,7 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | Non
 
 
 class BackgroundSync:
-    """One thread that syncs all shards of a writer; one that cannot be synced says so when it is used."""
+    """One thread that syncs all shards of a writer; a failed sync is raised when its shard is used."""
 
     def __init__(self, used: Callable[[], Mapping[int, IdleWriter]], interval_s: float) -> None:
         """Begin.

