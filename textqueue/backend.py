@@ -56,7 +56,7 @@ class TextWorkQueue(HoldingQueue):
         """Open a file.
 
         Args:
-            path: the ``.tq`` file; it need not exist yet.
+            path: the ``.tq`` file, which need not exist yet, or a directory of them.
             name: of no meaning here: everybody shares the file's marks.
             max_attempts: after so many attempts a message is marked as a critical error.
             lease_s: taken and left aside: a claim lasts as long as its process.

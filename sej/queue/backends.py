@@ -15,9 +15,11 @@ from typing import Any, Final
 from sej.checks import FLAG, PATH, TEXT, optional, require
 from sej.queue.interface import WorkQueue
 from sej.queue.serializers import serializer as serializer_of
+from sej.system.disk import OS
 
 __all__ = ["BACKENDS", "open_queue"]
 
+_TEXT: Final = ".tq"
 BACKENDS: Final = {
     "journal": "sej.queue.journal_queue:open_backend",
     "kestrel": "kestrel.backend:open_kestrel",
@@ -44,7 +46,8 @@ def open_queue(
     Args:
         path: a SEJ directory (created if missing), a ``.tq`` file, or the path of another backend.
         name: the queue's name: several queues over one journal each get every message.
-        backend: None: ``.tq`` files are ``"textqueue"``, everything else is ``"journal"``.
+        backend: None: a ``.tq`` file, or a directory of them that is not a journal, is ``"textqueue"``. Everything else
+            is ``"journal"``.
         serializer: ``"json"``, ``"msgspec"``, ``"pickle"``, or None: values are bytes.
         create: whether to create a missing queue. None: only if the journal has no queue yet, because every message is
             delivered again to a second queue; True: create it; False: create nothing.
@@ -61,11 +64,22 @@ def open_queue(
     require(path=(path, PATH), name=(name, TEXT), backend=(backend, optional(TEXT)), create=(create, optional(FLAG)))
     if create is not None:
         options["create"] = create  # not passed to a backend that may not have the option
-    kind = backend or ("textqueue" if os.fspath(path).endswith(".tq") else "journal")
+    kind = backend or ("textqueue" if _is_text(os.fspath(path)) else "journal")
     found = serializer_of(serializer)
     queue = _factory(kind)(os.fspath(path), name, **options)
     queue.serializer = found
     return queue
+
+
+def _is_text(path: str) -> bool:
+    """Whether it is a ``.tq`` file, or a directory of them."""
+    if path.endswith(_TEXT):
+        return True
+    status = OS.status(path)
+    if status is None or not status.is_dir:
+        return False
+    names = OS.list(path)
+    return "jnl" not in names and any(name.endswith(_TEXT) and not name.startswith(".") for name in names)
 
 
 def _factory(kind: str) -> Callable[..., WorkQueue]:

@@ -217,3 +217,19 @@ def test_a_closed_queue_says_so_and_holds_nothing(backend: str, tmp_path: Path) 
         take(other).fail()
         assert other.stats().dead == 1
         assert other.redrive() == 1
+
+
+def test_a_directory_of_text_queues_is_opened_as_one_queue(tmp_path: Path) -> None:
+    (tmp_path / "a.tq").write_bytes(b"-one\n")
+    (tmp_path / "b.tq").write_bytes(b"-two\n")
+    with sej.open_queue(tmp_path) as q:
+        found = [q.get(timeout=0), q.get(timeout=0)]
+        assert [item and item.value for item in found] == [b"one", b"two"]
+        for item in found:
+            assert item is not None
+            item.done()
+        q.put(b"three")
+    assert (tmp_path / "a.tq").read_bytes() == b"=one\n"
+    (tmp_path / "jnl").mkdir()
+    with sej.open_queue(tmp_path) as q:
+        assert type(q).__name__ == "JournalQueue"
