@@ -35,13 +35,14 @@ cases.
 """
 
 
-def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS) -> Hash:
+def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS, *, replaces: bool = False) -> Hash:
     """Return the hash for new keys of a sharded journal; creates nothing.
 
     Args:
         path: the sharded journal, whether or not it exists.
         wanted: the requested hash; None: the remembered hash, or else XXH64.
         disk: the disk.
+        replaces: whether all messages will be replaced, so that it does not matter how they were routed.
 
     Raises:
         RouteError: another hash is remembered, or existing keys are not in the shards that the hash gives.
@@ -53,6 +54,8 @@ def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS) -> Hash:
         _require_same(path, wanted or record.route, record.route)
         return record.route
     chosen = wanted or "xxh64"
+    if replaces:
+        return chosen
     keys = [
         (index, message.key)
         for index in _some([index for index in range(path.count) if look(disk, path.dir(index))])

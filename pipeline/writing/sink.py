@@ -59,7 +59,7 @@ class _Sink:
         """Check everything that can be checked before a row is written."""
         self._columns = _check_columns(schema)
         self._target = Target.of(root, options)
-        self._hash = self._target.hash()
+        self._hash = self._target.hash(replaces=overwrite)
         self._options = options
         self._overwrite = overwrite
         self._job = uuid.uuid4().hex

@@ -74,8 +74,11 @@ class Target(NamedTuple):
         """The folder for staged rows; on the journals' own disk, and ignored by readers."""
         return os.path.join(self.root, "tmp", "staging") if self.tree is None else os.path.join(self.root, ".staging")
 
-    def hash(self) -> Hash:
+    def hash(self, *, replaces: bool) -> Hash:
         """The hash that routes the keys: the one that the sharded journal remembers, or else Spark's own.
+
+        Args:
+            replaces: whether the job replaces all messages that are there.
 
         Raises:
             RouteError: the keys that are there were routed in another way.
@@ -83,7 +86,7 @@ class Target(NamedTuple):
         tree = self.tree
         if tree is None:
             return "xxh64"
-        name = choose_hash(tree, None, OS)
+        name = choose_hash(tree, None, OS, replaces=replaces)
         remember_hash(tree, name, OS)
         return name
 

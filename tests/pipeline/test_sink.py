@@ -234,3 +234,20 @@ def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -
     assert litter(root) == []
     shutil.rmtree(target.staging)
     assert pipeline.count(root) == 17
+
+
+def test_a_job_keeps_the_hash_of_a_sharded_journal_and_splits_no_key(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.sql("SELECT CAST(CONCAT('k', id) AS BINARY) AS key, CAST('v' AS BINARY) AS value FROM range(50)")
+    with shard.Writer(shard.Path(tmp_path / "fnv", "o", 3), route="fnv") as writer:
+        writer.append(b"v", b"k0")
+    save(rows, tmp_path / "fnv", prefix="o", bits=3)
+    with sej.Writer(tmp_path / "own" / "o.3.000") as one:  # routed by a function of the user
+        one.append_many([b"v"] * 50, [b"k%d" % number for number in range(50)])
+    assert "RouteError" in failure(rows, tmp_path / "own", prefix="o", bits=3)
+    assert pipeline.count(tmp_path / "own") == 50
+    save(rows, tmp_path / "own", "overwrite", prefix="o", bits=3)
+    for root, route in (("fnv", "fnv"), ("own", "xxh64")):
+        for found in shard.find(tmp_path / root):
+            with sej.Scanner(found.path) as scanner:
+                assert {shard.index_of(message.key, 3, route) for message in scanner} <= {found.index}  # type: ignore[arg-type]
+    assert pipeline.count(tmp_path / "own") == 50
