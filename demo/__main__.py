@@ -136,7 +136,7 @@ def watch(name: str, producer: subprocess.Popen[str], show: Callable[[str, int, 
 
 @contextmanager
 def bars(console: Console) -> Iterator[Progress]:
-    """Progress bars; on something that is no terminal, their last state."""
+    """Progress bars; on an output that is not a terminal, only their last state."""
     columns = (
         TextColumn("{task.description:>16}"), BarColumn(40), MofNCompleteColumn(), TextColumn("flights"),
         TimeElapsedColumn(),

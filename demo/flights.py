@@ -47,7 +47,7 @@ class Totals:
 
 
 def read_rows() -> Iterator[dict[str, str]]:
-    """The rows as they stand in the CSV file.
+    """Yield the rows of the CSV file.
 
     Raises:
         SystemExit: the package is not installed.

@@ -35,7 +35,7 @@ class Live:
         return sum(self.counts.values())
 
     def finish(self) -> None:
-        """Wait until everything that the hub has by now was counted, however long that takes; then the stream ends.
+        """Wait, without a limit, until everything that the hub has at this moment is counted; then the stream ends.
 
         Raises:
             StreamingQueryException: the stream failed.

@@ -41,7 +41,7 @@ def produce(airport: str, root: str, progress: Callable[[int], None] = lambda _:
 
 
 def run(airport: str, root: str, address: str) -> None:
-    """Append, and copy beside it until the hub has everything."""
+    """Append, and copy at the same time until the hub has everything."""
     from hub.wire import Client, Copier, Progress
 
     lock = threading.Lock()

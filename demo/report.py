@@ -1,4 +1,4 @@
-"""What the demo shows at its end: tables, rates, and every number beside the one that the input says."""
+"""What the demo shows at its end: tables, rates, and every number next to the one computed from the input."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Report:
         self._expected = expected
 
     def check(self, what: str, where: str, expected: int, found: int) -> None:
-        """Keep a number of an airport, or of all, beside the one that is due."""
+        """Keep a number of an airport, or of all, next to the expected one."""
         self._checks.append((what, where, expected, found))
 
     # --- what was found
@@ -89,7 +89,7 @@ class Report:
     # --- what is shown
 
     def show_delays(self, delays: pa.Table, names: dict[str, str]) -> None:
-        """The airports, and where it is worst."""
+        """Show the airports with their best and worst hours."""
         rows = delays.to_pylist()
         table = Table(title="Delays by airport", title_justify="left")
         for name in ("airport", "flights", "cancelled", "mean delay", "best hour", "worst hour"):
@@ -147,7 +147,7 @@ class Report:
         return 0
 
     def _counts(self) -> Table:
-        """Every number that was checked: one where it is the input's, both where they differ."""
+        """Every number that was checked: one if it equals the input's, both if they differ."""
         table = Table(title="Counts, each compared with the input", title_justify="left")
         table.add_column("what")
         for name in (*AIRPORTS, _ALL):

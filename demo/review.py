@@ -21,12 +21,12 @@ Save whenever you like, also while programs work on the file. Run make demo agai
 
 
 class Review(NamedTuple):
-    """What stands in the file.
+    """The content of the file.
 
     Attributes:
-        added: by this run.
-        total: flights in it, whatever became of them.
-        settled: those that somebody marked.
+        added: flights that this run added.
+        total: flights in it, with any mark.
+        settled: flights that a person marked.
     """
 
     added: int

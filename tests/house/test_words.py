@@ -20,6 +20,7 @@ from tests.house.house import PACKAGES, ROOT
 
 CLEAN: Final = (
     "benchmarks",
+    "demo",
     "examples",
     "hub",
     "pipeline",
