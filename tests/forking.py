@@ -39,8 +39,9 @@ class Program:
         self.returncode: int | None = None
         self._answers = answers
         answers.settimeout(_TIMEOUT_S)
-        pid, (self._handle,), _, _ = socket.recv_fds(answers, _ANSWER_BYTES, 1)
-        self.pid = int(pid)
+        pid, handles, _, _ = socket.recv_fds(answers, _ANSWER_BYTES, 1)
+        assert handles, "the fork server ended: the reason is in the standard error of the tests"
+        self.pid, self._handle = int(pid), handles[0]
 
     def kill(self) -> None:
         """Send SIGKILL."""
