@@ -100,6 +100,7 @@ class Answers:
                 if quiet_s < self._stall_s or not crowded:
                     continue
                 ended.append(unquote(lease.context.peer()))  # unknown after the call is cancelled
+            self.moved(lease)  # the next sweep may come before gRPC has ended the call
             lease.context.cancel()
         if ended:
             self.stalled += len(ended)

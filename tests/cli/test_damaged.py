@@ -75,7 +75,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a zeroed segment": lambda j: segments(j)[-1].write_bytes(bytes(4000)),
     "a directory as segment": lambda j: replace_by_directory(segments(j)[1]),
     "a foreign file": lambda j: (j / "jnl" / "notes.txt").touch(),
-    "a name that no journal reaches": lambda j: (j / "jnl" / f"{'f' * 16}.jnl").touch(),
+    "a name beyond the largest offset": lambda j: (j / "jnl" / f"{'f' * 16}.jnl").touch(),
     "no jnl": lambda j: shutil.rmtree(j / "jnl"),
     "jnl is a file": lambda j: replace_by_file(j / "jnl"),
     "ofs is a file": lambda j: replace_by_file(j / "ofs"),

@@ -68,7 +68,7 @@ def test_a_journal_that_comes_and_one_that_breaks(root: Path) -> None:
         while b"medium" not in running.stdout.readline():
             pass
         (root / "small" / "jnl" / "ffffffffffffffff.jnl").touch()
-        while b"no journal reaches" not in running.stdout.readline():
+        while b"exceeds the largest offset" not in running.stdout.readline():
             pass
         running.stdout.close()
         assert running.wait(20) == 0

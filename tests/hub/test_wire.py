@@ -239,7 +239,7 @@ def test_every_refusal_has_its_status(tmp_path: Path) -> None:
             client.put("j", [messages[3], messages[2]])  # offsets that go back
         with pytest.raises(hub.ConflictError):
             client.put("j", [messages[0]._replace(value=b"other")])
-        with pytest.raises(sej.InvalidMessageError, match="type 256"):
+        with pytest.raises(sej.InvalidMessageError, match="type must be 0 to 255, got 256"):
             client.put("j", [messages[3]._replace(type=256)])
         with pytest.raises(sej.InvalidMessageError, match="key"):
             client.put("j", [messages[3]._replace(key=b"k" * 128)])

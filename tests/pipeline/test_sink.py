@@ -86,7 +86,7 @@ def test_null_key_is_the_empty_key_before_it_is_hashed(spark: SparkSession, tmp_
         ("SELECT 'x' AS key", "there is no column 'value'"),
         ("SELECT 1 AS value", "column 'value' must be binary or string, got int"),
         ("SELECT 'x' AS value, 256 AS type", "256"),
-        ("SELECT 'x' AS value, repeat('k', 128) AS key", "128 bytes"),
+        ("SELECT 'x' AS value, repeat('k', 128) AS key", "at most 127 bytes, got 128"),
     ],
 )
 def test_what_a_journal_cannot_hold_is_named(spark: SparkSession, tmp_path: Path, query: str, says: str) -> None:
