@@ -249,9 +249,10 @@ class _Merge(NamedTuple):
 def _read_marker(directory: Directory) -> _Merge | None:
     disk = directory.disk
     marker = directory.at("txn", "merge")
-    if disk.status(marker) is None:
+    try:
+        data = read_small(disk, marker, MARKER_BYTES)
+    except FileNotFoundError:  # also if another process finishes the merge at this moment
         return None
-    data = read_small(disk, marker, MARKER_BYTES)
     try:
         plan = unseal(marker, data, ("first_offset", "size", "others", "blocks"))
         first = whole(plan["first_offset"], 0, MAX_OFFSET)

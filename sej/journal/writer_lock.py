@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from sej.errors import LockedError
 from sej.journal.directory import Directory
 from sej.system.disk import File
 from sej.system.locks import Lock
 
 __all__ = ["lock_segment", "writer_lock"]
+
+_DYING_S: Final = 0.25
+_PAUSE_S: Final = 0.002
 
 
 def writer_lock(directory: Directory) -> Lock:
@@ -26,10 +32,16 @@ def lock_segment(file: File) -> None:
     The original unlinks ``jnl.lck``, and with it the lock of the process that holds that inode. No process unlinks the
     last segment, so two of our own writers never append, whatever happens to the lock file.
 
+    A process that is killed gives its locks back one after the other, ``jnl.lck`` first. So this waits for a moment.
+
     Raises:
         LockedError: another writer holds it.
     """
-    if not file.lock(brief=True):
+    deadline = time.monotonic() + _DYING_S
+    while not file.lock(brief=True):
+        if time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+            continue
         raise LockedError(
             "another writer holds this segment, although the journal's lock file is free: the file was removed"
             " while that writer ran; close that writer",

@@ -40,7 +40,7 @@ from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.recovery import ANY_REACH, Recovery, good_end, keep, next_candidate, size_before
-from sej.journal.retention import merged_away
+from sej.journal.retention import merged_away, readers_lock
 from sej.journal.writer_lock import lock_segment
 from sej.system.disk import File
 from sej.system.durable import KeptPosition
@@ -109,7 +109,12 @@ def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, fir
                 raise
             found = again
     mended, due = (None, end.offset) if found is None else found
-    mended = _mend_previous(directory, lock, due) or mended
+    try:
+        with readers_lock(directory):
+            mended = _mend_previous(directory, lock, due) or mended
+    except BaseException:
+        end.file.close()  # its lock must not live as long as the traceback
+        raise
     return end if mended is None else end._replace(recovery=mended)
 
 
@@ -188,11 +193,16 @@ def _mend_previous(directory: Directory, lock: Lock, due: int) -> Recovery | Non
 
 def has_surplus(directory: Directory) -> bool:
     """Whether an original appended to a segment that was no longer the last one."""
-    return any(True for _ in _surplus(directory))
+    with readers_lock(directory):
+        return any(True for _ in _surplus(directory))
 
 
 def _surplus(directory: Directory) -> Iterator[tuple[Segment, int]]:
-    """Of the newest segments those that have messages of their successor, and its first offset."""
+    """Of the newest segments those that have messages of their successor, and its first offset.
+
+    A segment that a merge has just joined has them too. So the caller holds the lock under which merging and retention
+    work: the marker of a merge and the segments are then of one moment.
+    """
     gone = set(merged_away(directory))
     segments = [segment for segment in directory.segments() if segment not in gone][-_NEWEST:]
     for segment, following in pairwise(segments):

@@ -1,5 +1,7 @@
 """What a writer does with the end of a journal: torn tails of every kind are cut and kept, corruption is loud."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sej
-from sej import CorruptionError
+from sej import CorruptionError, codec
+from sej.journal.recovery import corruption_at
+from sej.system.disk import OsFile, Status
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk
 from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, values
@@ -218,3 +222,42 @@ def test_opening_costs_the_unindexed_tail_not_the_segment(tmp_path: Path) -> Non
         assert w.recovery is not None and w.offset == 300_000
     assert disk.bytes_read < 1 << 18, "the last block, the torn bytes, a few heads: not 38 MB"
     assert values(sej.Journal(tmp_path).tail(1)) == [b"v" * 100]
+
+
+def test_a_message_that_a_writer_completes_between_two_looks_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "0000000000000000.jnl"
+    whole = codec.encode(0, 0, 0, b"", b"x" * 100)
+    path.write_bytes(whole[:50])
+
+    class Growing(OsFile):
+        """A file that grows right after its size was asked for."""
+
+        def status(self) -> Status:
+            found = super().status()
+            path.write_bytes(whole)
+            return found
+
+    file = Growing(os.open(path, os.O_RDONLY), str(path))
+    try:
+        assert corruption_at(file, 0, 0) is None
+    finally:
+        file.close()
+
+
+def test_a_writer_waits_for_the_lock_that_a_killed_one_gives_back_last(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as writer:
+        writer.append(b"v")
+    held = OsFile(os.open(tmp_path / "jnl" / f"{0:016x}.jnl", os.O_RDWR), "held")
+    assert held.lock(brief=True)
+    asked = threading.Event()
+
+    def give_back(_: float) -> None:
+        asked.set()
+        held.unlock()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sej.journal.writer_lock.time.sleep", give_back)
+        with sej.Writer(tmp_path) as writer:
+            assert writer.append(b"w") == 1
+    held.close()
+    assert asked.is_set()
