@@ -211,7 +211,7 @@ def corruption_at(file: File, position: int, due: int) -> CorruptionError | None
     """Return the error for the end of the last segment's good messages; None: the end of the file, or a torn tail.
 
     A whole message with another offset is not a torn tail either, even if nothing follows it. Both looks see the same
-    size: a message that a writer completes between them is no damage.
+    size: a message that a writer completes between them is not damaged.
     """
     damage = find_damage(file, position, due)
     if damage is None:
