@@ -25,7 +25,7 @@ from hub.naming import find_sources, is_root, require_root
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.options import DURATION, SIZE
+from sej.cli.options import SIZE, require_limit, retention_options
 from sej.cli.output import as_json, as_text
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.units import human_size
@@ -234,23 +234,13 @@ def list_(root: Path, json: bool) -> None:
 
 @app.command()
 @_ROOT
-@click.option("--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d.")
-@click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
-@click.option(
-    "--keep-segments",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Keep at least this many of the newest segments.",
-)
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@retention_options
 def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segments: int, dry_run: bool) -> None:
     """Remove old segments that no reader needs, in every client's journals; prints their paths.
 
     Example: sej hub clean --max-age 7d /srv/hub
     """
-    if max_age is None and max_bytes is None:
-        raise click.UsageError("give --max-age, --max-bytes or both: without a limit there is nothing to remove")
+    require_limit(max_age, max_bytes)
     failed: SejError | None = None
     done = clean_root(root, max_age_s=max_age, max_bytes=max_bytes, keep_segments=keep_segments, dry_run=dry_run)
     for source, paths in done.items():

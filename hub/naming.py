@@ -59,8 +59,8 @@ class Incarnation(NamedTuple):
     """What changes if a SEJ directory is re-created under the same name.
 
     Attributes:
-        jnl: the device and inode of its segments' directory; None if there is none.
-        named: the device and inode of its identity file; None if there is none, as in journals of the original.
+        jnl: the device and inode of its segments' directory, or None if it is missing.
+        named: the device and inode of its identity file, or None without one, as in journals of the original.
     """
 
     jnl: object

@@ -9,7 +9,7 @@ the files, oldest first          on the medium
 ===============================  ==================================================
 older than the one in the record all of it
 the one in the record            up to the kept position
-newer, or all if there is none   in doubt
+newer, or all if none exists   in doubt
 ===============================  ==================================================
 
 What is in doubt is written over with itself when the queue is opened, **before** it is read: the formats have no

@@ -33,7 +33,7 @@ class Lag:
         end_offset: the offset of the next message.
         messages: how many messages it has not read.
         bytes: how many bytes of the segments these take.
-        seconds: how old the oldest of them is; 0.0 if there is none, or if it has no timestamp.
+        seconds: how old the oldest of them is; 0.0 if none exists, or if it has no timestamp.
     """
 
     index: int

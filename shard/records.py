@@ -99,7 +99,7 @@ class Record(NamedTuple):
 
 
 def read_record(path: Path, disk: Disk = OS) -> Record | None:
-    """Return the record of a sharded journal; None if there is none.
+    """Return the record of a sharded journal, or None if it has none.
 
     Raises:
         FileTypeError: it is not a regular file.

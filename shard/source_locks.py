@@ -27,7 +27,7 @@ _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 class Hold:
     """The writer locks of all shards, until it is closed: no process can append in the meantime.
 
-    If this process may not write, a shared lock on the existing file has the same effect; if there is none, no writer
+    If this process may not write, a shared lock on the existing file has the same effect; if none exists, no writer
     of this user can start either.
     """
 

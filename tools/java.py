@@ -38,7 +38,7 @@ def choice() -> str:
 
 
 def remember(venv: Path, python: Path) -> bool:
-    """Find a Java and write its home to `venv/java-home`; if there is none, report it and remove the file."""
+    """Find a Java and write its home to `venv/java-home`; if none exists, report it and remove the file."""
     ways: dict[str, Callable[[], Path | None]] = {
         "here": installed,
         "debian": lambda: installed() if debian.install(DEBIAN_PACKAGE) else None,

@@ -234,11 +234,11 @@ class Client:
         return JournalState(answer.Known, answer.FirstOffset, answer.NextOffset)
 
     def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
-        """Return the offset that the hub expects next of a journal, by default of this client; 0 if there is none."""
+        """Return the offset that the hub expects next of a journal, by default of this client; 0 if none exists."""
         return self.where(journal_dir, client_id=client_id).next_offset
 
     def find_time(self, journal_dir: str, timestamp: int, *, client_id: str | None = None) -> int:
-        """Return the first offset from a timestamp on; if there is none, the offset that the hub expects next.
+        """Return the first offset from a timestamp on; if none exists, the offset that the hub expects next.
 
         Args:
             journal_dir: the journal's name on the hub.

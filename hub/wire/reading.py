@@ -90,7 +90,7 @@ def _behind_damage(directory: Directory, end: int) -> int:
 
 
 def find_time(store: Store, source: Source, timestamp: int) -> int:
-    """Return the first offset from a timestamp (ns) on; the end if there is none."""
+    """Return the first offset from a timestamp (ns) on; the end if none exists."""
     return min(Journal(source_path(store.root, source)).find_time(timestamp), store.end_offset(*source))
 
 

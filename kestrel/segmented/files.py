@@ -254,7 +254,7 @@ def read_bookmarks(
 ) -> Iterator[tuple[str, Bookmark | None, Damage | None]]:
     """Each reader of a queue: what its file and its log say as far as they are good, and the damage in the file.
 
-    The bookmark is None if the file is not a reader file. The end of a log may be torn: that is no damage.
+    The bookmark is None if the file is not a reader file. The end of a log may be torn: that is not damage.
 
     Args:
         listing: the queue's files.

@@ -84,7 +84,7 @@ class Extent:
         return self.end - self.first - sum(missing for missing in gaps if missing > 0)
 
     def find_time(self, timestamp: int) -> int:
-        """Return the first offset from a timestamp (ns) on; the end if there is none."""
+        """Return the first offset from a timestamp (ns) on; the end if none exists."""
         return min(Journal(self.origin.path).find_time(timestamp), self.end)
 
     def slice(self, start: int, stop: int) -> Slice:

@@ -177,7 +177,7 @@ class RemoteExtent:
         self._remote = remote
 
     def find_time(self, timestamp: int) -> int:
-        """Return the first offset from a timestamp (ns) on; the end if there is none."""
+        """Return the first offset from a timestamp (ns) on; the end if none exists."""
         journal, whose = self.origin.name.partition(".")[2], self.origin.client
         with Line(self._remote) as line:
             return min(line.ask(lambda client: client.find_time(journal, timestamp, client_id=whose)), self.end)

@@ -186,7 +186,7 @@ def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
 
 
 def _starts(data: bytearray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return where the whole messages of data start, and where the last of them ends; empty if there is none."""
+    """Return where the whole messages of data start, and where the last of them ends; empty if none exists."""
     from sej.codec import walk
 
     count = len(data) // 26 + 1

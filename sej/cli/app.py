@@ -82,7 +82,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the requested command; if there is none, suggest similar names."""
+        """Return the requested command; if none exists, suggest similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

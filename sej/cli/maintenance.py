@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.options import DIRECTORY, DURATION, JSON, SIZE
+from sej.cli.options import DIRECTORY, JSON, SIZE, require_limit, retention_options
 from sej.cli.output import counted
 from sej.cli.progress import progress_bar
 from sej.cli.reader_state import readers_of
@@ -50,19 +50,10 @@ def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
 
 @click.command
 @DIRECTORY
-@click.option("--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d.")
-@click.option("--max-bytes", type=SIZE, help="Remove segments until the rest fits, as in 10G.")
-@click.option(
-    "--keep-segments",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Keep at least this many of the newest segments.",
-)
+@retention_options
 @click.option(
     "--ignore-reader", multiple=True, help="Remove segments even if this reader still needs them; may be repeated."
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def clean(
     directory: Path,
     max_age: float | None,
@@ -77,8 +68,7 @@ def clean(
 
     Example: sej clean --max-age 7d --max-bytes 10G orders
     """
-    if max_age is None and max_bytes is None:
-        raise click.UsageError("give --max-age, --max-bytes or both: without a limit there is nothing to remove")
+    require_limit(max_age, max_bytes)
     journal = Journal(directory)
     removed = journal.clean(max_age, max_bytes, keep_segments, dry_run, ignore_readers=ignore_reader)
     for path in removed:

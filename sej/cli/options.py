@@ -39,6 +39,8 @@ __all__ = [
     "range_options",
     "report_gap",
     "report_gaps",
+    "require_limit",
+    "retention_options",
     "type_option",
 ]
 
@@ -77,6 +79,31 @@ def range_options(command: _Command) -> _Command:
     end = click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end.")
     start = click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message.")
     return start(end(command))
+
+
+def retention_options(command: _Command) -> _Command:
+    """Add ``--max-age``, ``--max-bytes``, ``--keep-segments`` and ``--dry-run``; see :func:`require_limit`."""
+    age = click.option("--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d.")
+    size = click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
+    keep = click.option(
+        "--keep-segments",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Keep at least this many of the newest segments.",
+    )
+    dry = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+    return age(size(keep(dry(command))))
+
+
+def require_limit(max_age: float | None, max_bytes: int | None) -> None:
+    """Refuse to clean without a limit.
+
+    Raises:
+        click.UsageError: neither limit was given.
+    """
+    if max_age is None and max_bytes is None:
+        raise click.UsageError("give --max-age, --max-bytes or both: without a limit there is nothing to remove")
 
 
 def type_option(command: _Command) -> _Command:

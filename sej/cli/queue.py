@@ -225,7 +225,7 @@ class _Stop:
         self.asked = threading.Event()
 
     def get(self, opened: WorkQueue, timeout: float | None) -> Item | None:
-        """Return the next item; None if there is none, or if a stop was requested.
+        """Return the next item, or None if the queue is empty or a stop was requested.
 
         It waits in slices, because interrupting a wait anywhere could lose an item that was just taken.
         """

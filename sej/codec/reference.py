@@ -320,7 +320,7 @@ def _skip_zeros(text: bytes, at: int, left: int) -> int:
 
 
 def _whole(data: bytes, position: int, file_end: int) -> int | None:
-    """Return where the message at position ends; None if there is none. Its trailing size is checked if available."""
+    """Return where the message at position ends, or None if it is not whole. Checks its trailing size if it can."""
     try:
         size = message_size(data, position, len(data))
         if size is None or position + size > file_end:

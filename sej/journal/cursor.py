@@ -257,7 +257,7 @@ class Cursor:
     # --- finding the segment
 
     def _open(self) -> SegmentReader | None:
-        """Open the segment that contains the next offset, at or before it; None if there is none yet.
+        """Open the segment that contains the next offset, at or before it, or None if it is still missing.
 
         The segment that starts with the next offset, and the one in which the cursor was parked, are opened by name.
         The directory is listed only if neither exists: a scan of n segments must not read n names n times.

@@ -294,7 +294,7 @@ class IndexFile:
         return found
 
     def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:
-        """Return the first block whose key is at least ``wanted``, by bisection; the last one if there is none.
+        """Return the first block whose key is at least ``wanted``, by bisection; the last one if none exists.
 
         Reads a few entries. None if the file is missing, or an entry does not match the segment.
 

@@ -94,7 +94,7 @@ class Journal:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first existing message; of the next one if there is none."""
+        """The offset of the first existing message; of the next one if none exists."""
         segments = self._directory.segments()
         return segments[0].first_offset if segments else 0
 
@@ -117,7 +117,7 @@ class Journal:
         return kept_offsets(self._directory)
 
     def find_time(self, timestamp: int) -> int:
-        """Return the first offset from a timestamp (ns since the epoch) on; the end if there is none.
+        """Return the first offset from a timestamp (ns since the epoch) on; the end if none exists.
 
         Timestamps may be unordered: it is the first in the order of offsets.
         """

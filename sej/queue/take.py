@@ -99,7 +99,7 @@ class Taker:
         return found
 
     def _take_next(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
-        """Take the next item, or set it aside; return False if there is none."""
+        """Take the next item, or set it aside; return False if none exists."""
         state = self._log.state
         if state.frontier in state.above:
             self._look_ahead()
@@ -155,7 +155,7 @@ class Taker:
         self.others.close()
 
     def _take_fresh(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
-        """Lease a range of fresh messages; return False if there is none."""
+        """Lease a range of fresh messages; return False if none exists."""
         log, state, read = self._log, self._log.state, self._fresh.at
         above, expires = state.above, bool(state.expires) or self._expire_ns is not None
         offset = state.frontier

@@ -157,7 +157,7 @@ class Lock:
         return self._file is not None and self._is_current(self._file)
 
     def holder(self) -> str | None:
-        """Return the holder's text in the file, or None if there is none."""
+        """Return the holder's text in the file, or None."""
         try:
             file = self._disk.open(self.path, "read")
         except FileNotFoundError:

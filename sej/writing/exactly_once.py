@@ -52,7 +52,7 @@ class Appending(Protocol):
         """The offset of the next message."""
 
     def extend(self, data: BytesLike) -> None:
-        """Append whole messages that are encoded and carry the offsets that are due."""
+        """Append whole messages that are encoded and carry the next offsets."""
 
     def sync_now(self) -> None:
         """Sync all that was appended."""

@@ -4,8 +4,8 @@ It is open, or it is left: a writer that idles has given the descriptors and the
 was. A left segment can still be synced, because any process may sync a file.
 
 Every call runs with the writer's mutex held, but for :meth:`LastSegment.sync` and :meth:`LastSegment.sync_left`. Those
-wait for the disk, and the writer goes on meanwhile. So the caller reads ``file`` with the mutex, syncs it without, and
-compares it with the mutex again before :meth:`LastSegment.keep`.
+wait for the disk, and the writer continues meanwhile. So the caller reads ``file`` with the mutex, syncs it
+without, and compares it with the mutex again before :meth:`LastSegment.keep`.
 """
 
 from __future__ import annotations

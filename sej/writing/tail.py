@@ -24,9 +24,9 @@ How a message gets to the disk::
 **Who may change what.** The mutex of :class:`~sej.system.lifecycle.Lifecycle` guards everything; the buffer uses the
 same lock. :meth:`Tail.alone` is how every call takes it. No call enters twice: a signal's handler is refused.
 
-**Interrupts.** An exception of a signal's handler is no failure. It leaves the buffer in doubt, which it is from before
-a change of the file until after it. The next call then finds the end again (:meth:`Tail._mend`), before a message gets
-its offset.
+**Interrupts.** An exception of a signal's handler is not a failure. It leaves the buffer in doubt, which it is from
+before a change of the file until after it. The next call then finds the end again (:meth:`Tail._mend`), before a
+message gets its offset.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Tail:
         return found
 
     def append_encoded(self, data: BytesLike) -> range:
-        """Append messages that are encoded already and carry the offsets that are due: for copying at full speed.
+        """Append messages that are encoded already and carry the next offsets: for copying at full speed.
 
         Every message's frame and offset are checked before the first byte is taken.
 
@@ -202,7 +202,7 @@ class Tail:
         return self.alone(lambda: self._batches.append(self, name, number, values, keys, type, timestamp))
 
     def append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
-        """As :meth:`append_once`, for messages that are encoded already and carry the offsets that are due.
+        """As :meth:`append_once`, for messages that are encoded already and carry the next offsets.
 
         A repeat is known by its number alone, and its chunks are not looked at: for jobs that are run again whole.
 

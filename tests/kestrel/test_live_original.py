@@ -74,7 +74,7 @@ def test_reading_changes_nothing_while_the_original_rewrites(reader: str, tmp_pa
 
 
 class During:
-    """A writer during whose first call the original goes on."""
+    """A writer during whose first call the original continues."""
 
     def __init__(self, inner: sej.Writer, change: Callable[[], object]) -> None:
         self.inner = inner

@@ -10,7 +10,7 @@ from tests.quick_spark import CONF
 
 
 def copy(spark: SparkSession, source: str, target: str, *, once: bool) -> None:
-    """Copy what is there, or what comes too; goes on from the checkpoint that an earlier run left."""
+    """Copy what is there, or what comes too; continues from the checkpoint of an earlier run."""
     limit = 50_000 if once else 400  # small batches, so that a kill comes at any place of one
     frame = spark.readStream.format("sej").option("maxMessagesPerTrigger", limit).option("reader", "copy").load(source)
     writer = frame.writeStream.format("sej").option("prefix", "orders").option("bits", 1)

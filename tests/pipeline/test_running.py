@@ -101,7 +101,7 @@ def test_rotated_cleaned_merged_and_torn(live: Callable[..., Live], tmp_path: Pa
 # --- loss: the journal is a symbolic link, so that another one takes its place at one blow
 
 
-def anew(path: Path, _: Path) -> list[bytes]:
+def recreated(path: Path, _: Path) -> list[bytes]:
     """Another journal, with more messages."""
     values = [b"new-%d" % number for number in range(40)]
     with sej.Writer(path) as writer:
@@ -128,7 +128,11 @@ def truncated(path: Path, old: Path) -> list[bytes]:
     return []
 
 
-LOSSES = [(anew, "re-created"), (deleted, "were deleted before the stream read them"), (truncated, "was truncated or")]
+LOSSES = [
+    (recreated, "re-created"),
+    (deleted, "were deleted before the stream read them"),
+    (truncated, "was truncated or"),
+]
 
 
 @pytest.mark.parametrize(("become", "says"), LOSSES)

@@ -31,7 +31,7 @@ def work(path: Path) -> list[str]:
 # A text that comes again
 
 
-@pytest.mark.parametrize("looked", [False, True], ids=["nobody looked", "a worker looked"])
+@pytest.mark.parametrize("looked", [False, True], ids=["no worker looked", "a worker looked"])
 @pytest.mark.parametrize("again", [b"=other\n-water the plants\n", b"-water the plants\n=other\n"])
 def test_a_text_that_a_person_deletes_and_writes_again_is_delivered(path: Path, looked: bool, again: bytes) -> None:
     assert work(path) == ["water the plants", "other"]

@@ -87,7 +87,7 @@ class Record(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A place in a ledger: in which file, how far, and the CRC32 of the bytes before it; zeros if there is none."""
+    """A place in a ledger: in which file, how far, and the CRC32 of the bytes before it; zeros if none exists."""
 
     inode: int = 0
     position: int = 0
