@@ -1,6 +1,16 @@
-"""Opening the end of a journal for writing: find it, judge it, cut a torn tail.
+"""Opening the end of a journal for writing: find the last whole message, and cut a torn tail.
 
-Everything here runs under the writer's lock. The cost is that of the unindexed tail of the last segment.
+The last segment, and what an opening knows about its parts::
+
+    0             kept position        end of the index        position              size of the file
+    |   durable   |           maybe not durable                |                            |
+    |           covered by the index   |   walked              |   torn tail: kept and cut  |
+
+The cost is that of the part that is walked, plus a sync of at most :data:`_SYNC_BYTES`. The caller holds the writer's
+lock.
+
+Crash states: a torn tail is first copied to ``kept/`` and then cut, so a crash in between may leave two copies. If the
+index has fewer blocks than the segment, more is walked. If the kept position is old or missing, more is synced.
 """
 
 from __future__ import annotations
@@ -29,27 +39,27 @@ __all__ = [
 ]
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
-"""What a directory without jnl/ may hold and still become a journal."""
+"""A directory without jnl/ can become a journal if it holds nothing but these names."""
 _SYNC_BYTES: Final = 1 << 20
-"""So much is synced while a writer opens; more in the background, so that opening does not wait for the disk."""
+"""Up to this many bytes are synced while a writer opens. More is synced later, so that opening does not wait for it."""
 
 
 class End(NamedTuple):
     """The end of a journal, ready for appending.
 
     Attributes:
-        segment: the last one.
-        file: open for appending.
-        position: its size; every byte of it is good.
-        offset: what the next message gets.
-        synced_position: the bytes before it are durable; more than a little left to sync is left to the writer.
-        synced_offset: the messages below it are durable.
-        newest_timestamp: the newest in its full blocks, ns.
-        index_file: the sidecar.
-        known: how many blocks the sidecar has before them.
-        blocks: full blocks that it lacks.
-        partial: the messages behind the last full block, or None.
-        partial_known: whether the sidecar has the partial block, behind the known ones.
+        segment: the last segment.
+        file: the segment, open for appending.
+        position: the size of the segment. It consists of whole messages.
+        offset: the offset of the next message.
+        synced_position: the bytes before this position are durable. The writer syncs the others.
+        synced_offset: the messages below this offset are durable.
+        newest_timestamp: the newest timestamp in the full blocks, in ns.
+        index_file: the index of the segment.
+        known: the number of full blocks in the index.
+        blocks: the full blocks that the index lacks.
+        partial: the block of the messages after the last full block, or None.
+        partial_known: whether the index has the partial block, after its full blocks.
         recovery: what was cut, or None.
     """
 
@@ -69,12 +79,13 @@ class End(NamedTuple):
 
 
 def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True) -> None:
-    """Make the directories of a journal; nothing else is touched.
+    """Create the directories of a journal if they are missing, and nothing else.
 
     Raises:
-        NotAJournalError: the path is a file, or a directory that holds something else, or an ``id`` that is not ours.
-        JournalNotFoundError: it is missing and create is False.
-        NetworkFileSystemError: locks and syncs cannot be trusted there.
+        NotAJournalError: the path is a file, or a directory that holds something else, or its ``id`` is not a
+            journal's.
+        JournalNotFoundError: the journal is missing and create is False.
+        NetworkFileSystemError: the path is on a file system whose locks and syncs cannot be trusted.
     """
     disk = directory.disk
     there = disk.status(directory.path)
@@ -86,8 +97,8 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
         kind = network_file_system(directory.path)
         if kind is not None:
             raise NetworkFileSystemError(
-                f"this is on {kind}: locks and syncs cannot be trusted there; use a local disk,"
-                " or pass allow_network_fs=True and take the risk",
+                f"this is on {kind}, whose locks and syncs cannot be trusted: use a local disk,"
+                " or pass allow_network_fs=True and accept the risk",
                 path=directory.path,
             )
     if there is not None:
@@ -98,14 +109,14 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
 
 
 def _refuse_foreign(directory: Directory) -> None:
-    """Make sure that a directory is a journal or may become one: nothing of another program is touched."""
+    """Raise NotAJournalError if a directory is not a journal and holds files of another program."""
     disk = directory.disk
     if disk.status(directory.jnl) is None:
         foreign = [name for name in disk.list(directory.path) if name not in _OURS]
         if foreign:
             more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
             raise NotAJournalError(
-                f"this directory holds {foreign[0]!r}{more} and has no jnl/: it is not a journal; give a new"
+                f"this directory is not a journal: it holds {foreign[0]!r}{more} and has no jnl/; pass a new"
                 " or an empty directory",
                 path=directory.path,
             )
@@ -113,8 +124,8 @@ def _refuse_foreign(directory: Directory) -> None:
     if found is not None and (found.is_dir or found.size not in ID_SIZES):
         what = "a directory" if found.is_dir else f"a file of {found.size} bytes"
         raise NotAJournalError(
-            f"a journal's id is a file of {ID_SIZES[1]} bytes, and this is {what}: if the journal is yours, move it"
-            " away, and the next writer makes another",
+            f"expected a journal's id, a file of {ID_SIZES[1]} bytes, but this is {what}: if the journal is yours,"
+            " move it away, and the next writer creates an id",
             path=directory.at("id"),
         )
 
@@ -128,23 +139,23 @@ def open_end(
     known: File | None = None,
     published: Segment | None = None,
 ) -> End:
-    """Open the last segment for appending; a torn tail is kept aside and cut.
+    """Open the last segment for appending. A torn tail is copied to ``kept/`` and cut.
 
-    What is not known to be on the medium is renewed, see :mod:`sej.system.durable`, unless it is much: then the caller
-    does so before its first sync.
+    Up to :data:`_SYNC_BYTES` that may not be on the medium are renewed, see :mod:`sej.system.durable`. If there are
+    more, the caller renews them before its first sync.
 
     Args:
         directory: the journal, locked by the caller.
         kept: its kept position.
         first_offset: where a journal without segments starts.
         alone: keep the segment's own lock for as long as the file is open, see :func:`lock_segment`.
-        known: the segment that the caller has open already, maybe the last one still: it is used again, because a sync
-            through it reports what went wrong since it was opened.
-        published: the last segment, if the caller has synced it whole and just given it its name.
+        known: a segment that the caller has open. If it is still the last one, this file is used, because a sync
+            through it reports every failed write since it was opened.
+        published: the last segment, if the caller has synced all of it and has just renamed it into place.
 
     Raises:
         LockedError: an exclusive writer is at work whose lock file was removed.
-        CorruptionError: there is damage that is no torn tail; nothing was cut.
+        CorruptionError: the segment is damaged, and the damage is not a torn tail; nothing was cut.
     """
     segment, fresh = published, published is not None
     if segment is None:
@@ -160,7 +171,7 @@ def open_end(
             lock_segment(file)
         finally:
             if not alone:
-                unlock()  # in C, and the first call here: no handler comes before it
+                unlock()  # in C, and the first call here: no signal handler can run before it
         return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known)
     except BaseException:
         if file is not known:
@@ -177,14 +188,14 @@ def _open_end(
     partial = index.open_block(file.status().size)
     partial_known = partial is not None
     entries -= partial_known
-    position, due = index.position, index.due
-    for block in read_blocks(file, position, due):
-        position, due = block.end, block.next_offset
+    position, offset = index.position, index.due
+    for block in read_blocks(file, position, offset):
+        position, offset = block.end, block.next_offset
         if block.end - block.position >= BLOCK_BYTES:
             fresh.append(index.add(block))
         else:
             partial = block
-    damage = find_damage(file, position, due)
+    damage = find_damage(file, position, offset)
     recovery = None
     if damage is not None:
         if damage.follower is not None:
@@ -192,25 +203,25 @@ def _open_end(
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         copy = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
         file.truncate(position)
-        recovery = Recovery(segment.path, position, due, damage.size, copy, damage.reason)
-    end = Kept(position, due)
+        recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
+    end = Kept(position, offset)
     synced = end if durable else min(end, durable_position(directory, kept, segment, file))
     if position - synced.position <= _SYNC_BYTES:
-        if position > synced.position:  # what an earlier writer left to the kernel is durable from here on
+        if position > synced.position:  # earlier writers may have left these bytes to the kernel
             if renewed:
                 file.sync()
             else:
                 renew(directory.disk, file, synced.position, position)
-            kept.store(file, segment.first_offset, position, due)
+            kept.store(file, segment.first_offset, position, offset)
         synced = end
     if recovery is not None:
-        file.sync()  # and so is the cut
+        file.sync()  # the cut must be durable too
     newest, there = index.newest_timestamp, partial_known
-    return End(segment, file, position, due, *synced, newest, index_file, entries, fresh, partial, there, recovery)
+    return End(segment, file, position, offset, *synced, newest, index_file, entries, fresh, partial, there, recovery)
 
 
 def sweep(directory: Directory) -> None:
-    """Remove what a writer that died had staged and not promised; what an intent names stays."""
+    """Remove the files in ``tmp/`` that a writer staged before it died, unless an intent in ``txn/`` names them."""
     disk = directory.disk
     if disk.status(directory.at("tmp")) is None:
         return
@@ -222,7 +233,7 @@ def sweep(directory: Directory) -> None:
 
 
 def start_segment(directory: Directory, offset: int, *, alone: bool = False) -> End:
-    """Make the next segment; its predecessor was synced by the caller."""
+    """Create the segment that starts at an offset. The caller has synced the segment before it."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
     try:

@@ -1,29 +1,38 @@
-"""Mending what two writers left that appended to one segment at the same time.
+"""Repairing a segment to which two writers appended at the same time.
 
-It happens only beside an original (see :mod:`sej.system.original`), so only an opening that found its trace looks for
-it. Each of the two counted on from the end that it had read. The segment then consists of runs, messages
-with consecutive offsets:
+This happens only if the original is one of them (see :mod:`sej.system.original`), so an opening looks for it only after
+a trace of the original. Each writer counts its offsets from the end that it has read. So the segment consists of runs.
+A run is a sequence of messages with consecutive offsets:
 
-    ... 6 7 8 | 9 10 11 | 9 10 | 12 13        appended: every byte is there, offsets come twice
-    ... 6 7 8 | 9 10 ~~~ 12 13                written over: the end of a message whose start is gone
+    ... 6 7 8 | 9 10 11 | 9 10 | 12 13        both appended: every byte is there, some offsets occur twice
+    ... 6 7 8 | 9 10 ~~~ 12 13                one overwrote the other: ~~~ is the rest of a message without its start
 
-This is told from damaged bytes by what damage cannot make. Offsets that come twice: each run starts at or below the
-highest offset so far plus one, so no offset is missing. Written over: the size at the end of the bytes that are no
-message says that a message ends there which began *before* them, inside the messages of the other writer. A changed
-message ends where it began plus its size, and is corruption as ever.
+Damaged bytes look different, and remain corruption:
 
-The run that goes on from the good messages keeps its offsets. The messages of the other runs follow it, in the order of
-their writers, with new offsets. What a writer of ours has acknowledged is always in the first
+====================  ===============================================  =============================================
+                      two writers                                      damage
+====================  ===============================================  =============================================
+offsets               a run starts at or below the highest offset      offsets are missing
+                      so far plus one, so none is missing
+bytes without         the size at their end leads to a start *before*  the size at the end of a changed message leads
+a message             them, inside the messages of the other writer    to the start of this message
+====================  ===============================================  =============================================
+
+The run that continues the good messages keeps its offsets. The messages of the other runs are appended after it, writer
+by writer, with new offsets. The messages that a writer of this library has acknowledged are always in the first run
 (:mod:`sej.system.original`).
 
 Each step is durable before the next:
 
-1. The bytes from the first conflict on are copied to ``kept/``.
-2. The messages are staged in ``tmp/`` with their final offsets; an intent in ``txn/`` names them, and the bytes that
-   are to be cut. It is an intent of ``append_once``: the next writer rolls it forward before its first append.
+1. The bytes from the first conflict to the end are copied to ``kept/``.
+2. The messages are staged in ``tmp/`` with their final offsets. An intent in ``txn/`` names them and the bytes to be
+   cut. It is an intent of ``append_once``: the next writer rolls it forward before its first append.
 3. The segment is cut at the first conflict, if it still ends with the bytes that were copied.
 
-The same is done for messages that an original appended to a segment that was no longer the last one.
+Messages that an original appended to a segment that was no longer the last one are moved in the same way.
+
+Crash points: after step 1 there is a copy that nothing refers to. After step 2 the next writer takes step 3, or starts
+again if an original has appended more since (:func:`_finish_cut`). After step 3 it rolls the intent forward.
 """
 
 from __future__ import annotations
@@ -51,11 +60,11 @@ from sej.writing.opening import End, open_end
 __all__ = ["KEPT", "has_surplus", "open_mended_end"]
 
 KEPT: Final = ".overlap."
-"""What is in the name of a file in ``kept/`` that holds what two writers left."""
+"""Part of the name of each file in ``kept/`` with the bytes that two writers left."""
 _COMPARE_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 1 << 16
 _NEWEST: Final = 8
-"""Of so many segments the ends are looked at; `sej verify` looks at all of them."""
+"""An opening examines the ends of this many segments. `sej verify` examines all of them."""
 _ALONE_S: Final = 0.02
 _LOOK_S: Final = 0.001
 _HEAD_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
@@ -71,30 +80,31 @@ class _Run(NamedTuple):
 
 
 class _Writer:
-    """One of the writers that appended at once: its runs, and the offset that it would go on with."""
+    """One of the writers that appended concurrently: its runs, and the offset of its next message."""
 
-    def __init__(self, due: int) -> None:
-        self.due = due
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
         self.runs: list[_Run] = []
 
     def add(self, run: _Run) -> None:
         self.runs.append(run)
-        self.due = run.stop
+        self.next_offset = run.stop
 
 
 def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, first_offset: int, ours: bool) -> End:
-    """Open the last segment for appending, as :func:`sej.writing.opening.open_end`; mend what two writers left in it.
+    """Repair what two writers left, then open the last segment as :func:`sej.writing.opening.open_end` does.
 
     Args:
         directory: the journal, locked by the caller.
         kept: its kept position.
         lock: the caller's.
         first_offset: where a journal without segments starts.
-        ours: whether a writer of this library has had the journal before. Else a missing lock file does not prove that
-            an original was here, and nothing is mended.
+        ours: whether a writer of this library has opened the journal before. If not, a missing lock file does not prove
+            that an original was here, and nothing is repaired.
 
     Raises:
-        CorruptionError: there is damage that is neither a torn tail nor the work of two writers; nothing was cut.
+        CorruptionError: the segment is damaged. The damage is neither a torn tail nor left by two writers; nothing was
+            cut.
     """
     _finish_cut(directory)
     if lock.original is None or not (ours or lock.original.certain):
@@ -104,14 +114,14 @@ def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, fir
         try:
             end = open_end(directory, kept, first_offset=first_offset, alone=True)
         except CorruptionError:
-            again = _mend_last(directory, lock)  # originals may be at it still
+            again = _mend_last(directory, lock)  # an original may still append
             if again is None:
                 raise
             found = again
-    mended, due = (None, end.offset) if found is None else found
+    mended, next_offset = (None, end.offset) if found is None else found
     try:
         with readers_lock(directory):
-            mended = _mend_previous(directory, lock, due) or mended
+            mended = _mend_previous(directory, lock, next_offset) or mended
     except BaseException:
         end.file.close()  # its lock must not live as long as the traceback
         raise
@@ -119,29 +129,29 @@ def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, fir
 
 
 def _finish_cut(directory: Directory) -> None:
-    """Take the last step of a mending that was interrupted, under the lock."""
+    """Take step 3 of each interrupted repair; the caller holds the lock."""
     batches = Batches(directory)
     for name, cut in list(batches.promised_cuts()):
         path, position = directory.segment(int(cut["segment"])).path, int(cut["position"])
         if directory.disk.status(path) is None:
-            continue  # the segment is gone, and so is what was to be cut
+            continue  # the segment was deleted
         file = directory.disk.open(path, "edit")
         try:
             lock_segment(file)
             size = file.size() - position
             if not _begins_with(directory, file, position, str(cut["kept"])):
-                continue  # it was cut
+                continue  # the segment was already cut
             if size == int(cut["size"]):
                 file.truncate(position)
                 file.sync()
-            else:  # an original has appended more since: begin again
+            else:  # an original has appended more since: start again
                 batches.take_back(name)
         finally:
             file.close()
 
 
 def _begins_with(directory: Directory, file: File, position: int, kept: str) -> bool:
-    """Whether the copied bytes are in the segment still."""
+    """Return whether the segment still has the copied bytes at a position."""
     copy = directory.disk.open(directory.at("kept", kept), "read")
     try:
         at = 0
@@ -155,7 +165,11 @@ def _begins_with(directory: Directory, file: File, position: int, kept: str) -> 
 
 
 def _mend_last(directory: Directory, lock: Lock) -> tuple[Recovery, int] | None:
-    """Mend the end of the last segment: what was done, and the offset behind it; None: this is damage."""
+    """Repair the end of the last segment.
+
+    Returns:
+        What was done, and the offset of the next message; or None if there is nothing that two writers left.
+    """
     segments = directory.segments()
     if not segments:
         return None
@@ -164,16 +178,16 @@ def _mend_last(directory: Directory, lock: Lock) -> tuple[Recovery, int] | None:
     try:
         lock_segment(file)
         index = IndexFile(directory, segment).load(file, segment.first_offset)
-        position, due = good_end(file, index.position, index.due)
+        position, offset = good_end(file, index.position, index.due)
         if position == file.size():
             return None
-        return _move(directory, lock, segment, file, position, due, due)
+        return _move(directory, lock, segment, file, position, offset, offset)
     finally:
         file.close()
 
 
-def _mend_previous(directory: Directory, lock: Lock, due: int) -> Recovery | None:
-    """Move what segments have behind their successors' first offsets to the journal's end."""
+def _mend_previous(directory: Directory, lock: Lock, next_offset: int) -> Recovery | None:
+    """Move messages that a segment has from its successor's first offset on to the journal's end, next_offset."""
     done = None
     for segment, following in _surplus(directory):
         file = directory.disk.open(segment.path, "edit")
@@ -183,25 +197,25 @@ def _mend_previous(directory: Directory, lock: Lock, due: int) -> Recovery | Non
             position, at = index.before_offset(following)
             while at < following:
                 position, at = _message_end(file, position, at)
-            found = _move(directory, lock, segment, file, position, following, due)
+            found = _move(directory, lock, segment, file, position, following, next_offset)
             if found is not None:
-                done, due = found
+                done, next_offset = found
         finally:
             file.close()
     return done
 
 
 def has_surplus(directory: Directory) -> bool:
-    """Whether an original appended to a segment that was no longer the last one."""
+    """Return whether an original appended to a segment that was no longer the last one."""
     with readers_lock(directory):
         return any(True for _ in _surplus(directory))
 
 
 def _surplus(directory: Directory) -> Iterator[tuple[Segment, int]]:
-    """Of the newest segments those that have messages of their successor, and its first offset.
+    """Yield each of the newest segments that has offsets of its successor, and the successor's first offset.
 
-    A segment that a merge has just joined has them too. So the caller holds the lock under which merging and retention
-    work: the marker of a merge and the segments are then of one moment.
+    After a merge the joined segment also has offsets of its successors until these are deleted. Merging and retention
+    run under the readers' lock. The caller holds this lock, so the marker of the merge fits the list of segments.
     """
     gone = set(merged_away(directory))
     segments = [segment for segment in directory.segments() if segment not in gone][-_NEWEST:]
@@ -216,7 +230,7 @@ def _surplus(directory: Directory) -> Iterator[tuple[Segment, int]]:
 
 
 def _message_end(file: File, position: int, offset: int) -> tuple[int, int]:
-    """Behind one message: (position, offset)."""
+    """Return the position and the offset after one message."""
     head = file.read(_HEAD_BYTES, position)
     size = message_size(head, 0, len(head))
     assert size is not None
@@ -224,29 +238,33 @@ def _message_end(file: File, position: int, offset: int) -> tuple[int, int]:
 
 
 def _move(
-    directory: Directory, lock: Lock, segment: Segment, file: File, position: int, due: int, first: int
+    directory: Directory, lock: Lock, segment: Segment, file: File, position: int, offset: int, first: int
 ) -> tuple[Recovery, int] | None:
-    """Cut a segment where the first of its bytes are in conflict, and promise their messages with offsets from first.
+    """Take steps 1 to 3 for a segment: cut it at the first conflict, and leave an intent with the messages after it.
 
     Args:
         directory: the journal.
         lock: the caller's.
         segment: the segment.
-        file: open for writing.
-        position: where the good messages end.
-        due: the offset that is due there.
-        first: what the first of the moved messages gets.
+        file: the segment, open for writing.
+        position: the end of the good messages.
+        offset: the offset after the good messages.
+        first: the new offset of the first message that is moved.
+
+    Returns:
+        What was done, and the offset of the next message; or None if there is nothing that two writers left.
     """
     leased = _is_alone(file)
     try:
         while True:
             size = file.size()
-            writers = _writers(file, segment.first_offset, position, due, size)
+            writers = _writers(file, segment.first_offset, position, offset, size)
             if writers is None:
                 return None
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             kept = keep(directory, file, position, size - position, f"{segment.name}.{position:012x}{KEPT}{stamp}")
-            batches, name = Batches(directory), f"overlap~{first:016x}.{time.time_ns():016x}"  # one may be pending
+            batches = Batches(directory)
+            name = f"overlap~{first:016x}.{time.time_ns():016x}"  # unique, because another intent may be pending
             cut = {
                 "segment": segment.first_offset,
                 "position": position,
@@ -256,7 +274,7 @@ def _move(
             count = batches.promise(name, first, _chunks(file, writers, first), cut)
             if file.size() == size and lock.is_current():
                 break
-            batches.take_back(name)  # an original has appended more meanwhile, or has unlinked the lock file
+            batches.take_back(name)  # an original has appended more, or has removed the lock file
             lock.check()
         file.truncate(position)
         file.sync()
@@ -267,24 +285,40 @@ def _move(
         f"{len(writers)} writers appended at the same time: {count} messages from here on were appended again with"
         f" offsets {first} to {first + count - 1}"
     )
-    return Recovery(segment.path, position, due, size - position, kept, reason), first + count
+    return Recovery(segment.path, position, offset, size - position, kept, reason), first + count
 
 
 def _is_alone(file: File) -> bool:
-    """Wait a moment for an original that has the segment open, so that nothing is appended while it is cut."""
+    """Take a lease on the segment, so that an original that opens it has to wait until it is cut.
+
+    Returns:
+        Whether the caller has the lease. Without one it checks the size again before it cuts.
+    """
     deadline = time.monotonic() + _ALONE_S
     while not lease(file):
         if time.monotonic() >= deadline:
-            return False  # a reader, maybe, or no leases here: the size is looked at once more instead
+            return False  # another process has the file open, or the file system has no leases
         time.sleep(_LOOK_S)
     return True
 
 
-def _writers(file: File, lowest: int, position: int, due: int, size: int) -> list[_Writer] | None:
-    """Whose messages stand from position on, a torn tail left out; None: no writers at once make such bytes."""
-    highest = due - 1
-    writers = [_Writer(due)]
-    recent = [writers[0]]  # the last of them appended last
+def _writers(file: File, lowest: int, position: int, offset: int, size: int) -> list[_Writer] | None:
+    """Assign the messages from a position on to the writers that appended them. A torn tail is left out.
+
+    Args:
+        file: the segment.
+        lowest: its first offset.
+        position: the end of the good messages.
+        offset: the offset after the good messages.
+        size: the size of the segment.
+
+    Returns:
+        The writers, first the one that continues the good messages; or None if concurrent writers do not leave such
+        bytes.
+    """
+    highest = offset - 1
+    writers = [_Writer(offset)]
+    recent = [writers[0]]  # in the order of their last appends
     gap = position
     while position < size:
         head = file.read(_HEAD_BYTES, position)
@@ -293,9 +327,9 @@ def _writers(file: File, lowest: int, position: int, due: int, size: int) -> lis
             end, stop = good_end(file, position, first)
             if stop > first:
                 if not lowest <= first <= highest + 1:
-                    return None  # a message that no writer would have written here
+                    return None  # no writer appends this offset here
                 run = _Run(position, end, first, stop)
-                writer = next((writer for writer in reversed(recent) if writer.due == first), None)
+                writer = next((writer for writer in reversed(recent) if writer.next_offset == first), None)
                 if writer is None:
                     writers.append(writer := _Writer(first))
                 else:
@@ -307,9 +341,9 @@ def _writers(file: File, lowest: int, position: int, due: int, size: int) -> lis
                 continue
         found = next_candidate(file, position + 1, size, lowest - 1, position - ANY_REACH)
         if found is None:
-            break  # a torn tail: recovery has its own rules for what it may be
-        if lowest <= first <= highest + 1 or not _is_written_over(file, position, found.position):
-            return None  # the head of a message that belongs here: it is torn, or was changed
+            break  # a torn tail: the opening that follows judges and cuts it
+        if lowest <= first <= highest + 1 or not _is_overwritten(file, position, found.position):
+            return None  # the head has an offset that fits, so its message is torn or was changed
         if found.offset > highest + 1 + (found.position - gap) // OVERHEAD_SIZE:
             return None
         highest = max(highest, found.offset - 1)
@@ -317,14 +351,14 @@ def _writers(file: File, lowest: int, position: int, due: int, size: int) -> lis
     return writers if any(writer.runs for writer in writers) else None
 
 
-def _is_written_over(file: File, position: int, end: int) -> bool:
-    """Whether the bytes from position to end are the end of a message that began before them.
+def _is_overwritten(file: File, position: int, end: int) -> bool:
+    """Return whether the bytes from position to end are the rest of a message that began before position.
 
-    A message that was changed ends where it began plus its size: the size in front of end leads to position, not before
-    it. Where only that size was changed, the head at position is sound.
+    A changed message keeps its length, so the size at its end leads to position, not to a place before it. If only this
+    size was changed, the head at position is intact.
     """
     if end - position < HEAD_SIZE + INT32_SIZE:
-        return True  # no message is so short: bytes that were changed in their place leave whole ones
+        return True  # shorter than any message, so this is not a message that was changed in its place
     size = size_before(file, end)
     if size < OVERHEAD_SIZE or not end - size < position:
         return False
@@ -335,8 +369,8 @@ def _is_written_over(file: File, position: int, end: int) -> bool:
         return True
 
 
-def _chunks(file: File, writers: list[_Writer], due: int) -> Iterator[bytes]:
-    """The messages of one writer after those of the other, with offsets from due on."""
+def _chunks(file: File, writers: list[_Writer], next_offset: int) -> Iterator[bytes]:
+    """Yield the messages of one writer after the other, encoded with offsets from next_offset on."""
     for writer in writers:
         for run in writer.runs:
             position, offset, size = run.start, run.first, _STEP_BYTES
@@ -344,7 +378,8 @@ def _chunks(file: File, writers: list[_Writer], due: int) -> Iterator[bytes]:
                 data = file.read(min(size, run.end - position), position)
                 messages, end = decode_many(data, 0, len(data), offset, run.stop - offset)
                 if not messages:
-                    size *= 2  # one message that is larger than the step
+                    size *= 2  # the message is larger than the step
                     continue
-                yield b"".join(encode(due + at, *message[1:]) for at, message in enumerate(messages))
-                position, offset, due = position + end, offset + len(messages), due + len(messages)
+                yield b"".join(encode(next_offset + at, *message[1:]) for at, message in enumerate(messages))
+                position, offset = position + end, offset + len(messages)
+                next_offset += len(messages)

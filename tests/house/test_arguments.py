@@ -357,11 +357,11 @@ def test_a_directory_of_another_program_is_left_alone(opener: Callable[[Path], A
     (tmp_path / "id").write_bytes(b"7\n")
     (tmp_path / "src").mkdir()
     before = tree(tmp_path)
-    with pytest.raises(sej.NotAJournalError, match=r"holds 'src' and has no jnl/: it is not a journal") as raised:
+    with pytest.raises(sej.NotAJournalError, match=r"not a journal: it holds 'src' and has no jnl/") as raised:
         opener(tmp_path)
     assert raised.value.path == str(tmp_path)
     (tmp_path / "jnl").mkdir()
-    with pytest.raises(sej.NotAJournalError, match="20 bytes, and this is a file of 2 bytes") as raised:
+    with pytest.raises(sej.NotAJournalError, match="20 bytes, but this is a file of 2 bytes") as raised:
         opener(tmp_path)
     assert raised.value.path == str(tmp_path / "id")
     assert tree(tmp_path) == before
