@@ -1,16 +1,31 @@
-"""The end of a journal that others append to as well: what happened since one's last turn, and the next append.
+"""The end of a journal that many processes append to: what other writers did since the last turn, and the next append.
 
-Between its turns a shared writer holds nothing but open files. So at each turn it looks what happened meanwhile:
+A turn is the time in which a shared writer holds the journal's lock, ``jnl.lck``. Between its turns it holds nothing
+but open files, so each turn starts with :meth:`SharedEnd.look`.
 
-- ``jnl.lck`` holds a mark, ``shared`` and 16 hex digits, which changes whenever the last segment does, and which every
-  exclusive writer (ours signs the file, the original wipes it) destroys. The mark it left is the mark it finds: the
-  last segment is still the last one, and only other shared writers were here.
-- After an original's trace (:mod:`sej.system.original`) the mark says so, and each turn looks at the lock file, too.
-- Then the segment's size says whether they appended; what is new is measured, so that the next offset is known.
-- Anything else is looked at afresh: the end is found, a torn tail cut and kept, the index extended.
+The invariant is about the mark in ``jnl.lck``, ``shared`` and 16 random hex digits. A shared writer replaces the mark
+whenever it starts a segment. An exclusive writer destroys it: ours signs the file, the original truncates it. **So if
+a writer finds the mark that it has left or seen, the last segment is still the same file, and since then only shared
+writers have appended to it.**
 
-What a dead writer had promised (``append_once``, a merge, a repair) is finished by opening an exclusive writer first.
-Everything here runs with the mutex of its writer held.
+=====================  ====================================  ======================================================
+mark                   size of the segment                   then the writer
+=====================  ====================================  ======================================================
+the same               the same                              appends
+the same               larger, and all of it whole messages  measures them, which gives the next offset, and appends
+the same               anything else                         searches for the end
+another, or none       any                                   searches for the end
+=====================  ====================================  ======================================================
+
+A search finds the end as an exclusive writer does when it opens: it cuts a torn tail and extends the index. If a
+process died with something promised (``append_once``, a merge, a repair), an exclusive writer is opened first, which
+finishes it. After a trace of the original (:mod:`sej.system.original`), the trace follows the mark in the file, and
+each turn also checks that the lock file is still the file at its path.
+
+Crash points: a writer removes the mark before it seals a segment, and writes a new one after it has started the next.
+If it dies in between, every other writer searches for the end.
+
+Every call runs with the mutex of its writer held, except :meth:`SharedEnd.sync`, which waits for the disk.
 """
 
 from __future__ import annotations
@@ -41,21 +56,21 @@ _MARK: Final = b"shared "
 _MARK_BYTES: Final = len(_MARK) + 16
 _SIGNED_BYTES: Final = 256
 _PAUSE_S: Final = 0.00005
-"""Longer than a turn: who has the lock gets on with it, instead of handing it over at the price of a switch each."""
+"""Longer than a turn, so that the holder of the lock can take several turns before a switch to another process."""
 _PAUSE_MAX_S: Final = 0.002
 _LOCK_CHECK_S: Final = 0.1
 _INDEX_BYTES: Final = 1 << 24
-"""So much grows without an index: what somebody who looks for one message has to walk at most."""
+"""The index is extended after this many bytes. A reader that looks for one message walks at most as many."""
 
 
 class SharedEnd:
     """The end of a journal, as one of many writers knows it.
 
     Attributes:
-        offset: within a turn, what the next message gets; else what it was at the last turn.
-        position: where it will stand in the last segment.
+        offset: the offset of the next message, as of this turn or the last one.
+        position: the position of the next message in the last segment.
         file: the last segment; None before the first turn.
-        first_offset: of the last segment.
+        first_offset: the first offset of the last segment.
     """
 
     def __init__(
@@ -67,14 +82,14 @@ class SharedEnd:
         lock_timeout: float | None,
         sealed: Callable[[int], None],
     ) -> None:
-        """Open the lock file; made if missing.
+        """Open the lock file; it is created if it is missing.
 
         Args:
             directory: the SEJ directory.
-            segment_bytes: a segment is ended by the message that makes it this long.
+            segment_bytes: the message with which a segment reaches this size is the last one in it.
             retention: applied whenever this writer ends a segment.
-            lock_timeout: seconds to wait while an exclusive writer has the journal; None waits for ever.
-            sealed: told below which offset everything is durable, when that is known.
+            lock_timeout: seconds to wait while an exclusive writer has the journal; None waits without a limit.
+            sealed: called with an offset when every message below it is known to be durable.
         """
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -83,13 +98,13 @@ class SharedEnd:
         self._sealed = sealed
         self._kept = kept_position(directory)
         self._in_doubt: tuple[File | None, int, int] = None, 0, 0
-        """A segment and the stretch of it that was not synced when it was opened, see :mod:`sej.system.durable`."""
+        """A segment, and the start and end of its bytes that may not be on the medium (sej.system.durable)."""
         self._mark = b""
         self._lock_path = directory.at("jnl.lck")
         self._was_missing = directory.disk.status(self._lock_path) is None
         self._lock = directory.disk.open(self._lock_path, "append")
         self.leave: Callable[[], object] = self._lock.unlocker()
-        """Lets go of the lock, in C; at any time."""
+        """Releases the lock in one call into C. It may be called at any time."""
         self._original: Trace | None = None
         self._lock_check_at = 0.0
         self._indexed_to = 0
@@ -97,20 +112,20 @@ class SharedEnd:
         self.offset = self.position = self.first_offset = 0
 
     def enter(self) -> None:
-        """Take the lock; :meth:`look` comes next.
+        """Take the lock. The caller then calls :meth:`look`.
 
         Raises:
-            LockedError: an exclusive writer has the journal, for longer than lock_timeout.
+            LockedError: an exclusive writer has had the journal for longer than lock_timeout.
         """
         if not self._lock.lock(wait=False, brief=True):
             self._wait_for_lock()
 
     def doubt(self) -> None:
-        """Something ended a turn in the middle: :meth:`look` searches for the end again."""
+        """Make the next :meth:`look` search for the end, because a turn was interrupted."""
         self._mark = b""
 
     def write(self, data: bytes, count: int) -> None:
-        """Append count messages, within a turn."""
+        """Append data, the encoded form of count messages, within a turn."""
         file = self.file
         assert file is not None
         if self._original is None:
@@ -127,7 +142,17 @@ class SharedEnd:
             self._take(self._look_at_end())  # extends the index
 
     def sync(self, file: File, first_offset: int, position: int, offset: int) -> None:
-        """Force a segment to the medium and keep its position; another thread may be within a turn."""
+        """Sync a segment and store its kept position. Another thread may be within a turn.
+
+        Args:
+            file: the segment.
+            first_offset: its first offset.
+            position: every byte before this position was written before the call.
+            offset: the offset of the message at the position.
+
+        Raises:
+            OSError: the system refused; nothing may be written or synced after that.
+        """
         of, start, end = self._in_doubt
         if of is file:
             renew(self._directory.disk, file, start, end)
@@ -140,26 +165,26 @@ class SharedEnd:
         self.leave = _nothing
         self._lock.close()
         self._kept.forget()
-        self.file = None  # a sync in another thread may have it still: it closes with the last who does
+        self.file = None  # a sync in another thread may use the file; it is closed with its last reference
 
     def look(self) -> None:
-        """What happened since the last turn?"""
+        """Find the end of the journal, which other writers may have moved since the last turn; see the module."""
         now = time.monotonic()
         if now >= self._lock_check_at or self._original is not None:
             self._check_lock_file()
             self._lock_check_at = now + _LOCK_CHECK_S
         if self.file is None or not self._mark or self._lock.read(_MARK_BYTES, 0) != self._mark:
-            self._look_afresh()
+            self._search()
             return
         size = self.file.status().size
         if size != self.position and not self._catch_up(size):
-            self._look_afresh()
+            self._search()
 
     def _catch_up(self, size: int) -> bool:
-        """Measure what others appended; False where it is not all whole messages."""
+        """Measure what other writers appended; return False if it is not all whole messages."""
         assert self.file is not None
         if size < self.position or size - self.position > _INDEX_BYTES:
-            return False  # so much is walked piece by piece
+            return False  # the search walks a large part piece by piece
         data = self.file.read(size - self.position, self.position)
         try:
             run = measure(data, 0, len(data), self.offset, len(data))
@@ -169,22 +194,22 @@ class SharedEnd:
         self.position += run.position
         return run.position == len(data)
 
-    def _look_afresh(self) -> None:
+    def _search(self) -> None:
         """Find the end as an exclusive writer does when it opens."""
         while True:
             self._check_lock_file()
             self._find_trace()
-            while self._promised():
-                self._let_a_writer_finish()
+            while self._has_promise():
+                self._open_exclusively()
             try:
                 self._take(self._look_at_end())
             except CorruptionError:
                 if self._original is None:
                     raise
-                self._let_a_writer_finish()  # what two writers left, or it raises the same
+                self._open_exclusively()  # repairs what two writers left; raises the same error if it is damage
                 continue
             if self._original is not None and has_surplus(self._directory):
-                self._let_a_writer_finish()
+                self._open_exclusively()
                 continue
             if self._original is None or is_current(self._directory.disk, self._lock, self._lock_path):
                 break
@@ -194,12 +219,12 @@ class SharedEnd:
             self._rotate()
             self._sign()
         elif len(mark) == _MARK_BYTES and mark.startswith(_MARK):
-            self._mark = mark  # another shared writer's: what was found just now is what it stands for
+            self._mark = mark  # another shared writer's mark, which belongs to the segment found just now
         else:
             self._sign()
 
-    def _let_a_writer_finish(self) -> None:
-        """Open an exclusive writer, which takes the lock itself and finishes or mends what is there."""
+    def _open_exclusively(self) -> None:
+        """Open and close an exclusive writer, which takes the lock itself and finishes or repairs what it finds."""
         self._lock.unlock()
         try:
             Writer(self._directory.path, segment_bytes=self._segment_bytes, lock_timeout=self._lock_timeout,
@@ -209,7 +234,7 @@ class SharedEnd:
             self._check_lock_file()
 
     def _find_trace(self) -> None:
-        """Whether an original was here of late; give one that has just closed the time to unlink."""
+        """Look for the trace of an original. If one may have just closed, wait until it has removed the lock file."""
         content = self._lock.read(_SIGNED_BYTES, 0)
         written = bool(content) or bool(self._directory.segments())
         self._original = find_trace(content, missing=self._was_missing, written=written)
@@ -217,14 +242,20 @@ class SharedEnd:
             pause(self._lock.status(), lambda: is_current(self._directory.disk, self._lock, self._lock_path))
             self._check_lock_file()
 
-    def _promised(self) -> bool:
+    def _has_promise(self) -> bool:
+        """Return whether an exclusive writer has to finish something first."""
         disk, txn = self._directory.disk, self._directory.at("txn")
         if disk.status(txn) is None:
             return False
         return any(name in ("merge", "repair") or name.endswith(".intent") for name in disk.list(txn))
 
     def _take(self, end: End, *, sealing: bool = False) -> None:
-        """Go on at an end, and write the index entries it lacks once their bytes are synced."""
+        """Continue at an end. The index entries that it lacks are written after their bytes are synced.
+
+        Args:
+            end: what was opened.
+            sealing: sync everything, and write the entry of the last messages too.
+        """
         if end.file is not self.file and end.synced_position < end.position:
             self._in_doubt = end.file, end.synced_position, end.position
         self.file = end.file
@@ -235,20 +266,20 @@ class SharedEnd:
             self.sync(end.file, end.segment.first_offset, end.position, end.offset)
             self._sealed(end.offset)
         if blocks:
-            with Tolerated():  # an index can be rebuilt; its absence only costs time
+            with Tolerated():  # a missing entry only costs time: the next writer adds it
                 end.index_file.write(blocks, end.known)
         end.index_file.close()
         self._indexed_to = end.position
 
     def _look_at_end(self) -> End:
-        """Find the end as an exclusive writer does; the file that is open stays open if it is still the last one."""
+        """Open the end as an exclusive writer does. If the open file is still the last segment, it is used again."""
         return open_end(self._directory, self._kept, known=self.file)
 
     def _rotate(self) -> None:
         """Seal the last segment, with its index, and start the next one.
 
-        The mark goes first: whoever finds it believes that the old segment is still the last, and one who dies in here
-        may leave a new one behind.
+        The mark is removed first. A writer that finds it believes that the old segment is still the last one, and this
+        process may die after it has created the next.
         """
         self._mark = b""
         self._lock.truncate(0)
@@ -266,7 +297,7 @@ class SharedEnd:
                 warnings.warn(f"retention failed in {path}: {error}", RuntimeWarning, stacklevel=2)
 
     def _sign(self) -> None:
-        """Leave a mark that nobody has seen before."""
+        """Write a mark that no writer has seen before, and the trace of the original if there is one."""
         mark = _MARK + os.urandom(8).hex().encode()
         self._mark = b""
         self._lock.truncate(0)
@@ -275,7 +306,11 @@ class SharedEnd:
         self._mark = mark
 
     def _wait_for_lock(self) -> None:
-        """Others hold it for microseconds; an exclusive writer for as long as it is open."""
+        """Wait for the lock. Shared writers hold it for microseconds, an exclusive writer as long as it is open.
+
+        Raises:
+            LockedError: lock_timeout is over.
+        """
         start = time.monotonic()
         pause = _PAUSE_S
         while not self._lock.lock(wait=False, brief=True):
@@ -287,8 +322,8 @@ class SharedEnd:
     def _locked(self) -> LockedError:
         holder = self._lock.read(256, 0).decode("utf-8", "replace").split("\n", 1)[0] or None
         return LockedError(
-            f"the journal's writer lock is held by {holder or 'another process'}: a sej.Writer keeps it as long as it"
-            " is open; put through it, or close it",
+            f"the journal's writer lock is held by {holder or 'another process'}: a sej.Writer keeps it while it is"
+            " open; append through that writer, or close it",
             path=self._lock_path,
             holder=holder,
         )
@@ -296,13 +331,16 @@ class SharedEnd:
     def _require_lock_file(self) -> None:
         if not is_current(self._directory.disk, self._lock, self._lock_path):
             raise LockLostError(
-                "the journal's lock file was removed during this turn, by an original that closed; whether the last"
-                " message is in the journal is not known: the next append takes the new lock",
+                "an original SEJ removed the journal's lock file during this append, so the message may or may not be"
+                " in the journal: read the last messages before you append it again",
                 path=self._lock_path,
             )
 
     def _check_lock_file(self) -> None:
-        """The original unlinks the lock file: a lock on what has no name any more protects nothing."""
+        """Open and lock the lock file again if the locked file is not at its path any more.
+
+        The original removes the lock file when it closes, and a lock on a removed file excludes no writer.
+        """
         while True:
             there = self._directory.disk.status(self._lock_path)
             if there is not None and there.identity == self._lock.status().identity:
@@ -316,4 +354,4 @@ class SharedEnd:
 
 
 def _nothing() -> None:
-    """What leaves a lock whose file is closed."""
+    """Do nothing: ``leave`` of an end that is closed, whose lock is released."""

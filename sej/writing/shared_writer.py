@@ -1,20 +1,25 @@
 """A writer that many processes use concurrently: each holds the journal's lock for one append or one batch.
 
-The machine under it, :mod:`sej.writing.shared_end`, finds out at each turn what the others did meanwhile.
+At the start of each turn, :mod:`sej.writing.shared_end` finds out what the other writers did since the last one.
 
-A signal's handler may raise between any two bytecodes, and may use this writer in the middle of a call of its own
-thread. Two rules keep that simple:
+A turn holds two locks: the mutex, against other threads, and the journal's lock, against other processes::
 
-- Every call that appends runs inside :meth:`SharedWriter.turn`, a plain function. Its ``with`` statement releases the
-  mutex in C, and the only calls of its ``finally`` are a store and the unlocking of the file, also in C: no handler
-  comes before them. So both locks are free when a turn is over, whatever ended it.
-- ``_sure`` is True only while what :class:`SharedEnd` says of the end is what the files say, and nothing is being
-  written. It is False from before the first change until after the last one, so an exception leaves it False by
-  itself. A turn that finds it False searches for the end again; a handler that finds it False is refused, or that the
-  lock is not held yet or not any more.
+    turn:  mutex --> lock --> look for the end --> append, once or many times --> unlock --> release the mutex
+    _sure:   (any)   False                     True        False ... True
+    _held:   False                                True                            False
 
-Whether a call is a handler's is asked of the mutex, see :mod:`sej.system.lifecycle`. Here a call within a turn may also
-be a part of that turn: it is let in while the end is sure.
+A signal handler may raise between any two bytecodes, and may call this writer in the middle of a call of its own
+thread. Two rules cover both:
+
+- **Both locks are free when a turn is over, whatever ended it.** Every call that appends runs inside
+  :meth:`SharedWriter.turn`. Its ``with`` statement releases the mutex in C. Its ``finally`` stores a value and unlocks
+  the file with one call into C, so no handler can run before these.
+- **``_sure`` is True only while the end in memory is the end in the files, and nothing is being written.** It is False
+  from before the first change until after the last one, so an exception leaves it False. A turn that finds it False
+  searches for the end again.
+
+A call that comes while its own thread holds the mutex (see :mod:`sej.system.lifecycle`) is a part of the turn, or comes
+from a handler. It is executed if ``_held`` and ``_sure`` are True, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ _T = TypeVar("_T")
 
 
 _DURABILITY: Final = one_of(
-    get_args(SharedDurability), ": what many processes append to cannot wait in the buffer of one"
+    get_args(SharedDurability), ": while many processes append, no message can wait in the buffer of one of them"
 )
 
 
@@ -62,28 +67,31 @@ class SharedOptions(TypedDict, total=False):
 
 
 def check_shared_options(**options: Any) -> None:
-    """Check options of a :class:`SharedWriter`, for whatever hands them on.
+    """Check options of a :class:`SharedWriter`, for a caller that passes them on.
 
     Raises:
         TypeError: an option has another type, or a writer has no such option.
-        ValueError: an option is out of its range; ``"buffer"`` is, as what many append to cannot wait in one of them.
+        ValueError: an option is out of its range. The durability ``"buffer"`` is not allowed.
     """
     check_options(**options)
     _DURABILITY("durability", options.get("durability", "os"))
 
 
 class SharedWriter:
-    """Appends to a journal beside other shared writers, and when no exclusive writer has it.
+    """Appends to a journal concurrently with other shared writers, while no exclusive writer has it open.
 
-    Safe to use from many threads. A call that needs the journal raises :class:`~sej.LockedError` where an exclusive
-    writer has it for longer than lock_timeout, :class:`~sej.WriterFailedError` where a write or sync failed, now or
-    before, and :class:`~sej.ClosedError` after :meth:`close` and in a forked child. Beside an original that unlinks the
-    lock file during a call it raises :class:`~sej.LockLostError`: the message may be there, and the next call works.
+    Many threads may share it. A call that needs the journal may raise:
+
+    - :class:`~sej.LockedError`: an exclusive writer has had the journal for longer than lock_timeout.
+    - :class:`~sej.WriterFailedError`: a write or sync failed, now or before.
+    - :class:`~sej.ClosedError`: the writer was closed, or this is a forked child.
+    - :class:`~sej.LockLostError`: an original SEJ removed the lock file during the call. The message may or may not be
+      in the journal. The writer stays usable.
 
     Attributes:
         path: the SEJ directory.
-        durability: as named on opening.
-        interval_s: how often it syncs in the background, in seconds; None: only when it is to.
+        durability: the durability that the writer was opened with.
+        interval_s: the seconds between two syncs in the background; None: it does not sync by itself.
         life: its state and its mutex.
 
     Example:
@@ -108,21 +116,21 @@ class SharedWriter:
         allow_network_fs: bool = False,
         disk: Disk = OS,
     ) -> None:
-        """Open a journal for appending; made if missing.
+        """Open a journal for appending; it is created if it is missing.
 
         Args:
             path: the SEJ directory.
-            segment_bytes: a segment is ended by the message that makes it this long.
-            durability: as of :class:`sej.Writer`; ``"buffer"`` is not one, because no message may wait in one
-                process while others append.
-            sync_interval_s: seconds, for ``"interval"``.
+            segment_bytes: the message with which a segment reaches this size is the last one in it.
+            durability: as for :class:`sej.Writer`, but not ``"buffer"``: while many processes append, no message can
+                wait in the buffer of one of them.
+            sync_interval_s: seconds between two syncs, for ``"interval"``.
             retention: applied whenever this writer ends a segment.
-            lock_timeout: seconds to wait while an exclusive writer has the journal; None waits for ever.
-            allow_network_fs: open on a network file system all the same.
-            disk: the seam.
+            lock_timeout: seconds to wait while an exclusive writer has the journal; None waits without a limit.
+            allow_network_fs: open the journal even if it is on a network file system.
+            disk: the file system; tests replace it.
 
         Raises:
-            CorruptionError: the last segment is damaged in a way that is no torn tail.
+            CorruptionError: the last segment is damaged, and the damage is not a torn tail.
             NotAJournalError: the path is a file, or a directory that holds something else.
             TypeError: an argument has another type.
             ValueError: an argument is out of its range, or the path is empty.
@@ -158,15 +166,15 @@ class SharedWriter:
             interval_s=self.interval_s,
             untold=self.life.leave_untold,
         )
-        self.life.in_child = self._end.close  # the copies of the descriptors must not keep the parent's locks alive
+        self.life.in_child = self._end.close  # a child's copies of the descriptors would keep the parent's locks
 
     # --- appending
 
     def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
-        """Append one message; as :meth:`sej.Writer.append`.
+        """Append one message, as :meth:`sej.Writer.append` does.
 
         Raises:
-            LockedError: an exclusive writer has the journal, for longer than lock_timeout.
+            LockedError: an exclusive writer has had the journal for longer than lock_timeout.
         """
         offset = self.turn(self._append, value, key, type, timestamp)
         if self.durability == "disk":
@@ -190,9 +198,9 @@ class SharedWriter:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
-        """Append many messages with consecutive offsets; as :meth:`sej.Writer.append_many`."""
+        """Append many messages with consecutive offsets, as :meth:`sej.Writer.append_many` does."""
         require_columns(values, keys, type, timestamp)
-        values = list(values)  # what makes them must not run under the lock
+        values = list(values)  # a generator of the caller must not run under the lock
         keys = None if keys is None else list(keys)
         span = self.turn(self._append_many, values, keys, type, timestamp)
         if self.durability == "disk":
@@ -212,9 +220,9 @@ class SharedWriter:
         return span
 
     def turn(self, act: Callable[..., _T], *arguments: object) -> _T:
-        """Call something while the journal's lock is held and the end is known; it may append many times.
+        """Call a function while the journal's lock is held and the end is known. It may append many times.
 
-        A turn within a turn is a part of it. What was appended is durable only after :meth:`settle`.
+        A turn within a turn is a part of it. The messages are durable only after :meth:`settle`.
         """
         inside = self.life.inside
         with self.life.mutex:
@@ -242,9 +250,12 @@ class SharedWriter:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> tuple[bytes, range]:
-        """Messages as they will stand in the journal if they are appended next in this turn, and their offsets.
+        """Encode messages for the next append in this turn. Arguments as for :meth:`append_many`.
 
-        Takes what :meth:`append_many` takes. Until :meth:`append_encoded` nothing else can be appended in this turn.
+        Until :meth:`append_encoded` is called, nothing else can be appended in this turn.
+
+        Returns:
+            The bytes as they will be stored in the journal, and the offsets.
         """
         buffer = Buffer(self._reserve(), lambda: None, threading.Lock())
         buffer.limit = buffer.batch_limit = 2**62
@@ -259,13 +270,13 @@ class SharedWriter:
         return data, span
 
     def append_encoded(self, data: bytes, count: int) -> None:
-        """Append what :meth:`encode_many` made, data of count messages, within the same turn."""
+        """Append the count messages that :meth:`encode_many` returned as data, within the same turn."""
         assert self.life.inside
         try:
             self._end.write(data, count)
         except BaseException as error:
             if isinstance(error, LockLostError):
-                self._end.doubt()  # it is no failure: the next turn takes the new lock and looks how far this came
+                self._end.doubt()  # the writer stays usable: the next turn takes the new lock and searches for the end
             elif isinstance(error, Exception) and is_failure(error):
                 self._fail(error)
                 if isinstance(error, OSError):
@@ -276,7 +287,7 @@ class SharedWriter:
     # --- durability
 
     def sync(self) -> None:
-        """Force everything that this writer appended to the disk."""
+        """Sync everything that this writer appended."""
         self.life.require()
         self.settle(self._end.offset)
 
@@ -284,75 +295,75 @@ class SharedWriter:
         """Return once every message below offset that this writer appended is durable."""
         if not self.life.inside:
             self._syncer.commit(offset)
-        elif self._held and self._sure:  # within a turn: another thread's sync may be waiting for its end
+        elif self._held and self._sure:  # within a turn: a sync of another thread may wait for the mutex
             self._sync_alone()
         else:
             raise self._inside()
 
     def _inside(self) -> LockedError:
         return LockedError(
-            "an append is under way in this thread: a signal's handler cannot use the writer before that returns",
+            "an append is under way in this thread: a signal handler cannot use the writer before the append returns",
             path=self.path,
         )
 
     @property
     def offset(self) -> int:
-        """What the next message gets, within a turn; else what that was at the last turn."""
+        """The offset of the next message, as of this turn or the last one. Other writers append too."""
         return self._end.offset
 
     @property
     def durable_offset(self) -> int:
-        """Every message below survives power loss."""
+        """Every message below this offset survives power loss."""
         return self._syncer.durable_offset
 
     def close(self) -> None:
-        """Sync what was appended and close; a second time does nothing, or finishes what an exception interrupted.
+        """Sync what was appended and close. A second call does nothing, or finishes a close that was interrupted.
 
         Raises:
-            WriterFailedError: the last sync failed, or one in the background that no call has reported.
-            LockedError: this is a signal's handler that interrupts a call of this writer; nothing was closed.
+            WriterFailedError: the last sync failed, or a sync in the background that no call has reported.
+            LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
         self.life.close(self._finish, self._release)
 
     def _finish(self) -> None:
         with self.life.mutex:
             self._sync_alone()
-            self.life.shut()  # nothing comes between the last sync and this
+            self.life.shut()  # with the mutex, so that no append comes after the last sync
 
     def _release(self) -> None:
-        """Close the files; if it was interrupted, the next close() calls it again."""
+        """Close the files. If this is interrupted, the next close() calls it again."""
         with self.life.mutex:
             self._end.close()
         self._syncer.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close; the error of the block is not replaced by that of a sync in the background."""
+        """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
         self.life.exit(self.close, kind)
 
     def __repr__(self) -> str:
-        """Path."""
+        """Show the path."""
         return f"<sej.SharedWriter {self.path!r}>"
 
     # --- a turn: everything from here on runs with the mutex held
 
     def _look(self) -> None:
-        """Find the end, with the journal's lock."""
+        """Find the end; the journal's lock is held."""
         try:
             self._end.look()
         except OSError as error:
             if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
-                self._fail(error)  # a sync, maybe: it is not tried again
+                self._fail(error)  # this may be a failed sync, which must not be tried again
                 raise self._failed(error) from error
             raise
         self._sure = True
 
     def _reserve(self) -> int:
-        """The offset of the next message; the caller writes it next."""
-        if not self._sure:  # a handler's append in this turn was interrupted
+        """Return the offset of the next message, which the caller encodes now."""
+        if not self._sure:  # an append of a signal handler in this turn was interrupted
             self._end.doubt()
             self._look()
         self._sure = False
@@ -387,7 +398,7 @@ class SharedWriter:
 
     def _failed(self, error: BaseException) -> WriterFailedError:
         return WriterFailedError(
-            f"a write or sync failed: {error}; this writer is closed for good: mend the cause and open it again"
+            f"a write or sync failed: {error}; this writer stays closed: fix the cause and open the journal again"
             f"{full_disk_advice(self._directory.disk, self.path, error)}",
             path=self.path,
             position=self._end.position,

@@ -204,7 +204,7 @@ print(sorted(os.listdir("jobs")), sorted(os.listdir(".")))
 
 
 def test_buffer_is_no_durability_of_it(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot wait in the buffer"):
+    with pytest.raises(ValueError, match="no message can wait in the buffer"):
         sej.SharedWriter(tmp_path, durability="buffer")  # type: ignore[arg-type]
 
 
