@@ -13,7 +13,8 @@ def dying(dice: random.Random, odds: float = 1.0) -> HookedDisk:
 
     def hook(verb: str, file: File | None, data: bytes) -> None:
         if dice.random() < odds * (0.002 if verb == "write" else 0.02):
-            if file is not None and data and dice.random() < 0.5:
+            # Bytes that go to a position are not split: written by write(), they would land at the file's beginning.
+            if verb == "write" and file is not None and data and dice.random() < 0.5:
                 file.write(data[: dice.randrange(len(data))])
             os.kill(os.getpid(), signal.SIGKILL)
 
