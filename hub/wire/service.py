@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote
+from weakref import WeakSet
 
 import grpc
 
@@ -122,6 +123,8 @@ class Service:
         )
         self.streams = self.copiers = 0
         self.refusals: dict[str, int] = {}
+        self._refused: WeakSet[grpc.ServicerContext] = WeakSet()
+        """Calls that were counted: both the sweep and a call's own thread may find that it is no longer allowed."""
         calls = limits.max_calls
         self._lanes = {
             "put": Lane("put", limits.put_threads, calls),
@@ -418,9 +421,12 @@ class Service:
         context.abort(code, text)
 
     def _note(self, context: grpc.ServicerContext, error: Exception) -> None:
-        """Count a refusal; log one of a token or a certificate, with the peer's address."""
+        """Count the refusal of a call once; log one of a token or a certificate, with the peer's address."""
         name = to_status(error)[2][0][1]
         with self._lock:
+            if context in self._refused:
+                return
+            self._refused.add(context)
             self.refusals[name] = self.refusals.get(name, 0) + 1
         if isinstance(error, AccessError):
             _log.warning("refused %s: %s", unquote(context.peer()), error.reason)
