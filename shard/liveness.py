@@ -102,6 +102,6 @@ def _held(disk: Disk, path: str) -> bool:
     """Return whether a process holds a lock file; tested by a shared lock, so that two tests do not see each other."""
     file = disk.open(path, "read")
     try:
-        return not file.lock(exclusive=False, brief=True)
+        return not file.lock(exclusive=False)
     finally:
         file.close()

@@ -55,7 +55,7 @@ def holder_of(path: str) -> str | None:
         pid = _locked_by(file.fileno())
         if pid is not None:
             return signed if f"pid={pid} " in signed else f"pid={pid}"
-        return None if file.lock(exclusive=False, brief=True) else signed or "another process"
+        return None if file.lock(exclusive=False) else signed or "another process"
     finally:
         file.close()
 

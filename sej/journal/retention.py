@@ -86,7 +86,7 @@ def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager
     directory.disk.mkdir(directory.at("ofs"))
     file = directory.disk.open(directory.at("ofs", ".lock"), "append")
     try:
-        if file.lock(wait=wait, brief=True):
+        if file.lock(wait=wait):
             return file.closing()
     except BaseException:
         file.close()

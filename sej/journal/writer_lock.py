@@ -38,7 +38,7 @@ def lock_segment(file: File) -> None:
         LockedError: another writer holds it.
     """
     deadline = time.monotonic() + _DYING_S
-    while not file.lock(brief=True):
+    while not file.lock():
         if time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
             continue

@@ -67,4 +67,4 @@ class Holders:
         except FileNotFoundError:
             return True
         with file.closing():
-            return file.lock(exclusive=False, brief=True)
+            return file.lock(exclusive=False)

@@ -65,17 +65,17 @@ class QueueLock:
         """Take the lock, for one operation."""
         if self._crowd:
             self._give_way()
-        if self._file.lock(wait=False, brief=True):
+        if self._file.lock(wait=False):
             return
         pause = _PAUSE_S
         while pause < _PAUSE_MAX_S:
             time.sleep(pause)
             if self._crowd:
                 self._give_way()
-            if self._file.lock(wait=False, brief=True):
+            if self._file.lock(wait=False):
                 return
             pause *= 1.5
-        self._file.lock(wait=True, brief=True)
+        self._file.lock(wait=True)
 
     def noticed(self, others: bool) -> None:
         """Note, with the lock held, whether others have written since the last operation."""

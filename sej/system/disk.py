@@ -141,8 +141,8 @@ class File(Protocol):
     def status(self) -> Status:
         """Return the file's current status, whatever happened to its name."""
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
-        """Take the ``flock``; return False if another process has it. brief: held for one operation."""
+    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
+        """Take the ``flock``; return False if another process has it."""
 
     def unlock(self) -> None:
         """Release the lock; closing the file does too."""
@@ -401,27 +401,27 @@ class OsFile:
         """Return the file's current status."""
         return _status(os.fstat(self._fd))
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
-        """Lock by ``flock``: with portalocker for locks that are held, by the bare call for one operation."""
-        if brief and sys.platform != "win32":
-            kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-            try:
-                fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
-            except OSError as error:
-                if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
-                    return False
-                raise
-            return True
-        import portalocker
+    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
+        """Lock by ``flock``; on Windows by portalocker, whose import takes longer than opening a journal."""
+        if sys.platform == "win32":
+            import portalocker
 
-        flags = portalocker.LockFlags.EXCLUSIVE if exclusive else portalocker.LockFlags.SHARED
+            flags = portalocker.LockFlags.EXCLUSIVE if exclusive else portalocker.LockFlags.SHARED
+            try:
+                portalocker.lock(self._fd, flags if wait else flags | portalocker.LockFlags.NON_BLOCKING)
+            except portalocker.exceptions.LockException as error:
+                cause = error.__cause__ or error.__context__
+                if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise cause from None
+                return False
+            return True
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         try:
-            portalocker.lock(self._fd, flags if wait else flags | portalocker.LockFlags.NON_BLOCKING)
-        except portalocker.exceptions.LockException as error:
-            cause = error.__cause__ or error.__context__
-            if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES):
-                raise cause from None
-            return False
+            fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
         return True
 
     def unlock(self) -> None:

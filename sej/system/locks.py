@@ -91,12 +91,11 @@ class Lock:
         """True if this object holds the lock."""
         return self._held
 
-    def acquire(self, *, timeout: float | None = 0.0, brief: bool = False) -> Self:
+    def acquire(self, *, timeout: float | None = 0.0) -> Self:
         """Take the lock.
 
         Args:
             timeout: seconds to wait for it; 0 does not wait, None waits without a limit.
-            brief: for an owner that takes and releases it repeatedly.
 
         Raises:
             LockedError: another process or object holds it; with the holder's text in the file.
@@ -106,7 +105,7 @@ class Lock:
         self.release()  # left by an interrupted call
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            while not self._try(brief):
+            while not self._try():
                 holder = self.holder()
                 if deadline is not None and time.monotonic() >= deadline + (_TURN_S if _is_turn(holder) else 0.0):
                     raise LockedError(
@@ -124,12 +123,12 @@ class Lock:
             raise
         return self
 
-    def _try(self, brief: bool) -> bool:
+    def _try(self) -> bool:
         """Take the lock if it is free."""
         while True:
             missing = self._written is not None and self._disk.status(self.path) is None
             file = self._file = self._disk.open(self.path, "append")
-            if not file.lock(exclusive=self._exclusive, brief=brief):
+            if not file.lock(exclusive=self._exclusive):
                 file.close()
                 return False
             if self._is_current(file) and self._is_settled(file, missing=missing):

@@ -133,7 +133,7 @@ class IdleWriter:
             LockedError: another writer has the journal; this one stays idle.
         """
         tail = self._tail
-        tail.lock.acquire(brief=True)
+        tail.lock.acquire()
         try:
             if self._is_unchanged():
                 with tail.life.mutex:

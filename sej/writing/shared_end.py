@@ -117,7 +117,7 @@ class SharedEnd:
         Raises:
             LockedError: an exclusive writer has had the journal for longer than lock_timeout.
         """
-        if not self._lock.lock(wait=False, brief=True):
+        if not self._lock.lock(wait=False):
             self._wait_for_lock()
 
     def doubt(self) -> None:
@@ -313,7 +313,7 @@ class SharedEnd:
         """
         start = time.monotonic()
         pause = _PAUSE_S
-        while not self._lock.lock(wait=False, brief=True):
+        while not self._lock.lock(wait=False):
             if self._lock_timeout is not None and time.monotonic() - start >= self._lock_timeout:
                 raise self._locked()
             time.sleep(pause)

@@ -18,7 +18,7 @@ HEAVY = {
 """What a short command has no use for, and waits for where it is loaded all the same."""
 OF_WRITERS = {"crc32c", "portalocker", "importlib.metadata"}
 OF_WAITING = {"ctypes"}
-OF_TEXT_QUEUES = {"importlib.metadata", "subprocess", "portalocker"} | OF_WAITING
+OF_TEXT_QUEUES = {"importlib.metadata", "subprocess"} | OF_WAITING
 OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash"} | OF_TEXT_QUEUES
 
 

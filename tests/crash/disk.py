@@ -503,7 +503,7 @@ class _OpenFile:
     def status(self) -> Status:
         return self._disk._status(self._node.number)
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
+    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
         others = [kind for owner, kind in self._node.holders.items() if owner is not self]
         if any(others) or (exclusive and others):
             assert not wait, "a wait for a lock on this disk would never end"
@@ -666,8 +666,8 @@ class _FaultyFile:
     def status(self) -> Status:
         return self._inner.status()
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
-        return self._inner.lock(exclusive=exclusive, wait=wait, brief=brief)
+    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
+        return self._inner.lock(exclusive=exclusive, wait=wait)
 
     def unlock(self) -> None:
         self._inner.unlock()

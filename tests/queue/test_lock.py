@@ -155,4 +155,4 @@ def test_a_lock_file_that_lost_its_name_is_taken_anew(lock: QueueLock) -> None:
     lock.check()
     assert path.stat().st_ino == lock._file.status().inode
     other = QueueLock(Directory(path.parent.parent, OS), "worker", lambda: False)
-    assert not other._file.lock(wait=False, brief=True)
+    assert not other._file.lock(wait=False)

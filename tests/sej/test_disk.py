@@ -159,15 +159,14 @@ def test_a_forgotten_file_is_closed(tmp_path: Path) -> None:
         os.fstat(fd)
 
 
-@pytest.mark.parametrize("brief", [False, True])
-def test_locks_exclude_and_are_let_go(brief: bool, tmp_path: Path) -> None:
+def test_locks_exclude_and_are_let_go(tmp_path: Path) -> None:
     one, two = (OS.open(tmp_path / "file", "append") for _ in range(2))
-    assert one.lock(brief=brief) and not two.lock(brief=brief) and not two.lock(exclusive=False, brief=not brief)
+    assert one.lock() and not two.lock() and not two.lock(exclusive=False)
     one.unlock()
-    assert two.lock(exclusive=False, brief=brief) and one.lock(exclusive=False, brief=brief)
-    assert not one.lock(brief=brief)
+    assert two.lock(exclusive=False) and one.lock(exclusive=False)
+    assert not one.lock()
     one.close()
-    assert two.lock(brief=brief)
+    assert two.lock()
     two.close()
 
 

@@ -75,7 +75,7 @@ def test_a_holder_that_signs_nothing_is_another_process(tmp_path: Path) -> None:
     """The original empties the file: the lock counts all the same."""
     path = tmp_path / "jnl.lck"
     with open(path, "wb") as file:
-        assert OsFile(os.dup(file.fileno()), str(path)).lock(exclusive=True, brief=True)
+        assert OsFile(os.dup(file.fileno()), str(path)).lock(exclusive=True)
     original = OS.open(path, "append")
     assert original.lock()
     with pytest.raises(LockedError, match="another process") as raised:
@@ -104,8 +104,8 @@ class UnlinkingDisk(OsDisk):
 class _UnlinkedWhenLocked(OsFile):
     disk: UnlinkingDisk
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False, brief: bool = False) -> bool:
-        taken = super().lock(exclusive=exclusive, wait=wait, brief=brief)
+    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
+        taken = super().lock(exclusive=exclusive, wait=wait)
         if taken and self.disk.victim is not None:
             self.disk.victim.unlink()
             self.disk.victim = None

@@ -248,7 +248,7 @@ def test_a_writer_waits_for_the_lock_that_a_killed_one_gives_back_last(tmp_path:
     with sej.Writer(tmp_path) as writer:
         writer.append(b"v")
     held = OsFile(os.open(tmp_path / "jnl" / f"{0:016x}.jnl", os.O_RDWR), "held")
-    assert held.lock(brief=True)
+    assert held.lock()
     asked = threading.Event()
 
     def give_back(_: float) -> None:

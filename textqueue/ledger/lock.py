@@ -109,7 +109,7 @@ class Guard:
         now = time.monotonic()
         while True:
             file = self._opened()
-            if not file.lock(brief=True):
+            if not file.lock():
                 self._wait(file, now + self._timeout)
             if now - self._looked < _LOOK_S:
                 return
@@ -130,7 +130,7 @@ class Guard:
     def _wait(self, file: File, deadline: float) -> None:
         pause = _FIRST_PAUSE_S
         asked = False
-        while not file.lock(brief=True):
+        while not file.lock():
             if pause > _ASK_AFTER_S and not asked:
                 asked = True
                 self._ask()
