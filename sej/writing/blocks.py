@@ -1,7 +1,12 @@
-"""The blocks of the last segment: collected while it is written, put into the index once their bytes are synced.
+"""The blocks of the last segment: collected while it is written, and added to the index after their bytes are synced.
 
-A block has at least 256 KiB, unless it is the last one of its segment or of its writer. The bytes of the block that is
-being collected are in the writer's buffer, so its checksum costs no read.
+A block has at least 256 KiB, unless it is the last one of its segment or of its writer. The bytes of the current block
+are still in the writer's buffer, so its checksum costs no read::
+
+    segment    | block | block | block | block | current block |
+    its entry  |  in the file  |  _unindexed   | in the buffer |
+
+The invariant: every entry in the index file describes synced bytes.
 """
 
 from __future__ import annotations
@@ -18,13 +23,13 @@ __all__ = ["Blocks"]
 
 
 class Blocks:
-    """The blocks of one segment. Every call runs with the writer's mutex held."""
+    """The blocks of one segment. The caller of each method holds the writer's mutex."""
 
     def __init__(self, end: End) -> None:
         """Continue after the blocks that an opening found."""
         self._index_file = end.index_file
         self._indexed = end.known
-        self._due: list[Block] = end.blocks
+        self._unindexed: list[Block] = end.blocks
         self._newest = end.newest_timestamp
         self._partial = end.partial
         self._partial_known = end.partial_known
@@ -32,25 +37,26 @@ class Blocks:
         self._offset = end.offset
 
     def end_block(self, buffer: Buffer) -> None:
-        """Make a block of what the buffer holds, all of it written; then clear the buffer."""
+        """Make a block of the messages in the buffer, then clear it. They are all written."""
         position, offset = buffer.position, buffer.offset
         if self._partial is not None:
-            self._due.append(self._joined(self._partial, buffer))
+            self._unindexed.append(self._joined(self._partial, buffer))
             self._partial = None
         elif len(buffer):
             crc = crc32c(buffer.block())
             first, last, newest = buffer.first_timestamp, buffer.last_timestamp, buffer.newest_timestamp
             if newest > self._newest:
                 self._newest = newest
-            start, due = self._position, self._offset
-            self._due.append(Block(start, position, due, offset - due, crc, first, last, self._newest))
+            start, start_offset = self._position, self._offset
+            count = offset - start_offset
+            self._unindexed.append(Block(start, position, start_offset, count, crc, first, last, self._newest))
         else:
             return
         self._position, self._offset = position, offset
         buffer.clear()
 
     def _joined(self, part: Block, buffer: Buffer) -> Block:
-        """The block that an earlier writer left open, with what the buffer holds."""
+        """Return the block that an earlier writer left partial, extended by the messages in the buffer."""
         last, newest = part.last_timestamp, part.newest_timestamp
         if len(buffer):
             last, newest = buffer.last_timestamp, max(newest, buffer.newest_timestamp)
@@ -64,10 +70,13 @@ class Blocks:
         )
 
     def write(self, synced_position: int) -> None:
-        """Write the entries whose bytes are synced. The index can be rebuilt: its failure harms nothing."""
-        if not self._due:
+        """Write the entries whose bytes are synced.
+
+        A failure is only a warning, because an index can be rebuilt. The entries are not tried again.
+        """
+        if not self._unindexed:
             return
-        ready = [block for block in self._due if block.end <= synced_position]
+        ready = [block for block in self._unindexed if block.end <= synced_position]
         if not ready:
             return
         count = len(ready)
@@ -79,17 +88,17 @@ class Blocks:
             warnings.warn(
                 f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
             )
-            self._due = self._due[count:]
+            self._unindexed = self._unindexed[count:]
             return
-        # No call between these: a signal's handler finds them as they were, or as they will be.
-        self._indexed, self._due = self._indexed + count, self._due[count:]
+        # No call between these: a signal handler sees both old values or both new ones.
+        self._indexed, self._unindexed = self._indexed + count, self._unindexed[count:]
 
     def finish(self, buffer: Buffer, synced_position: int) -> None:
-        """At the end of writing: give the last messages their checksum, too."""
+        """Add the last messages to the index too, when the writer closes."""
         if len(buffer) or (self._partial is not None and not self._partial_known):
             self.end_block(buffer)
             self.write(synced_position)
 
     def close(self) -> None:
-        """Close the index file, if it was written."""
+        """Close the index file, if it is open."""
         self._index_file.close()

@@ -1,17 +1,26 @@
-"""``append_once``: batches that are in the journal exactly once, whatever crashes.
+"""``append_once``: batches that are in the journal exactly once, even if the process or the machine crashes.
 
 The steps, each durable before the next:
 
-1. The rows are staged in ``tmp/``, encoded as they will stand in the journal, with their final timestamps.
-2. An intent is kept in ``txn/NAME.intent``: number, staged file, first offset, count, checksum. From here on the batch
-   will be there: whichever writer comes next rolls it forward before its first append.
+1. The rows are staged in ``tmp/NAME.rows``, encoded as they will be stored in the journal, with their final timestamps.
+2. An intent is stored in ``txn/NAME.intent``: number, first offset, count, checksums. This is the promise: from here
+   on, the next writer rolls the batch forward before its first append.
 3. The rows are appended and synced.
-4. The batch is put into ``txn/NAME.done`` (the newest :data:`KEPT_BATCHES` of this name), the intent and the staged
-   rows are removed.
+4. The batch is added to ``txn/NAME.done``, which has the newest :data:`KEPT_BATCHES` of this name. The intent and the
+   staged rows are removed.
 
-Rolling forward compares what stands in the journal from the intent's first offset on with the staged rows: the equal
-prefix is kept, the rest is appended behind the journal's end. Where a foreign writer's messages came between, the
-batch has two spans, and ``done`` says so.
+==========  ==============================  ==================================================================
+crash       what is found                   what the next writer does
+==========  ==============================  ==================================================================
+before 2    rows, no intent                 removes the rows; the batch is not in the journal
+before 3    rows and intent                 appends the rows that are not yet in the journal
+before 4    rows and intent                 finds all rows in the journal and appends none
+within 4    intent, and the batch is done   removes the intent and the rows
+==========  ==============================  ==================================================================
+
+Rolling forward compares the staged rows with the messages from the intent's first offset on. The equal prefix stays,
+and the other rows are appended at the journal's end. If a foreign writer has appended messages in between, the batch
+has two spans, and ``done`` lists both.
 """
 
 from __future__ import annotations
@@ -36,39 +45,40 @@ __all__ = ["KEPT_BATCHES", "Appending", "Batches"]
 _T = TypeVar("_T")
 
 KEPT_BATCHES: Final = 256
-"""So many batches of a name are remembered; an older number is refused, not appended again."""
+"""This many batches of a name are remembered. An older number is refused, so it is not appended a second time."""
 _TXN_BYTES: Final = 1 << 20
 _CHUNK_MESSAGES: Final = 4096
 _CHUNK_BYTES: Final = 1 << 20
 _UNKNOWN: Final = -1
-"""The digest of a batch that came encoded: its number alone says whether it is the same."""
+"""The digest of a batch that was passed encoded. Such a batch is compared by its number alone."""
 
 
 class Appending(Protocol):
-    """What appends the batches, alone: the :class:`~sej.writing.tail.Tail` of the journal."""
+    """The :class:`~sej.writing.tail.Tail` that appends the batches, while no other thread can append."""
 
     @property
     def offset(self) -> int:
         """The offset of the next message."""
 
     def extend(self, data: BytesLike) -> None:
-        """Append whole messages that are encoded and carry the next offsets."""
+        """Append whole messages that are encoded with the next offsets."""
 
     def sync_now(self) -> None:
-        """Sync all that was appended."""
+        """Sync everything that was appended."""
 
     def changing(self, act: Callable[..., _T], *arguments: object) -> _T:
-        """Call something that changes the journal's end, so that what interrupts it is noticed."""
+        """Call a function that changes the journal's end. If it is interrupted, the end is in doubt."""
 
 
 class _Done(NamedTuple):
     """A batch that is in the journal.
 
     Attributes:
-        number: the caller's.
-        messages: how many are in it.
-        digest: CRC32C of its keys, values and types: timestamps differ when a caller leaves them to the writer.
-        spans: where it stands: (first offset, count) each; more than one where foreign messages came between.
+        number: the caller's number of the batch.
+        messages: the number of messages in it.
+        digest: the CRC32C of the keys, values and types. A repeat may have other timestamps, so they are not included.
+        spans: its places in the journal, each a first offset and a count. There are two if a foreign writer has
+            appended messages in between.
     """
 
     number: int
@@ -82,10 +92,10 @@ class _Done(NamedTuple):
 
 
 class Batches:
-    """The batches of one journal; used while no other thread or process can append."""
+    """The batches of one journal. The caller makes sure that no other thread or process appends."""
 
     def __init__(self, directory: Directory) -> None:
-        """Name the journal; nothing is looked at."""
+        """Remember the journal. No file is read yet."""
         self._directory = directory
         self._disk = directory.disk
         self._done: dict[str, list[_Done]] = {}
@@ -100,7 +110,7 @@ class Batches:
         type: int | Sequence[int],
         timestamp: int | Sequence[int] | None,
     ) -> range:
-        """Append batch number of name, unless it is there."""
+        """Append the batch with a name and a number, unless it is in the journal. Errors as for :meth:`find`."""
         check_name(name, "a batch name")
         COUNT("number", number)
         values = list(values)
@@ -122,7 +132,12 @@ class Batches:
         return tail.changing(self._carry_out, tail, intent, False).range
 
     def append_encoded(self, tail: Appending, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
-        """Append batch number of name as it is encoded, unless it is there: then chunks are not looked at."""
+        """Append an encoded batch, unless it is in the journal. In that case chunks are not read.
+
+        Raises:
+            DecodeError: the chunks are not whole messages with the next offsets; nothing was appended.
+            BatchConflictError: as for :meth:`find`.
+        """
         check_name(name, "a batch name")
         COUNT("number", number)
         found = self.find(name, number)
@@ -145,10 +160,10 @@ class Batches:
         return self._finish(tail, intent, fresh=fresh)
 
     def find(self, name: str, number: int) -> range | None:
-        """Where batch number of name is, or None where it is not in the journal.
+        """Return the offsets of a batch, or None if it is not in the journal and may be appended.
 
         Raises:
-            BatchConflictError: the number is new and below the last one, or so old that its record is gone.
+            BatchConflictError: the number is new and below the last one, or so old that it is no longer remembered.
         """
         found = next((done for done in self._load(name) if done.number == number), None)
         if found is None:
@@ -157,20 +172,20 @@ class Batches:
         return found.range
 
     def last(self, name: str) -> int | None:
-        """The highest batch number of a name that is in the journal."""
+        """Return the highest batch number of a name, or None if the name has no batch."""
         return max((done.number for done in self._load(name)), default=None)
 
     def promise(self, name: str, first: int, chunks: Iterable[BytesLike], cut: dict[str, Any]) -> int:
-        """Steps 1 and 2 alone: the next writer appends the chunks, and keeps no record of them.
+        """Take steps 1 and 2 only. The next writer appends the chunks, and does not remember them as a batch.
 
         Args:
-            name: of the intent; the names of callers cannot have a ``~`` in them.
+            name: the name of the intent. It has a ``~``, which the batch names of callers cannot have.
             first: the offset of the first message in chunks.
-            chunks: whole messages each.
-            cut: what is to be cut before, see :mod:`sej.writing.overlap`.
+            chunks: bytes of whole messages.
+            cut: the part of a segment that is cut before, see :mod:`sej.writing.overlap`.
 
         Returns:
-            How many messages there are.
+            The number of messages.
         """
         count, crc = stage_encoded(self._disk, self._directory.at("tmp", f"{name}.rows"), first, chunks)
         intent = {"name": name, "number": 0, "first_offset": first, "count": count, "digest": _UNKNOWN}
@@ -178,7 +193,7 @@ class Batches:
         return count
 
     def promised_cuts(self) -> Iterable[tuple[str, dict[str, Any]]]:
-        """The name and what is to be cut of each :meth:`promise` that is not kept yet."""
+        """Yield name and cut of each pending :meth:`promise`."""
         if self._disk.status(self._directory.at("txn")) is None:
             return
         for entry in self._disk.list(self._directory.at("txn")):
@@ -186,35 +201,49 @@ class Batches:
                 yield entry.removesuffix(".intent"), self._read(entry)["cut"]
 
     def take_back(self, name: str) -> None:
-        """Forget a :meth:`promise`."""
+        """Remove an intent and its staged rows."""
         self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
         self._disk.unlink(self._directory.at("tmp", f"{name}.rows"))
 
     def roll_forward(self, tail: Appending) -> None:
-        """Finish what a dead writer had promised."""
+        """Finish each batch that a writer promised before it died.
+
+        Raises:
+            CorruptionError: an intent is damaged, or its staged rows are missing or changed.
+        """
         if self._disk.status(self._directory.at("txn")) is None:
             return
         for entry in self._disk.list(self._directory.at("txn")):
             if entry.endswith(".intent"):
                 intent = self._read(entry)
-                if f"{intent['name']}.intent" != entry:  # a checksum of an older version, which has no name in it
+                if f"{intent['name']}.intent" != entry:  # files of older versions have a checksum without the name
                     raise CorruptionError(
-                        f"this file is named for another batch than it holds, one of {intent['name']!r}: rename it",
+                        f"this file holds the intent of {intent['name']!r}, so its name must be"
+                        f" {intent['name']}.intent: rename it",
                         path=self._directory.at("txn", entry),
                     )
                 self._finish(tail, intent)
 
     def _finish(self, tail: Appending, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
-        """Steps 3 and 4, from wherever they stopped; fresh: nothing has stopped, the staged rows are what they were."""
+        """Take steps 3 and 4, or those that are still missing.
+
+        Args:
+            tail: appends.
+            intent: the intent.
+            fresh: whether this process has just staged the rows, so that they need no check.
+
+        Returns:
+            The batch, which is in the journal.
+        """
         name, number, first, count = (intent[key] for key in ("name", "number", "first_offset", "count"))
         staged = self._directory.at("tmp", f"{name}.rows")
         done = next((done for done in self._load(name) if done.number == number), None)
         if done is None:
             if not fresh and (self._disk.status(staged) is None or self._crc(staged) != intent["crc32c"]):
                 raise CorruptionError(
-                    f"the staged rows of batch {number} of {name!r} are missing or changed;"
-                    f" what is in the journal stays: look at {self._directory.at('txn', name)}.intent"
-                    " and remove it to give the batch up",
+                    f"the staged rows of batch {number} of {name!r} are missing or changed, so the batch cannot be"
+                    " completed; to keep only its messages that are in the journal, remove"
+                    f" {self._directory.at('txn', name)}.intent",
                     path=staged,
                 )
             there = self._equal_prefix(staged, first, count, tail.offset)
@@ -233,7 +262,7 @@ class Batches:
         return done
 
     def _append_rest(self, tail: Appending, staged: str, first: int, there: int) -> tuple[int, int]:
-        if not there and tail.offset == first:  # as it was promised: not taken apart
+        if not there and tail.offset == first:  # the staged offsets are right, so nothing is decoded
             return first, self._append_all(tail, staged, first)
         start = count = 0
         for messages in self._rows(staged, first):
@@ -257,10 +286,9 @@ class Batches:
         return count
 
     def _equal_prefix(self, staged: str, first: int, count: int, end: int) -> int:
-        """How many of the staged rows stand in the journal where they were promised.
+        """Return how many of the staged rows are already in the journal at their offsets.
 
-        Retention takes what was in the journal: rows that are deleted by now were there, unless what follows them is
-        somebody else's.
+        Rows that retention has deleted were in the journal, unless other messages than the staged ones follow them.
         """
         segments = self._directory.segments()
         deleted = min(max(segments[0].first_offset - first, 0), count) if segments else 0
@@ -314,7 +342,7 @@ class Batches:
         finally:
             file.close()
 
-    # --- what is kept in txn/
+    # --- the files in txn/
 
     def _find(self, name: str, number: int, count: int, digest: int) -> _Done | None:
         known = self._load(name)
@@ -322,20 +350,21 @@ class Batches:
             if done.number == number:
                 if done.digest != _UNKNOWN and (done.messages, done.digest) != (count, digest):
                     raise BatchConflictError(
-                        f"batch {number} of {name!r} is in the journal with {done.messages} messages, and not the same"
-                        f" as this one of {count}: a new batch needs a new number",
+                        f"batch {number} of {name!r} is already in the journal, with {done.messages} messages, and this"
+                        f" batch of {count} is different: use a new number for a new batch",
                         path=self._directory.path,
                         offset=done.spans[0][0],
                     )
                 return done
         if known and number < known[-1].number:
             what = (
-                f"it is not among the newest {KEPT_BATCHES}, and whether it is in the journal is not known any more"
+                f"only the newest {KEPT_BATCHES} are remembered, so this one may be in the journal or not"
                 if len(known) >= KEPT_BATCHES and number < known[0].number
-                else f"it is not in the journal; a new batch needs a number above {known[-1].number}"
+                else "it is not in the journal"
             )
             raise BatchConflictError(
-                f"batch {number} of {name!r} comes behind batch {known[-1].number}, and numbers rise: {what}",
+                f"batch {number} of {name!r} comes after batch {known[-1].number}, but numbers must rise: {what};"
+                f" a new batch needs a number above {known[-1].number}",
                 path=self._directory.path,
             )
         return None
@@ -354,7 +383,7 @@ class Batches:
     def _close(self, name: str, done: _Done) -> None:
         known = [batch for batch in self._load(name) if batch.number != done.number]
         known = [*known, done][-KEPT_BATCHES:]
-        self._done.pop(name, None)  # whatever comes between the two, the file is read again
+        self._done.pop(name, None)  # if the write is interrupted, the file is read again
         self._replace(f"{name}.done", {"batches": known})
         self._done[name] = known
 
@@ -371,5 +400,5 @@ class Batches:
             return unseal(path, data, unnamed=True)
         except ValueError as error:
             raise CorruptionError(
-                f"no batches can be read from this file ({error}): move it away to go on without it", path=path
+                f"no batches can be read from this file ({error}): move it away to continue without it", path=path
             ) from error

@@ -1,4 +1,7 @@
-"""Appending beside an original: each message between two looks at lock and end. Theory: sej.system.original."""
+"""Appending after a trace of the original: each message between two checks of the lock and of the segment's end.
+
+:mod:`sej.system.original` explains what the checks prove.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +14,41 @@ from sej.system.disk import File
 __all__ = ["expect_size", "write_guarded"]
 
 
-def write_guarded(file: File, data: memoryview, position: int, look: Callable[[], None]) -> None:
-    """Append whole messages to a segment that ends at position, each between two looks.
+def write_guarded(file: File, data: memoryview, position: int, check: Callable[[], None]) -> None:
+    """Append whole messages to a segment that ends at position, each between two checks.
+
+    Args:
+        file: the segment.
+        data: the messages.
+        position: the end of the segment.
+        check: raises LockLostError if the path of the lock is not the locked file any more.
 
     Raises:
-        LockLostError: a look failed; the last message that was written, or none, is one too many.
+        LockLostError: a check failed. The message before the failed check may be in the segment, unacknowledged.
     """
     at = 0
-    look()
+    check()
     expect_size(file, position)
     while at < len(data):
-        due = int.from_bytes(data[at : at + 8], "big")
-        end = measure(data, at, len(data), due, 1).position
+        offset = int.from_bytes(data[at : at + 8], "big")
+        end = measure(data, at, len(data), offset, 1).position
         file.write(data[at:end])
         at = end
-        look()
+        check()
         expect_size(file, position + at)
 
 
 def expect_size(file: File, position: int) -> None:
-    """Make sure that no other process has appended to a segment.
+    """Check that no other process has appended to a segment.
 
     Raises:
-        LockLostError: another process has.
+        LockLostError: the segment does not end at position.
     """
     size = file.size()
     if size != position:
         raise LockLostError(
-            f"the segment has {size} bytes, this writer left it at {position}: another process writes it at the same"
-            " time; close that one, then open this writer again",
+            f"the segment has {size} bytes, but this writer left it at {position}: another process is writing it too;"
+            " close that process, then open this writer again",
             path=file.path,
             position=position,
         )

@@ -1,15 +1,15 @@
-"""A writer that can idle: for an owner that has more journals than a process may have open files.
+"""A writer that can idle, for an owner that has more journals than a process may have open files.
 
 Closing a writer syncs, and opening one reads the journal's end. Both cost far more than an append. An idle writer has
-given its descriptors and the lock back, but remembers where the journal ended. Waking checks that it still ends there.
+closed its files and released the lock, but remembers the journal's end. Waking checks that the end has not moved.
 
 ::
 
-    awake --- go_idle(): flush, give back files and lock ---> idle
-      ^                                                        |
-      +------- wake(): the journal is as it was left ----------+--- wake(): another process wrote ---> closed
+    awake --- go_idle(): flush, close files, release lock ---> idle
+      ^                                                         |
+      +------- wake(): the journal is unchanged ----------------+--- wake(): another process wrote ---> closed
 
-An idle writer still syncs, in the background too: any process may sync a file.
+An idle writer still syncs, also in the background, because any process may sync a file.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ __all__ = ["IdleWriter"]
 
 
 class IdleWriter:
-    """A :class:`sej.Writer` for one owner, which lets it idle and wakes it before the next append.
+    """A :class:`sej.Writer` whose owner lets it idle, and wakes it before the next append.
 
     Attributes:
         life: its state and its mutex.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Open a journal for appending, awake. Arguments and errors as of :class:`sej.Writer`."""
+        """Open a journal for appending. The writer is awake. Arguments and errors as for :class:`sej.Writer`."""
         self._writer = Writer(path, **options)
         self._tail = self._writer.tail
         self.life = self._tail.life
         if not TYPE_CHECKING:
-            self.append = self._writer.append  # without a call between
+            self.append = self._writer.append  # the writer's own method saves a call per message
 
     @property
     def idle(self) -> bool:
-        """Whether the descriptors and the lock were given back."""
+        """Whether the writer has closed its files and released the lock."""
         return self._tail.last.left
 
     @property
@@ -52,25 +52,28 @@ class IdleWriter:
 
     @property
     def durable_offset(self) -> int:
-        """Every message below survives power loss."""
+        """Every message below this offset survives power loss."""
         return self._tail.syncer.durable_offset
 
     def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
-        """As :meth:`sej.Writer.append`."""
+        """Append one message, as :meth:`sej.Writer.append` does."""
         return self._writer.append(value, key, type, timestamp)
 
     def append_messages(self, messages: Iterable[Message]) -> range:
-        """As :meth:`sej.Writer.append_messages`."""
+        """Append messages, as :meth:`sej.Writer.append_messages` does."""
         return self._writer.append_messages(messages)
 
     def pour(self, encode: Callable[[int, Buffer], range], index: int) -> range:
-        """Append what a function encodes into the buffer.
+        """Append the messages that a function encodes into the buffer.
 
-        Under ``"disk"`` the owner calls :meth:`commit` afterwards, for many journals at a time.
+        With the durability ``"disk"`` the owner calls :meth:`commit` afterwards, for many journals at a time.
 
         Args:
-            encode: called with index and the buffer; returns the offsets. What it encodes was checked before.
-            index: for encode.
+            encode: called with index and the buffer; returns the offsets. Its messages are valid.
+            index: passed to encode.
+
+        Returns:
+            The offsets.
 
         Raises:
             WriterFailedError: a write failed, now or before.
@@ -91,11 +94,11 @@ class IdleWriter:
         return span
 
     def flush(self) -> None:
-        """Hand everything to the kernel; an idle writer has done so."""
+        """Write everything to the kernel. An idle writer has already done so."""
         self._tail.flush()
 
     def sync(self) -> None:
-        """Force everything appended so far to the disk."""
+        """Sync everything appended so far."""
         self._tail.sync()
 
     def commit(self, offset: int) -> None:
@@ -107,10 +110,10 @@ class IdleWriter:
         self._tail.syncer.commit(offset)
 
     def go_idle(self) -> None:
-        """Hand everything to the kernel, under ``"disk"`` to the disk, then give back the descriptors and the lock.
+        """Write everything to the kernel, close the files and release the lock. With ``"disk"``, sync first.
 
         Raises:
-            WriterFailedError: the last write or sync failed, now or before.
+            WriterFailedError: a write or sync failed, now or before.
         """
         tail = self._tail
         if tail.durability == "disk":
@@ -119,18 +122,19 @@ class IdleWriter:
 
     def _leave(self) -> None:
         tail = self._tail
-        tail.buffer.steady(None, None, 0, 0)  # it holds the file's method, and with it the file
+        tail.buffer.steady(None, None, 0, 0)  # a steady buffer holds a method of the file, and so keeps it open
         tail.last.leave(tail.buffer.position)
         tail.lock.release()
 
     def wake(self) -> bool:
-        """Take the lock again, and continue if no other process wrote meanwhile.
+        """Take the lock again, and continue if no other process has written in the meantime.
 
         Returns:
-            False: another process wrote, or left a batch to be rolled forward. This writer is closed: open a new one.
+            Whether this writer continues. If not, another process has written, or has left a batch to be rolled
+            forward. Then this writer is closed, and the owner opens a new one.
 
         Raises:
-            LockedError: another writer has the journal; this one stays idle.
+            LockedError: another writer has the journal; this writer stays idle.
         """
         tail = self._tail
         tail.lock.acquire()
@@ -163,5 +167,5 @@ class IdleWriter:
         )
 
     def close(self) -> None:
-        """Sync what is left and close; the index of a journal closed while idle grows when it is opened next."""
+        """Sync the rest and close. If the writer is idle, the next opening extends the index."""
         self._tail.close()

@@ -1,11 +1,17 @@
-"""The last segment of a journal as its exclusive writer has it: the file, what of it is on the medium, its blocks.
+"""The last segment of a journal as its exclusive writer has it: the file, how much of it is on the medium, its blocks.
 
-It is open, or it is left: a writer that idles has given the descriptors and the lock back, but remembers which file it
-was. A left segment can still be synced, because any process may sync a file.
+It has two states. ``left`` is the state of an idle writer::
 
-Every call runs with the writer's mutex held, but for :meth:`LastSegment.sync` and :meth:`LastSegment.sync_left`. Those
-wait for the disk, and the writer continues meanwhile. So the caller reads ``file`` with the mutex, syncs it
-without, and compares it with the mutex again before :meth:`LastSegment.keep`.
+             leave(): remember the file's identity, close the file
+    open   ---------------------------------------------------------->   left
+           <----------------------------------------------------------
+             is_unchanged(), then take_up(): open and lock the file
+
+A left segment can still be synced, because any process may sync a file.
+
+The caller holds the writer's mutex, except for :meth:`LastSegment.sync` and :meth:`LastSegment.sync_left`. These wait
+for the disk while the writer continues. So the caller reads ``file`` with the mutex and syncs it without. Before
+:meth:`LastSegment.keep`, with the mutex again, it checks that ``file`` is still the same.
 """
 
 from __future__ import annotations
@@ -26,18 +32,18 @@ __all__ = ["LastSegment"]
 
 
 class LastSegment:
-    """One segment, from when it becomes the last one until the next one does.
+    """One segment, from the moment when it becomes the last one until the next one does.
 
     Attributes:
-        segment: its name.
-        file: open for appending, with its lock; closed if the segment is left.
-        left: whether the descriptors were given back.
-        blocks: what goes into its index.
-        synced_position: the bytes before it are on the medium.
+        segment: the path and the first offset.
+        file: open for appending, with the segment's lock; closed if the segment is left.
+        left: whether the file was closed because the writer idles.
+        blocks: the blocks for the index.
+        synced_position: the bytes before this position are on the medium.
     """
 
     def __init__(self, directory: Directory, kept: KeptPosition, end: End) -> None:
-        """Continue at an end that was opened; its file belongs to this object from now on."""
+        """Continue at an end that was opened. This object closes the file."""
         self._disk = directory.disk
         self._kept = kept
         self.segment = end.segment
@@ -46,16 +52,16 @@ class LastSegment:
         self.blocks = Blocks(end)
         self.synced_position = end.synced_position
         self._in_doubt = end.position
-        """Unsynced bytes before this position were written before the file was opened here (sej.system.durable)."""
+        """Unsynced bytes before this position were written before this file was opened (sej.system.durable)."""
         self._identity: tuple[int, int] | None = None
 
     def write(self, view: memoryview, position: int, lock: Lock) -> None:
-        """Append whole messages at the end; beside an original each one between two looks.
+        """Append whole messages. After a trace of the original, each message is written between two checks.
 
         Args:
             view: the messages.
-            position: where the segment ends.
-            lock: the journal's.
+            position: the end of the segment.
+            lock: the journal's lock.
         """
         if lock.original is None:
             self.file.write(view)
@@ -63,12 +69,12 @@ class LastSegment:
             write_guarded(self.file, view, position, lock.check)
 
     def cut_partial_write(self, view: memoryview, position: int, lock: Lock) -> None:
-        """After a failed write: cut a message that is not whole, so that the tail is clean. Whole ones may be seen.
+        """Cut a partial message after a failed write. Whole messages stay, because a reader may have seen them.
 
         Args:
-            view: what was to be written.
-            position: where the segment ended before.
-            lock: the journal's.
+            view: the bytes of the failed write.
+            position: the end of the segment before the write.
+            lock: the journal's lock.
         """
         try:
             there = min(max(self.file.status().size - position, 0), len(view))
@@ -77,73 +83,72 @@ class LastSegment:
             if lock.is_current():
                 self.file.truncate(position + good)
         except (OSError, SejError):
-            return  # the next opening finds a torn tail and cuts it
+            return  # the next opening cuts the torn tail
 
     def sync(self, file: File) -> None:
-        """Force what was written through a file of this segment to the medium, and what is in doubt.
+        """Sync the segment through a file of it, including the bytes in doubt.
 
         Raises:
-            OSError: the system refused; nothing may be written or synced any more.
+            OSError: the system refused; nothing may be written or synced after that.
         """
         if self._in_doubt > self.synced_position:
             renew(self._disk, file, self.synced_position, self._in_doubt)
         file.sync()
 
     def sync_left(self) -> None:
-        """Force a segment that is left to the medium.
+        """Sync a segment that is left.
 
         Raises:
-            OSError: as :meth:`sync`.
+            OSError: as for :meth:`sync`.
         """
         try:
             file = self._disk.open(self.segment.path, "edit")
         except FileNotFoundError:
-            return  # another writer sealed it, which syncs it, and retention took it since
+            return  # another writer sealed the segment, which syncs it, and retention has deleted it since
         try:
             if self._in_doubt > self.synced_position and file.status().identity == self._identity:
                 renew(self._disk, file, self.synced_position, self._in_doubt)
-            file.sync()  # of a file that a merge put in its place this is not needed, and does no harm
+            file.sync()  # if a merge replaced the file, this sync is not needed, and harmless
         finally:
             file.close()
 
     def keep(self, position: int, offset: int) -> None:
-        """Take note of what was synced, here and for the process that opens the journal next.
+        """Store how much was synced, in this object and for the process that opens the journal next.
 
         Args:
-            position: every byte before it is on the medium.
-            offset: the offset that follows.
+            position: every byte before this position is on the medium.
+            offset: the offset of the message at the position.
         """
         if position > self.synced_position:
             self.synced_position = position
             self._kept.store(self.file, self.segment.first_offset, position, offset)
 
     def leave(self, position: int) -> None:
-        """Give the descriptors and the lock back.
+        """Close the files and release the segment's lock.
 
         Args:
-            position: where the segment ends; all of it was handed to the kernel.
+            position: the end of the segment; everything before it was written to the kernel.
         """
         if self._identity is None:
             self._identity = self.file.status().identity
         self.blocks.close()
-        self._in_doubt = position  # the descriptor that would report a failed writeback goes
-        self._kept.forget()  # it holds a file that was synced
+        self._in_doubt = position  # a failed writeback would be reported to the descriptor that is closed here
+        self._kept.forget()  # it has a reference to a file that was synced
         self.file.unlock()
-        self.file = OsFile(
-            -1, self.segment.path
-        )  # a sync in another thread may hold the old one, which closes after it
+        # A sync in another thread may use the old file; it is closed with its last reference.
+        self.file = OsFile(-1, self.segment.path)
         self.left = True
 
     def is_unchanged(self, position: int) -> bool:
-        """Whether a segment that is left is the same file still, and ends at the position where it was left."""
+        """Return whether a left segment is still the same file and still ends at position."""
         there = self._disk.status(self.segment.path)
         return there is not None and there.identity == self._identity and there.size == position
 
     def take_up(self) -> None:
-        """Open a segment that is left and has not changed.
+        """Open a segment that is left and unchanged.
 
         Raises:
-            LockedError: another writer has the segment's lock; it stays left.
+            LockedError: another writer has the segment's lock; the segment stays left.
         """
         file = self._disk.open(self.segment.path, "append")
         try:
@@ -155,8 +160,8 @@ class LastSegment:
         self.left = False
 
     def close(self) -> None:
-        """Close the files and give the lock back; a second time does nothing, or finishes what was interrupted."""
+        """Close the files and release the lock. A second call does nothing, or finishes an interrupted one."""
         self.blocks.close()
         if not self.left:
-            self.file.unlock()  # aloud: a child that was just forked may still have the descriptor
+            self.file.unlock()  # a child that was just forked may still have a copy of the descriptor
             self.file.close()

@@ -1,4 +1,4 @@
-"""Staged messages: a file in ``tmp/`` that holds them as they will be stored in the journal, written and synced."""
+"""Staged messages: a synced file in ``tmp/`` with messages as they will be stored in the journal."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def stage(
     type: int | Sequence[int],
     timestamp: int | Sequence[int] | None,
 ) -> range:
-    """Stage messages that get consecutive offsets from first on; no file is left if there are none.
+    """Stage messages with consecutive offsets from first on. If there are none, no file is left.
 
     Returns:
-        Their offsets.
+        The offsets.
     """
 
     def write(file: File) -> range:
@@ -52,10 +52,10 @@ def stage(
 
 
 def stage_encoded(disk: Disk, path: str, first: int, chunks: Iterable[BytesLike]) -> tuple[int, int]:
-    """Stage messages that are encoded already and carry consecutive offsets from first on.
+    """Stage messages that are already encoded with consecutive offsets from first on.
 
     Returns:
-        How many there are, and the CRC32C of the file.
+        The number of messages, and the CRC32C of the file.
 
     Raises:
         DecodeError: a chunk does not consist of whole messages with these offsets; no file is left.
@@ -67,7 +67,8 @@ def stage_encoded(disk: Disk, path: str, first: int, chunks: Iterable[BytesLike]
             run = measure(chunk, 0, len(chunk), first + count, max(len(chunk), 1))
             if run.position != len(chunk):
                 raise DecodeError(
-                    "a chunk must consist of whole messages with the due offsets",
+                    f"a chunk must consist of whole messages with offsets from {first + count} on, got"
+                    f" {run.messages} such messages in {run.position} of {len(chunk)} bytes",
                     position=run.position,
                     offset=first + count,
                 )
@@ -82,7 +83,7 @@ def stage_encoded(disk: Disk, path: str, first: int, chunks: Iterable[BytesLike]
 def _staged(disk: Disk, path: str, write: Callable[[File], _T]) -> _T:
     disk.mkdir(os.path.dirname(path))
     disk.unlink(path)
-    file = disk.open(path, "new")  # its name is synced: an intent may refer to it
+    file = disk.open(path, "new")  # this syncs the name, because an intent may refer to it
     try:
         result = write(file)
         file.sync()

@@ -3,17 +3,17 @@
 A :class:`Tail` is what :class:`sej.Writer`, the shards' idle writer and ``append_once`` use. It relies on the lock
 (``jnl.lck``), the codec's :class:`~sej.codec.Buffer` for encoding, and :mod:`sej.writing.opening` for finding the end.
 
-What it promises, at every durability:
+The invariants, at every durability:
 
 - A segment is synced before its successor is created, so only the last one can be torn.
 - A message is whole or absent for readers that follow the format.
 - An index entry is written after its bytes are synced.
-- A failed write or sync poisons: after the first one nothing is written or synced. What was not acknowledged by then
-  may or may not be there after reopening, as a prefix.
+- After the first failed write or sync the tail has failed: it writes and syncs nothing more, and every call raises. Of
+  the messages that were not acknowledged, a prefix may be in the journal after reopening.
 
 How a message gets to the disk::
 
-    buffer.append ---- encoded, has its offset
+    buffer.append ---- the message is encoded and has its offset
         |  the buffer writes by itself, or calls _drain      ("os", "interval": after each append)
         v
     LastSegment.file - the kernel has it
@@ -21,12 +21,18 @@ How a message gets to the disk::
         v
     durable_offset --- the medium has it
 
-**Who may change what.** The mutex of :class:`~sej.system.lifecycle.Lifecycle` guards everything; the buffer uses the
-same lock. :meth:`Tail.alone` is how every call takes it. No call enters twice: a signal's handler is refused.
+**The mutex** of :class:`~sej.system.lifecycle.Lifecycle` guards everything. The buffer uses the same lock, and every
+other call takes it with :meth:`Tail.alone`. If a signal handler interrupts a call and calls the tail again, it is
+refused.
 
-**Interrupts.** An exception of a signal's handler is not a failure. It leaves the buffer in doubt, which it is from
-before a change of the file until after it. The next call then finds the end again (:meth:`Tail._mend`), before a
-message gets its offset.
+**Interrupts.** An exception that a signal handler raises is not a failure. The buffer is *in doubt* from before each
+change of the file until after it, so an exception in between leaves it in doubt. Then the next call finds the end again
+(:meth:`Tail._mend`) before a message gets an offset::
+
+    what ends a change             the buffer      the next call
+    it returns                     sound           appends
+    a signal handler's exception   in doubt        finds the end again, then appends
+    a failed write or sync         stopped         raises WriterFailedError
 """
 
 from __future__ import annotations
@@ -66,27 +72,27 @@ Row = tuple[BytesLike, BytesLike, int, int | None]
 _BUFFER_BYTES: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
 _CHECKPOINT_BYTES: Final = 1 << 28
-"""So much is left to the kernel before a background sync lets the index grow: what a reopening has to walk at most."""
+"""After this many unsynced bytes a background sync extends the index. A reopening walks at most as many."""
 _LOCK_CHECK_S: Final = 0.09
 _LOOK_NS: Final = 100_000_000
-"""For so long the buffer writes single messages by itself; then the lock is looked at again."""
+"""For this long the buffer writes single messages by itself. Then _drain runs and checks the lock."""
 _needed: Final[dict[int, object]] = {}
-"""What each open tail needs to close: of a forgotten one the collector must not close the files before that."""
+"""The lock and files of each open tail. Else the garbage collector could close them before ``__del__`` runs."""
 
 
 class Tail:
-    """The growing end of one journal, alone under its lock. Threads may share it.
+    """The growing end of one journal, whose lock it holds. Threads may share it.
 
     Attributes:
         path: the SEJ directory.
-        directory: the same, with its disk.
-        durability: as named on opening.
-        recovery: the torn tail that opening cut, or what two writers left and opening has mended; or None.
+        directory: the same directory, with its disk.
+        durability: the durability that the writer was opened with.
+        recovery: the torn tail that opening has cut, or what two writers left and opening has repaired; or None.
         life: its state and its mutex.
-        lock: the journal's.
-        buffer: encodes; its ``append`` and ``append_many`` may be called directly.
+        lock: the journal's lock.
+        buffer: encodes messages; its ``append`` and ``append_many`` may be called directly.
         last: the last segment.
-        syncer: keeps the durable offset.
+        syncer: syncs, and has the durable offset.
     """
 
     last: LastSegment
@@ -100,7 +106,7 @@ class Tail:
         durability: Durability,
         retention: Retention | None,
     ) -> None:
-        """Name a journal; nothing is opened yet. Arguments as of :class:`sej.Writer`."""
+        """Remember the journal. Nothing is opened yet. Arguments as for :class:`sej.Writer`."""
         self.life = Lifecycle("the writer", directory.path, self._earlier)
         self.path = directory.path
         self.durability = durability
@@ -115,9 +121,9 @@ class Tail:
         self._lock_check_at = 0.0
 
     def open(self, first_offset: int, lock_timeout: float | None, sync_interval_s: float) -> None:
-        """Take the lock, find the end, finish what earlier writers had promised.
+        """Take the lock, open the end, and finish the batches that earlier writers have promised.
 
-        If this raises, the caller calls :meth:`abandon`. Arguments and errors as of :class:`sej.Writer`.
+        If this raises, the caller calls :meth:`abandon`. Arguments and errors as for :class:`sej.Writer`.
         """
         end = self._take(take_end, self.directory, self._kept, self.lock, first_offset, lock_timeout)
         self.recovery = end.recovery
@@ -136,18 +142,18 @@ class Tail:
             self.syncer.request()
         self.life.in_child = self._close_copies
 
-    # --- appending in more ways than a writer shows
+    # --- ways to append that the writer's interface does not have
 
     def append_each(self, rows: Iterable[Row]) -> list[int | Exception]:
-        """Append messages that have nothing to do with each other: an invalid one does not stop the others.
+        """Append independent messages. An invalid one does not stop the others.
 
-        Under ``"disk"`` they share one sync.
+        With the durability ``"disk"`` they share one sync.
 
         Args:
             rows: the messages.
 
         Returns:
-            For each its offset, or what :meth:`sej.Writer.append` would have raised.
+            For each message its offset, or the exception that :meth:`sej.Writer.append` would have raised.
         """
         found: list[int | Exception] = []
         for row in rows:
@@ -163,19 +169,19 @@ class Tail:
         return found
 
     def append_encoded(self, data: BytesLike) -> range:
-        """Append messages that are encoded already and carry the next offsets: for copying at full speed.
+        """Append messages that are already encoded with the next offsets, for fast copying.
 
-        Every message's frame and offset are checked before the first byte is taken.
+        The frame and the offset of every message are checked before the first one is appended.
 
         Args:
             data: whole messages, one after the other, as they are stored in a segment; the first has :attr:`offset`.
 
         Returns:
-            Their offsets.
+            The offsets.
 
         Raises:
-            DecodeError: the data is not whole messages with the due offsets; nothing was appended.
-            InvalidMessageError: their offsets are beyond the last one that a journal can have.
+            DecodeError: the data is not whole messages with the next offsets; nothing was appended.
+            InvalidMessageError: an offset is above the highest one that a journal can have; nothing was appended.
         """
         span = self.alone(self._append_whole, data)
         if self.durability == "disk":
@@ -202,34 +208,35 @@ class Tail:
         return self.alone(lambda: self._batches.append(self, name, number, values, keys, type, timestamp))
 
     def append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
-        """As :meth:`append_once`, for messages that are encoded already and carry the next offsets.
+        """Append a batch exactly once, whose messages are already encoded with the next offsets.
 
-        A repeat is known by its number alone, and its chunks are not looked at: for jobs that are run again whole.
+        A repeat is recognised by its number alone, and its chunks are not read. This is for jobs that run again as a
+        whole.
 
         Args:
-            name: who counts the batches.
-            number: rises from batch to batch.
-            chunks: whole messages each; the first message has :attr:`offset`.
+            name: the name of the sender that numbers the batches.
+            number: the number of the batch. It rises from batch to batch.
+            chunks: bytes of whole messages; the first message has :attr:`offset`.
 
         Returns:
-            Its offsets.
+            The offsets.
 
         Raises:
-            DecodeError: the data is not whole messages with the due offsets; nothing was appended.
-            InvalidMessageError: their offsets are beyond the last one that a journal can have.
-            BatchConflictError: the number is new and below the last one, or so old that its record is gone.
+            DecodeError: the data is not whole messages with the next offsets; nothing was appended.
+            InvalidMessageError: an offset is above the highest one that a journal can have; nothing was appended.
+            BatchConflictError: the number is new and below the last one, or so old that it is no longer remembered.
         """
         return self.alone(lambda: self._batches.append_encoded(self, name, number, chunks))
 
     def last_batch(self, name: str) -> int | None:
-        """The highest number that :meth:`append_once` got from a name, or None if it got none."""
+        """Return the highest number of a batch of a name, or None if the name has no batch."""
         check_name(name, "a batch name")
         self.life.require_outside()
         with self.life.mutex:
             return self._batches.last(name)
 
     def rotate(self) -> None:
-        """End the segment, if there is a message in it: the next message starts a new one."""
+        """End the segment if it has a message, so that the next message starts a new one."""
         self.alone(self._rotate_if_begun)
 
     def _rotate_if_begun(self) -> None:
@@ -261,7 +268,7 @@ class Tail:
         return span
 
     def _put_in_place(self, staged: str, span: range) -> None:
-        """Let what was staged be the last segment."""
+        """Make a staged file the last segment."""
         self.lock.check()
         self._seal()
         published = self.directory.segment(span.start)
@@ -280,10 +287,10 @@ class Tail:
         return self.buffer.offset
 
     def flush(self) -> None:
-        """Hand everything to the kernel."""
+        """Write everything to the kernel."""
         life = self.life
         life.require_outside()
-        with life.mutex:  # as alone() does it: this is called after each message, maybe
+        with life.mutex:  # a copy of alone(), because this may be called after each message
             if not life.open or self.buffer.in_doubt:
                 self.require_sound()
             thaw = self.buffer.thaw
@@ -294,12 +301,12 @@ class Tail:
                 thaw()
 
     def sync(self) -> None:
-        """Force everything appended so far to the disk."""
+        """Sync everything appended so far."""
         self.flush()
         self.syncer.commit(self.buffer.offset)
 
     def _sync_some(self) -> int:
-        """Sync what was written so far, without the mutex while the disk works; returns the durable offset."""
+        """Sync everything appended so far, and return the durable offset. The mutex is free during the sync."""
         buffer = self.buffer
         with self.life.mutex:
             self.life.require()
@@ -308,10 +315,10 @@ class Tail:
                 self.lock.check()
             thaw = buffer.thaw
             try:
-                buffer.freeze()  # an append between the write and a look at the offset would count as synced
+                buffer.freeze()  # an append after the flush would change the offset, and so count as synced
                 if buffer.in_doubt:
                     self._mend()
-                buffer.flush()  # if the segment was left, nothing is pending
+                buffer.flush()  # if the segment is left, nothing is pending
                 last, file, offset, position = self.last, self.last.file, buffer.offset, buffer.position
             finally:
                 thaw()
@@ -329,10 +336,10 @@ class Tail:
                 thaw()
         return offset
 
-    # --- the whole
+    # --- closing
 
     def close(self) -> None:
-        """Write and sync what is left, and give the lock back; see :meth:`sej.Writer.close`."""
+        """Write and sync the rest, and release the lock; see :meth:`sej.Writer.close`."""
         self.life.close(self._finish, self._release)
 
     def _finish(self) -> None:
@@ -351,15 +358,15 @@ class Tail:
         self._shut()
 
     def _shut(self) -> None:
-        self.life.shut()  # with the mutex: nothing comes between the last sync and this
+        self.life.shut()  # with the mutex, so that no append comes after the last sync
         self.buffer.stop(self.life.refuse)
 
     def abandon(self) -> None:
-        """Give everything back, and write or sync nothing any more: after an opening that raised, for example."""
+        """Close the files and release the lock without a write or sync, for example after an opening that raised."""
         self.life.close(self._shut, self._release)
 
     def _release(self) -> None:
-        """Give everything back; if it was interrupted, the next close() calls it again."""
+        """Close the files and release the lock. If this is interrupted, the next close() calls it again."""
         with self.life.mutex:
             self.buffer.stop(self.life.refuse)
         if hasattr(self, "syncer"):
@@ -370,30 +377,30 @@ class Tail:
         _needed.pop(id(self), None)
 
     def _close_copies(self) -> None:
-        """In a forked child: the copies of the descriptors must not keep the parent's locks alive."""
+        """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         self.buffer.stop(self.life.refuse)
         self.last.file.close()
 
     def __del__(self) -> None:
-        """Close what was forgotten, and say so."""
+        """Close a tail that was never closed, with a warning."""
         if hasattr(self, "syncer") and not self.life.closed and not self.life.forked:
             try:
                 warnings.warn(f"the writer of {self.path} was never closed", ResourceWarning, stacklevel=1, source=self)
             finally:  # a warning may be an error
                 self.close()
 
-    # --- for what appends with the mutex held: alone() calls it
+    # --- calls with the mutex held
 
     def alone(self, act: Callable[..., _T], *arguments: object) -> _T:
-        """Call something with the mutex, everything handed to the kernel, and no append coming in.
+        """Call a function with the mutex held, everything written to the kernel, and appends refused.
 
-        What the disk refuses poisons. Only calls into C are in the ``with`` and the ``finally``: whatever a signal's
-        handler raises, the mutex is released and appends come in again.
+        If the system refuses a write or sync, the tail has failed. The ``with`` and the ``finally`` only call C. So
+        even if a signal handler raises an exception, the mutex is released and appends are possible again.
 
         Raises:
             LockedError: a call of this tail is under way in this thread.
             WriterFailedError: a write or sync failed, now or before.
-            ClosedError: it is closed, or belongs to the parent process.
+            ClosedError: the tail is closed, or belongs to the parent process.
         """
         self.life.require_outside()
         with self.life.mutex:
@@ -412,7 +419,7 @@ class Tail:
                 thaw()
 
     def require_sound(self) -> None:
-        """With the mutex: refuse if it is not open, and find the end again if it is in doubt."""
+        """Raise if the tail is not open. If the end is in doubt, find it again. The caller holds the mutex."""
         self.life.require()
         if self.buffer.in_doubt:
             thaw = self.buffer.thaw
@@ -422,7 +429,10 @@ class Tail:
                 thaw()
 
     def changing(self, act: Callable[..., _T], *arguments: object) -> _T:
-        """Call something that changes the journal's end: a failure poisons, anything else leaves the end in doubt."""
+        """Call a function that changes the journal's end.
+
+        After a failed write or sync the tail has failed. After any other exception the end is in doubt.
+        """
         try:
             return act(*arguments)
         except BaseException as error:
@@ -432,11 +442,11 @@ class Tail:
             raise
 
     def extend(self, data: BytesLike) -> None:
-        """Check whole messages that are encoded, then append them; errors as of :meth:`append_encoded`."""
+        """Check encoded messages, then append them. Errors as for :meth:`append_encoded`."""
         buffer, size = self.buffer, len(data)
         whole = measure(data, 0, size, buffer.offset, size)
         if whole.position != size:
-            measure(data, whole.position, size, buffer.offset + whole.messages, 1)  # raises where it is wrong
+            measure(data, whole.position, size, buffer.offset + whole.messages, 1)  # raises if the next message is bad
             raise DecodeError(
                 f"the last {size - whole.position} bytes are not a whole message",
                 position=whole.position,
@@ -451,7 +461,7 @@ class Tail:
             at = run.position
 
     def sync_now(self) -> None:
-        """Sync all that was appended, while no other thread can append."""
+        """Sync everything appended so far, while no other thread can append."""
         buffer, last = self.buffer, self.last
         buffer.flush()
         last.sync(last.file)
@@ -460,13 +470,13 @@ class Tail:
         last.blocks.write(buffer.position)
 
     def set_limits(self) -> None:
-        """Say when the buffer drains: a message that ends a segment or a block is the last one of its write."""
+        """Set when the buffer drains, so that a message that ends a segment or a block is the last one of its write."""
         buffer = self.buffer
         left = max(self._segment_bytes - buffer.position, 1)
         buffer.batch_limit = min(_BATCH_BYTES, left)
         if self.lock.original is not None and self.durability not in ("buffer", "disk"):
-            buffer.limit = 1  # every message goes through _drain, which looks at the lock
-        elif self.durability in ("buffer", "disk"):  # under "disk" the thread that syncs writes for all that wait
+            buffer.limit = 1  # _drain writes every message, because it checks the lock
+        elif self.durability in ("buffer", "disk"):  # "disk": the thread that syncs writes for all that wait
             buffer.limit = min(_BUFFER_BYTES, left)
         else:
             until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
@@ -475,7 +485,7 @@ class Tail:
     # --- writing
 
     def _drain(self) -> None:
-        """Write what the buffer holds; what the buffer calls."""
+        """Write the messages in the buffer. The buffer calls this."""
         buffer = self.buffer
         if buffer.interrupted:
             self._mend()
@@ -511,7 +521,7 @@ class Tail:
         self.last.blocks.close()
 
     def _rotate(self) -> None:
-        """Seal the last segment and start the next. The old file closes when no thread syncs it any more."""
+        """Seal the last segment and start the next one. The old file is closed with its last reference."""
         self.lock.check()
         self._seal()
         self._take(start_segment, self.directory, self.buffer.offset, alone=True)
@@ -524,7 +534,7 @@ class Tail:
                 warnings.warn(f"retention failed in {self.path}: {error}", RuntimeWarning, stacklevel=2)
 
     def _take(self, find: Callable[..., End], *arguments: Any, **options: Any) -> End:
-        """Continue at the end of a segment that find returns."""
+        """Continue at the end that find returns."""
         end: End | None = None
         try:
             end = find(*arguments, **options)
@@ -536,23 +546,23 @@ class Tail:
         return end
 
     def _continue_at(self, end: End) -> None:
-        self.buffer.steady(None, None, 0, 0)  # the old file's descriptor may go with its last owner
+        self.buffer.steady(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed
         old = self.last.file if hasattr(self, "last") else end.file
         last = LastSegment(self.directory, self._kept, end)
-        # No call between these: a signal's handler finds them as they were, or as they will be.
+        # No call between these: a signal handler sees both old values or both new ones.
         self.last = last
         self.buffer.position = end.position
         if old is not end.file:
-            old.unlock()  # it may stay open for a sync, or in a traceback
+            old.unlock()  # a sync or a traceback may keep the file open
         _needed[id(self)] = self.lock, last
         self.set_limits()
         last.blocks.write(end.synced_position)
 
     def _mend(self) -> None:
-        """With the mutex: find the end again, after an exception came out of the middle of something that changes it.
+        """Find the end again after an exception interrupted a change of it. The caller holds the mutex.
 
-        No other process appends, so the size of the file says how much of what is pending was written. The rest is
-        written now: no caller knows whether it would be. Then everything is found as an opening finds it.
+        No other process appends, so the size of the file shows how many of the pending bytes were written. The rest is
+        written now, which is right because the caller cannot know whether it was. Then the end is opened again.
         """
         buffer, file = self.buffer, self.last.file
         buffer.freeze()
@@ -571,14 +581,14 @@ class Tail:
             if end.offset < buffer.offset:
                 raise LockLostError(
                     f"the journal ends at {end.offset}, but this writer has appended up to {buffer.offset}: another"
-                    " process wrote to it while it was locked",
+                    " process changed it without the lock; close that process and open this writer again",
                     path=self.last.segment.path,
                     offset=end.offset,
                 )
             buffer.offset = end.offset
             self.syncer.advance(end.synced_offset)
             buffer.mended()
-            self._batches = Batches(self.directory)  # what is remembered of them may be what was interrupted
+            self._batches = Batches(self.directory)  # the change that was interrupted may be one of the batches
             self._batches.roll_forward(self)
         except BaseException as error:
             buffer.doubt()
@@ -591,7 +601,12 @@ class Tail:
     # --- failing
 
     def _write_trouble(self, error: BaseException | None, taken: int) -> None:
-        """Poison, and cut what a failed write left; write the rest of a short one. What the buffer calls."""
+        """Write the rest of a short write, or fail and cut what a failed write left. The buffer calls this.
+
+        Args:
+            error: the error of the write; None: the write was short.
+            taken: the number of bytes that a short write has written.
+        """
         with self.buffer.pending() as view:
             if error is None:
                 try:
@@ -601,13 +616,13 @@ class Tail:
                 except OSError as late:
                     error = late
             if not is_failure(error):
-                raise error  # the buffer stays in doubt, and the next write finds out how far this one came
-            self._fail(error)  # first: an interrupt that comes from here on finds the writer failed
+                raise error  # the buffer stays in doubt, so the next call finds the end again
+            self._fail(error)  # first, so that a signal handler that runs from here on finds the writer failed
             self.last.cut_partial_write(view, self.buffer.position, self.lock)
         raise self._failed("a write failed", error) from error
 
     def _fail(self, error: BaseException) -> None:
-        """Poison: from now on every call raises."""
+        """Fail: from now on every call raises."""
         if self.life.fail(error):
             self.buffer.stop(self.life.refuse)
             self.syncer.fail(error)
@@ -619,7 +634,7 @@ class Tail:
         with self.buffer.pending() as view:
             lost = _first_offset(view) if len(view) else self.buffer.offset
         return WriterFailedError(
-            f"{what}: {error}; this writer is closed for good: mend the cause and open it again,"
+            f"{what}: {error}; this writer stays closed: fix the cause and open the journal again,"
             f" which finds what is on disk{full_disk_advice(self.directory.disk, self.path, error)}",
             path=self.last.segment.path,
             position=self.buffer.position,

@@ -1,4 +1,4 @@
-"""Taking a journal: its lock, then its end, after what an earlier process left half-done there is finished."""
+"""Taking a journal: lock it, finish what an earlier process left unfinished, then open its end."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ __all__ = ["take_end"]
 def take_end(
     directory: Directory, kept: KeptPosition, lock: Lock, first_offset: int, lock_timeout: float | None
 ) -> End:
-    """Take the lock and find the end; both again if an original unlinked the lock file meanwhile.
+    """Take the lock and open the end. If an original removes the lock file in the meantime, start again.
 
-    If this raises, the lock may be held: the caller releases it.
+    If this raises, the lock may be held, and the caller releases it.
 
     Args:
         directory: the journal.
         kept: its kept position.
-        lock: its lock, not taken.
+        lock: its lock, not yet taken.
         first_offset: where a journal without segments starts.
-        lock_timeout: seconds to wait for the lock; None waits for ever.
+        lock_timeout: seconds to wait for the lock; None waits without a limit.
+
+    Returns:
+        The end, ready for appending.
     """
     end: End | None = None
     recovery = None

@@ -1,7 +1,7 @@
 """The writer: the public interface of a :class:`~sej.writing.tail.Tail`, which does the work.
 
-It checks arguments and waits for durability. If there is nothing to wait for, its ``append`` is the codec buffer's
-own method, so that no Python code runs between the caller and the codec.
+It checks arguments and waits for durability. If it need not wait, its ``append`` is the codec buffer's own method, so
+that no Python code runs between the caller and the codec.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RULES: Final[dict[str, Rule]] = {
 
 
 def check_options(**options: Any) -> None:
-    """Check options of a :class:`Writer`, for whatever hands them on.
+    """Check options of a :class:`Writer`, for a caller that passes them on.
 
     Raises:
         TypeError: an option has another type, or a writer has no such option.
@@ -58,18 +58,24 @@ def check_options(**options: Any) -> None:
 
 
 class Writer:
-    """Appends to a journal; one at a time for a directory, shared by any number of threads.
+    """Appends to a journal. A journal has at most one open writer, which any number of threads may share.
 
-    Any call may raise :class:`~sej.WriterFailedError` (a write or sync failed, now or before) or, of its kind,
-    :class:`~sej.LockLostError` (the lock file was removed or replaced). After :meth:`close`, and in a forked child,
-    every call raises :class:`~sej.ClosedError`. In a signal's handler that interrupts a call of this writer, every call
-    raises :class:`~sej.LockedError` and does nothing, :meth:`close` too. An exception from a handler leaves the writer
-    usable: what the interrupted call was to append is there or is not.
+    Any call may raise:
+
+    - :class:`~sej.WriterFailedError`: a write or sync failed, now or before.
+    - :class:`~sej.LockLostError`, a subclass: the lock file was removed or replaced.
+    - :class:`~sej.ClosedError`: the writer was closed, or this is a forked child.
+    - :class:`~sej.LockedError`: a signal handler called the writer while a call of it was under way. Nothing was done,
+      and :meth:`close` has not closed.
+
+    If a signal handler raises an exception, the writer stays usable. The messages of the interrupted call may or may
+    not be in the journal.
 
     Attributes:
         path: the SEJ directory.
-        recovery: the torn tail that opening cut, or what two writers left and opening has mended; or None.
-        tail: what does the work, with more ways to append. It is for packages that build on this one, and may change.
+        recovery: the torn tail that opening has cut, or what two writers left and opening has repaired; or None.
+        tail: the object that does the work, with more ways to append. It is for packages that build on this one, and
+            may change.
 
     Example:
         >>> import tempfile
@@ -95,26 +101,26 @@ class Writer:
         allow_network_fs: bool = False,
         disk: Disk = OS,
     ) -> None:
-        """Open a journal for appending; made if missing.
+        """Open a journal for appending; it is created if it is missing.
 
         Args:
             path: the SEJ directory.
-            segment_bytes: a segment is ended by the message that makes it this long.
+            segment_bytes: the message with which a segment reaches this size is the last one in it.
             durability: ``"buffer"`` (in the process until 64 KiB, flush or close), ``"os"`` (in the kernel: survives
-                SIGKILL, readers see it at once), ``"interval"`` (and synced every sync_interval_s) or ``"disk"``
+                SIGKILL, readers see it immediately), ``"interval"`` (also synced every sync_interval_s) or ``"disk"``
                 (synced when append returns; threads share syncs).
-            sync_interval_s: seconds, for ``"interval"``.
-            first_offset: where a new journal starts.
+            sync_interval_s: seconds between two syncs, for ``"interval"``.
+            first_offset: the offset of the first message of a new journal.
             retention: applied whenever a segment is ended.
-            lock_timeout: seconds to wait for the lock; None waits for ever.
-            allow_network_fs: open on a network file system all the same.
-            disk: the seam.
+            lock_timeout: seconds to wait for the lock; None waits without a limit.
+            allow_network_fs: open the journal even if it is on a network file system.
+            disk: the file system; tests replace it.
 
         Raises:
             LockedError: another writer has the journal.
-            CorruptionError: the last segment is damaged in a way that is no torn tail; nothing was cut.
+            CorruptionError: the last segment is damaged, and the damage is not a torn tail; nothing was cut.
             NotAJournalError: the path is a file, or a directory that holds something else.
-            NetworkFileSystemError: it is on a network file system.
+            NetworkFileSystemError: the path is on a network file system.
             TypeError: an argument has another type.
             ValueError: an argument is out of its range, or the path is empty.
         """
@@ -138,7 +144,7 @@ class Writer:
             self.tail.open(first_offset, lock_timeout, sync_interval_s)
             self.recovery = self.tail.recovery
             if not self._waits and not TYPE_CHECKING:
-                self.append = self._buffer.append  # nothing to wait for: the codec's own method, without a call between
+                self.append = self._buffer.append  # the codec's own method saves a call per message
         except BaseException:
             self.tail.abandon()
             raise
@@ -161,10 +167,10 @@ class Writer:
             timestamp: ns since the epoch, or NO_TIMESTAMP; None: now.
 
         Returns:
-            Its offset.
+            The offset.
 
         Raises:
-            InvalidMessageError: a field out of its range; nothing was appended.
+            InvalidMessageError: a field is out of its range; nothing was appended.
             WriterFailedError: a write or sync failed, now or before.
             ClosedError: the writer was closed.
         """
@@ -180,33 +186,34 @@ class Writer:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
-        """Append many messages with consecutive offsets; nothing if one of them is invalid.
+        """Append many messages with consecutive offsets. If one of them is invalid, none is appended.
 
         Args:
             values: the payloads.
-            keys: as many, or None: no keys.
-            type: one, or as many.
-            timestamp: one, or as many; None: now.
+            keys: one key per value, or None for no keys.
+            type: one type for all, or one per value.
+            timestamp: one timestamp for all, or one per value; None: now.
 
         Returns:
-            Their offsets.
+            The offsets.
 
         Raises:
-            InvalidMessageError: as :meth:`append`.
-            ValueError: keys, types or timestamps are not as many as values.
-            WriterFailedError: as :meth:`append`; a prefix may be there after reopening.
+            InvalidMessageError: as for :meth:`append`.
+            ValueError: the number of keys, types or timestamps is not the number of values.
+            WriterFailedError: as for :meth:`append`. After reopening, the first messages of the batch may be in the
+                journal.
         """
         try:
             span = self._buffer.append_many(values, keys, type, timestamp)
         except TypeError:
-            require_columns(values, keys, type, timestamp)  # says which argument it was
+            require_columns(values, keys, type, timestamp)  # raises an error that names the wrong argument
             raise
         if self._waits and span:
             self.tail.syncer.commit(span.stop)
         return span
 
     def append_messages(self, messages: Iterable[Message]) -> range:
-        """Append messages that were read elsewhere: type, key and timestamp stay, offsets are new."""
+        """Append messages that were read from another journal, with their type, key and timestamp and new offsets."""
         ITERABLE("messages", messages)
         found = list(messages)
         return self.append_many(
@@ -225,24 +232,25 @@ class Writer:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
-        """Append a batch exactly once, whatever crashes: batch ``number`` of ``name``.
+        """Append the batch ``number`` of ``name`` exactly once, even if the process or the machine crashes.
 
-        Durable when it returns, at every durability. A repeat appends nothing and returns the batch's offsets.
+        The batch is durable when this returns, at every durability. A repeat appends nothing and returns the offsets of
+        the batch.
 
         Args:
-            name: who counts the batches.
-            number: rises from batch to batch; gaps are fine.
+            name: the name of the sender that numbers the batches.
+            number: the number of the batch. It rises from batch to batch, and may skip numbers.
             values: as for :meth:`append_many`.
             keys: as for :meth:`append_many`.
             type: as for :meth:`append_many`.
             timestamp: as for :meth:`append_many`.
 
         Returns:
-            Its offsets. Where messages of a foreign writer came between, the range spans them too.
+            The offsets. If a foreign writer has appended messages in between, the range includes them.
 
         Raises:
-            BatchConflictError: the number came before with other messages, or is new and below the last one, or so old
-                that its record is gone.
+            BatchConflictError: the number was used for other messages, or is new and below the last one, or so old that
+                it is no longer remembered.
         """
         require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)
@@ -255,10 +263,10 @@ class Writer:
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
-        """Append a batch atomically: readers and crashes see all of it or nothing.
+        """Append a batch atomically: readers see all of it or nothing, also after a crash.
 
-        It becomes a segment of its own, written beside the journal, synced and renamed into place; durable when this
-        returns, at every durability.
+        The batch becomes a segment of its own, which is written in ``tmp/``, synced and renamed into place. It is
+        durable when this returns, at every durability.
 
         Args:
             values: as for :meth:`append_many`.
@@ -267,7 +275,7 @@ class Writer:
             timestamp: as for :meth:`append_many`.
 
         Returns:
-            Their offsets.
+            The offsets.
         """
         require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)
@@ -276,26 +284,26 @@ class Writer:
     # --- durability
 
     def flush(self) -> None:
-        """Hand everything to the kernel: it survives the death of this process, and readers see it."""
+        """Write everything to the kernel. Readers see it, and it survives the death of this process."""
         self.tail.flush()
 
     def sync(self) -> None:
-        """Force everything appended so far to the disk: it survives power loss."""
+        """Sync everything appended so far, so that it survives power loss."""
         self.tail.sync()
 
     @property
     def offset(self) -> int:
-        """What the next message gets."""
+        """The offset of the next message."""
         return self._buffer.offset
 
     @property
     def durable_offset(self) -> int:
-        """Every message below survives power loss."""
+        """Every message below this offset survives power loss."""
         return self.tail.syncer.durable_offset
 
     @property
     def durability(self) -> Durability:
-        """As named on opening."""
+        """The durability that the writer was opened with."""
         return self.tail.durability
 
     @property
@@ -304,26 +312,27 @@ class Writer:
         return self.tail.life.closed
 
     def close(self) -> None:
-        """Write and sync what is left, and release the lock.
+        """Write and sync the rest, and release the lock.
 
-        A second time does nothing, or finishes what an exception interrupted: until then the writer is open.
+        A second call does nothing. If an exception interrupts the first one, the writer stays open, and the next call
+        closes it.
 
         Raises:
-            WriterFailedError: the last write or sync failed. The lock is released all the same.
-            LockedError: this is a signal's handler that interrupts a call of this writer; nothing was closed.
+            WriterFailedError: the last write or sync failed. The lock is released anyway.
+            LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
         self.tail.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close; the error of the block is not replaced by that of a sync in the background."""
+        """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
         self.tail.life.exit(self.close, kind)
 
     def __repr__(self) -> str:
-        """Path, offset and state."""
+        """Show path, offset and state."""
         life = self.tail.life
         state = "closed" if life.closed else "failed" if life.failure else self.durability
         return f"<sej.Writer {self.path!r} offset={self.offset} {state}>"

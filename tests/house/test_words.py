@@ -36,6 +36,7 @@ CLEAN: Final = (
     "sej/queue",
     "sej/reading",
     "sej/system",
+    "sej/writing",
     "shard",
     "tools",
 )
