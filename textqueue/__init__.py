@@ -1,4 +1,4 @@
-"""TextQueue: message queues in plain text files that people edit while programs work on them."""
+"""TextQueue: message queues in plain text files that users edit while programs work on them."""
 
 from textqueue.claims.claim import Claim
 from textqueue.editing.message import Message

@@ -1,9 +1,11 @@
 """A ``.tq`` file as a work queue: ``sej.open_queue("jobs.tq")``.
 
-A thin face over claims: the file stays one that people edit. What it cannot: keys, delays, priorities, expiry, dedupe
-keys, deadlines (a claim lasts as long as its process). Values are text in UTF-8. Attempts are counted by the object
-that has the file open, and in ``retries`` where a message has that; a critical error (``!``) is the dead letter, with
-its reason in the ``reason`` variable where the message has one.
+A thin layer over claims. Users can still edit the file.
+
+- Values are text in UTF-8. There are no keys, delays, priorities, expiry times and dedupe keys.
+- A claim has no deadline. It lasts as long as the process that holds it.
+- Each queue object counts the attempts that it makes. A message with a ``retries`` variable counts them there as well.
+- A dead letter is a message marked as a critical error (``!``). Its ``reason`` variable, if any, holds the reason.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ __all__ = ["TextWorkQueue", "open_backend"]
 
 
 class _Claimed(HeldItem):
-    """An item whose message may count its retries itself."""
+    """An item whose message may have a ``retries`` variable."""
 
     __slots__ = ("_claim",)
     _claim: Claim
 
     def retry(self, delay_s: float | None = None, reason: str = "") -> None:
-        """As every item; a message with ``retries`` goes to the dead letters when they are used up."""
+        """Put the item back; if its message has used up its ``retries``, make it a dead letter."""
         left = self._claim.message.get(RETRIES)
         if left is None or delay_s is not None or self.attempts >= self._queue.max_attempts:
             super().retry(delay_s, reason)
@@ -56,21 +58,21 @@ class TextWorkQueue(HoldingQueue):
         """Open a file.
 
         Args:
-            path: the ``.tq`` file, which need not exist yet, or a directory of them.
-            name: of no meaning here: everybody shares the file's marks.
-            max_attempts: after so many attempts a message is marked as a critical error.
-            lease_s: taken and left aside: a claim lasts as long as its process.
-            create: False opens only a file that is there.
+            path: the ``.tq`` file, which need not exist, or a directory of such files.
+            name: not used: all workers share the marks in the file.
+            max_attempts: a message is marked as a critical error after this many attempts.
+            lease_s: accepted and ignored: a claim lasts as long as its process.
+            create: False: the file must exist.
 
         Raises:
-            QueueNotFoundError: there is no such file, and create is False.
+            QueueNotFoundError: the file does not exist, and create is False.
         """
         super().__init__(path, name, max_attempts, lease_s, os.path.dirname(path))
         require_known(name, () if OS.status(path) is None else (name,), create, path)
         self._queue = TextQueue(path)
 
     def stats(self) -> Stats:
-        """Counts by reading the files."""
+        """Read the files and count their messages."""
         with self.guard:
             counts = dict.fromkeys(MessageStatus, 0)
             for message in self._queue.messages(set(MessageStatus)):
@@ -88,21 +90,21 @@ class TextWorkQueue(HoldingQueue):
             return len(dead)
 
     def sync(self) -> None:
-        """Force the files to the disk."""
+        """Sync the files to disk."""
         self._queue.sync()
 
     def close(self) -> None:
-        """Give back what is held, and close."""
+        """Give back the claimed messages, and close."""
         with self.guard:
             self._leave()
             self._queue.close()
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
-        """Append messages; returns their positions in the file."""
+        """Append messages, and return their positions in the file."""
         try:
             texts = [value.decode() for value in values]
         except UnicodeDecodeError as error:
-            raise InvalidTextError(f"a text queue takes UTF-8: {error}") from error
+            raise InvalidTextError(f"values of a text queue must be UTF-8: {error}") from error
         with self.guard:
             return [message.position for message in self._queue.append_many(texts)]
 
@@ -127,10 +129,10 @@ class TextWorkQueue(HoldingQueue):
         return item
 
     def _due_s(self) -> float | None:
-        return 0.5  # a dead worker's claim, or a last line that has settled, makes no event
+        return 0.5  # no event is reported if a worker dies, or if the last line has been quiet for settle_s
 
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
-    """What the entry point ``textqueue`` of ``sej.backends`` names."""
+    """Open a text queue: the entry point ``textqueue`` of ``sej.backends``."""
     refuse_unknown("a queue in a text file", options, options_of(TextWorkQueue.__init__))
     return TextWorkQueue(path, name, **options)

@@ -1,10 +1,10 @@
 """``sej tq add | next | done | fail | claim | list | check | archive | follow | drain``: text queues from a shell.
 
-A message is named by its position, the byte at which it begins, and a hash of its text and variables: ``7:0c3f90a1``.
-No mark changes either. The position alone would name another message after a person inserted a line above. ``add``,
-``next``, ``list`` and ``claim`` print the name in the first column.
+The name of a message is its position, which is the byte at which it begins, and a hash of its text and variables:
+``7:0c3f90a1``. A mark changes neither. If a user inserts a line above, the position alone would name another message.
+``add``, ``next``, ``list`` and ``claim`` print the name in the first column.
 
-What a person should know (``TextQueue.conflicts``) is printed on standard error by every command.
+Every command prints the conflicts that it found (``TextQueue.conflicts``) on standard error.
 """
 
 from __future__ import annotations
@@ -55,32 +55,32 @@ _JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line
 _ALL: Final = "all"
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 _NAMED: Final = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\\": b"\\\\"}
-"""What would break a line or reach the terminal is shown as ``sej scan`` shows it."""
+"""Control characters are printed as ``sej scan`` prints them."""
 _SHOWN: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical, MessageStatus.comment)
 
 
 class JournalsLike(Protocol):
-    """What the command ``sej`` hands on, so that this package needs no journals."""
+    """Access to journals, which the command ``sej`` provides, so that this package does not import them."""
 
     def writer(self, path: str | os.PathLike[str]) -> AbstractContextManager[OnceWriter]:
-        """The writer of a journal."""
+        """Open a writer of a journal."""
 
     def until_reader_leaves(self) -> AbstractContextManager[None]:
-        """A wait inside ends when nobody reads standard output any more."""
+        """Within this context, a wait ends when the reader of standard output has closed it."""
 
 
 @click.group("tq")
 def app() -> None:
-    """Text queues: .tq files that people edit while programs work on them."""
+    """Text queues: .tq files that users edit while programs work on them."""
 
 
 @app.command()
 @_QUEUE
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
-@click.option("--variable", "variables", multiple=True, help="A line as in 'retries=3 '; several times.")
+@click.option("--variable", "variables", multiple=True, help="A variable line such as 'retries=3 '; repeatable.")
 @click.option("--comment", is_flag=True, help="Write comments instead of messages.")
 def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment: bool) -> None:
-    """Append messages: the texts, or each line of standard input; the file is made if missing.
+    """Append messages: the texts, or each line of standard input. The file is created if it is missing.
 
     Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
     """
@@ -95,7 +95,7 @@ def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment:
 @_QUEUE
 @_JSON
 def next_(path: Path, json: bool) -> None:
-    """Print the next queued message, without claiming it. Exit code 4: there is none.
+    """Print the next queued message, without claiming it. Exit code 4: no message is queued.
 
     Example: sej tq next jobs.tq
     """
@@ -110,7 +110,7 @@ def next_(path: Path, json: bool) -> None:
 @_QUEUE
 @_NAMES
 def done(path: Path, names: tuple[str, ...]) -> None:
-    """Mark messages as cleared; without a name, the message that the calling shell has claimed.
+    """Mark messages as cleared. Without a name: the message that the calling shell has claimed.
 
     Example: sej tq done jobs.tq 0:9d1e27b4
     """
@@ -120,9 +120,9 @@ def done(path: Path, names: tuple[str, ...]) -> None:
 @app.command()
 @_QUEUE
 @_NAMES
-@click.option("--reason", help="Written into the reason variable of a message that has one.")
+@click.option("--reason", help="Text for the reason variable, if the message has one.")
 def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
-    """Mark messages as critical errors; without a name, the message that the calling shell has claimed.
+    """Mark messages as critical errors. Without a name: the message that the calling shell has claimed.
 
     Example: sej tq fail jobs.tq --reason 'no such order'
     """
@@ -132,29 +132,30 @@ def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
 @app.command()
 @_QUEUE
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--all", "all_", is_flag=True, help="With a command: go on until nothing is free.")
+@click.option("--all", "all_", is_flag=True, help="With a command: repeat until no message is free.")
 @_JSON
 def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
-    """Claim the next free message. With a command: run it with the text as its input; alone: for the calling shell.
+    """Claim the next free message, and run a command with its text as input. Without a command: claim it for the shell.
 
-    Where the command ends with 0 the message is cleared, else it is put back, or failed when its retries are used up.
-    Without `retries` it is not tried again by the same run. A claim of the shell lasts until `sej tq done`,
-    `sej tq fail`, or the end of the shell. Exit code 4: nothing is free; 1: the command failed.
+    If the command exits with 0, the message is marked as cleared. Otherwise it is put back, or marked as a critical
+    error if its retries are used up. A message without `retries` is tried once by each run. A claim of the shell lasts
+    until `sej tq done`, `sej tq fail`, or the end of the shell. Exit codes: 4: no message is free; 1: the command
+    failed.
 
     Example: sej tq claim jobs.tq -- ./work
     """
     if command and shutil.which(command[0]) is None:
-        raise click.UsageError(f"there is no program {command[0]!r} that can be run")
+        raise click.UsageError(f"command {command[0]!r} was not found, or is not executable")
     owner = None if command else _shell()
     taken, failed = 0, 0
-    tried: set[tuple[str, int, str, str | None]] = set()
+    attempts: set[tuple[str, int, str, str | None]] = set()
     with _opened(path) as queue:
         while (held := queue.take(owner)) is not None:
             message = held.message
-            this_try = message.path, message.position, message.value, message.get(RETRIES)
-            if this_try in tried:
-                continue  # nothing counts its tries: it is kept from the others until the queue is closed
-            tried.add(this_try)
+            attempt = message.path, message.position, message.value, message.get(RETRIES)
+            if attempt in attempts:
+                continue  # without retries: this run has tried it, and keeps the claim until the queue is closed
+            attempts.add(attempt)
             taken += 1
             if not command:
                 _show([held.message], json=json)
@@ -185,10 +186,10 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
     "names",
     type=click.Choice([*(status.name for status in _SHOWN), _ALL]),
     multiple=True,
-    help="Messages of this status; several times.",
+    help="Only messages of this status; repeatable.",
 )
 def list_(path: Path, json: bool, names: tuple[str, ...]) -> None:
-    """Print the messages: position, status, text. Queued ones, unless --status names others.
+    """Print the messages: name, status, text. Without --status: the queued ones.
 
     Example: sej tq list --status queued --status critical jobs.tq
     """
@@ -201,7 +202,7 @@ def list_(path: Path, json: bool, names: tuple[str, ...]) -> None:
 @_QUEUE
 @_JSON
 def check(path: Path, json: bool) -> None:
-    """Say what somebody may have typed by mistake, as file:line:column. Exit code 1 where anything is.
+    """Report probable typing mistakes, as file:line:column. Exit code 1: there are some.
 
     Example: sej tq check jobs.tq
     """
@@ -216,9 +217,9 @@ def check(path: Path, json: bool) -> None:
 @app.command()
 @_QUEUE
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--critical", is_flag=True, help="Critical errors too.")
+@click.option("--critical", is_flag=True, help="Move critical errors as well.")
 def archive(path: Path, target: Path, critical: bool) -> None:
-    """Move cleared messages to the end of another file; prints how many.
+    """Move cleared messages to the end of another file, and print their number.
 
     Example: sej tq archive jobs.tq jobs.done
     """
@@ -230,10 +231,10 @@ def archive(path: Path, target: Path, critical: bool) -> None:
 @app.command()
 @_QUEUE
 @_JSON
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds without a message after which to end.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="End after this many seconds without a message.")
 @click.pass_obj
 def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None) -> None:
-    """Print queued messages, and those that come, whoever writes them; marks nothing.
+    """Print queued messages, and wait for new ones from any program. No message is marked.
 
     Example: sej tq follow jobs.tq
     """
@@ -249,7 +250,7 @@ def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None
 @click.argument("journal", metavar="DIR", type=click.Path(path_type=Path))
 @click.pass_obj
 def drain(journals: JournalsLike, path: Path, journal: Path) -> None:
-    """Move every free message into a SEJ journal, each exactly once, whatever dies in between; prints how many.
+    """Move every free message into a SEJ journal, each exactly once, even after a crash. Print their number.
 
     Example: sej tq drain jobs.tq jobs
     """
@@ -259,9 +260,9 @@ def drain(journals: JournalsLike, path: Path, journal: Path) -> None:
 
 def _require(path: Path) -> None:
     if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file; `sej tq add` makes one")
+        raise FileNotFoundError(f"{path}: the file does not exist; `sej tq add` creates it")
     if path.is_dir():
-        raise IsADirectoryError(f"{path}: this is a directory; a .tq file is due")
+        raise IsADirectoryError(f"{path}: expected a .tq file, got a directory")
 
 
 def _opened(path: Path) -> AbstractContextManager[TextQueue]:
@@ -271,7 +272,7 @@ def _opened(path: Path) -> AbstractContextManager[TextQueue]:
 
 @contextmanager
 def _reporting(queue: TextQueue) -> Iterator[TextQueue]:
-    """Print what a person should know, whatever happens."""
+    """Print the conflicts, also if the command fails."""
     try:
         with queue:
             yield queue
@@ -302,8 +303,8 @@ def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str
     for name in names:
         if _NAME.fullmatch(name) is None:
             raise click.UsageError(
-                f"expected POSITION:HASH as `sej tq list` prints it, got {name!r}: a position alone names another"
-                " message after a line was inserted above"
+                f"expected POSITION:HASH, as `sej tq list` prints it, got {name!r}: a position alone would name"
+                " another message after a line was inserted above"
             )
     with _opened(path) as queue:
         held = queue.held_by(_shell())
@@ -311,14 +312,14 @@ def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str
             if len(held) == 1:
                 _end(held[0], status, reason)
                 return
-            known = f"{len(held)} messages; name one of {', '.join(_name(claim.message) for claim in held)}"
+            known = f"{len(held)} messages; name one of them: {', '.join(_name(claim.message) for claim in held)}"
             _refuse(path, f"this shell has claimed {known if held else 'no message; `sej tq claim` claims one'}")
         there = {_name(message): message for message in queue.messages(frozenset(_SHOWN))}
         for name in names:
             if name not in there:
                 alike = [other for other in there if other.endswith(name[name.index(":") :])]
-                hint = f"it is {' or '.join(alike)} now" if alike else "`sej tq list` prints what is there"
-                _refuse(path, f"no message {name} is there, so none was marked; {hint}")
+                hint = f"it is {' or '.join(alike)} now" if alike else "`sej tq list` prints the messages"
+                _refuse(path, f"no message {name} is in the file, so none was marked; {hint}")
         ours = {_name(claim.message): claim for claim in held}
         queue.mark_many([there[name] for name in names if name not in ours], status, reason=reason)
         for name in names:

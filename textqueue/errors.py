@@ -1,14 +1,14 @@
-"""What breaks in a text queue, each with its path and position.
+"""The errors of a text queue. Each has the path and the position.
 
 ::
 
     SejError
     └── TextQueueError
-        ├── MessageMovedError      the message is not in the file any more, or not as it was read
-        ├── InvalidTextError       a text, variable or option that the format cannot hold    (also a ValueError)
-        ├── VariableTooLongError   a value is longer than the room of its variable           (also a ValueError)
-        ├── NoSuchVariableError    no variable of that name or number                        (an IndexError, a KeyError)
-        └── FileInUseError         an editor shows the file open, or somebody keeps the lock
+        ├── MessageMovedError      the message was changed or removed since it was read
+        ├── InvalidTextError       the format has no way to write a text or variable         (also a ValueError)
+        ├── VariableTooLongError   a value is longer than the space of its variable          (also a ValueError)
+        ├── NoSuchVariableError    no variable has that name or number            (also an IndexError, a KeyError)
+        └── FileInUseError         an editor or another program has the file or the lock open
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ __all__ = [
 
 
 class TextQueueError(SejError):
-    """Base of every error of ``textqueue``."""
+    """The base class of every error of ``textqueue``."""
 
 
 class MessageMovedError(TextQueueError):
-    """The message is not in the file any more as it was read: nothing was written."""
+    """The message was changed or removed since it was read. Nothing was written."""
 
 
 class InvalidTextError(TextQueueError, ValueError):
-    """The format cannot hold this text, variable or option."""
+    """The format has no way to write this text or variable, or an option is invalid."""
 
 
 class VariableTooLongError(TextQueueError, ValueError):
-    """A value is longer, in encoded bytes, than the room of its variable."""
+    """A value is longer, in encoded bytes, than the space reserved for its variable."""
 
 
 class NoSuchVariableError(TextQueueError, IndexError, KeyError):
-    """The message has no variable of that name or number; the published package raises an IndexError."""
+    """The message has no variable of that name or number. The published package raises an IndexError."""
 
 
 class FileInUseError(TextQueueError):
-    """Somebody has the file: an editor, by its swap file, or another program, by the lock or by keeping it open."""
+    """The file is in use: an editor has a swap file, or another program holds the lock or has the file open."""

@@ -1,6 +1,6 @@
-"""The published package of the same import name: importing this one says so where both are installed.
+"""A warning if the published package of the same import name is installed as well.
 
-Whichever stands first on the path is imported, and the other one's scripts get it.
+Python imports the one that comes first in ``sys.path``, so scripts written for the other package get it, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["warn_if_installed"]
 
 
 def warn_if_installed() -> None:
-    """Warn once, by a ``UserWarning``, when the published ``textqueue`` is on the path as well."""
+    """Warn once, with a ``UserWarning``, if the published ``textqueue`` is in ``sys.path`` as well."""
     for folder in sys.path:
         try:
             names = OS.list(folder or ".")
@@ -23,9 +23,9 @@ def warn_if_installed() -> None:
         for name in names:
             if name.startswith("textqueue-") and name.endswith((".dist-info", ".egg-info")):
                 warnings.warn(
-                    f"the published package {name.rpartition('.')[0]} is installed in {folder} as well, under the same"
-                    " import name; this is the textqueue of sej-journals, which takes its scripts unchanged: uninstall"
-                    " the other one, then install sej-journals again, since both have files of the same names",
+                    f"the published package {name.rpartition('.')[0]} is installed in {folder} under the same import"
+                    " name; this is the textqueue of sej-journals, which runs its scripts unchanged. Both packages have"
+                    " files of the same names: uninstall the published package, then reinstall sej-journals",
                     UserWarning,
                     stacklevel=3,
                 )

@@ -1,7 +1,7 @@
-"""The front: :class:`TextQueue`, one queue over one or several ``.tq`` files.
+"""The public class :class:`TextQueue`: one queue over one or more ``.tq`` files.
 
-It opens nothing before it is needed, and keeps no descriptor of a queue file between two operations. Several files are
-one queue, read one after the other in the order of their names.
+A queue opens no file before it needs it. Between two operations it has no queue file open, except for a few
+milliseconds between marks that follow each other closely. It reads several files one after the other, sorted by name.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _QUEUED: Final = frozenset({MessageStatus.queued})
 
 
 class TextQueue:
-    """A queue of messages in files that people edit.
+    """A queue of messages in text files that users may edit at any time.
 
-    After :meth:`close` whatever needs the files raises :class:`~sej.ClosedError`; any call may raise a
+    After :meth:`close`, every method that needs the files raises :class:`~sej.ClosedError`. Any call may raise a
     :class:`~textqueue.TextQueueError`.
 
     Attributes:
-        conflicts: what a person should know, in the order in which it was found.
+        conflicts: the conflicts with edits of other programs, in the order in which they were found.
 
     Example:
         >>> import tempfile
@@ -69,20 +69,22 @@ class TextQueue:
         dead_hosts: Collection[str] = (),
         disk: Disk = OS,
     ) -> None:
-        """Name the queue; no file is opened or made.
+        """Create a queue object. No file is opened or created.
 
         Args:
-            path: a ``.tq`` file, which need not exist yet; a directory, for all ``*.tq`` in it; or a pattern. None:
-                ``add_input`` names files later.
-            writer: of a directory or pattern: the name, without ``.tq``, of the file that this object appends to;
-                by default one for each host and process.
-            settle_s: how long, in seconds, a file must have been quiet before a last line without a newline counts.
-            on_revert: what to do about a mark of ours that a stale buffer took back: mark it again, or deliver it.
-            dead_hosts: names of other hosts whose workers are known to be gone, so that their claims are taken over.
-            disk: the seam.
+            path: a ``.tq`` file, which need not exist; a directory, for all ``*.tq`` files in it; or a pattern. None:
+                files are added with ``add_input``.
+            writer: if path is a directory or pattern: the name, without ``.tq``, of the file to append to. The default
+                is a name for each host and process.
+            settle_s: how long, in seconds, a file must be unchanged before a last line without a newline counts as
+                complete.
+            on_revert: what to do if an editor saved an old buffer and so reverted a mark: ``"reapply"`` marks the
+                message again, ``"deliver"`` delivers it again.
+            dead_hosts: names of other hosts whose workers have ended, so that their claims may be taken over.
+            disk: the file system.
 
         Raises:
-            InvalidTextError: an option is not one of those above.
+            InvalidTextError: an option has an invalid value.
         """
         require(
             path=(path, optional(PATH)),
@@ -93,9 +95,9 @@ class TextQueue:
             disk=(disk, DISK),
         )
         if on_revert not in ("reapply", "deliver"):
-            raise InvalidTextError(f"on_revert must be 'reapply' or 'deliver', not {on_revert!r}")
+            raise InvalidTextError(f"on_revert must be 'reapply' or 'deliver', got {on_revert!r}")
         if not settle_s >= 0:
-            raise InvalidTextError(f"settle_s must be 0 or more seconds, not {settle_s!r}")
+            raise InvalidTextError(f"settle_s must be at least 0 seconds, got {settle_s!r}")
         self.conflicts: list[Conflict] = []
         self._settle_s = settle_s
         self._disk = disk
@@ -117,28 +119,28 @@ class TextQueue:
     # The published package's interface
 
     def add_input(self, filename: str | os.PathLike[str]) -> None:
-        """Add a file behind the others.
+        """Add a file after the others.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         PATH("filename", filename)
         name = os.fspath(filename)
         self._check_open()
         if self._disk.status(name) is None:
-            raise FileNotFoundError(2, "no such queue file; make it, or append to TextQueue(path)", name)
+            raise FileNotFoundError(2, "the queue file does not exist; create it, or append to TextQueue(path)", name)
         self._inputs.add(name)
 
     def get_next(self) -> Message | None:
-        """The next queued message that this object has not given out; None when there is none now.
+        """Return the next queued message that this object has not returned before, or None if there is none now.
 
-        It takes no claim: where several workers share a queue, use ``claim``.
+        It does not claim the message. If several workers share a queue, use ``claim``.
         """
         try:
-            for message in self._now:  # what is left of the window at hand: no lock, it costs as much as the rest
+            for message in self._now:  # the rest of the current window: without the lock, which would double the cost
                 return message
         except ValueError:
-            if not getattr(self._now, "gi_running", False):  # another thread is in there: wait for it below
+            if not getattr(self._now, "gi_running", False):  # another thread runs the iterator: wait for it below
                 raise
         return self._get_next()
 
@@ -160,10 +162,10 @@ class TextQueue:
             except ValueError:
                 if not getattr(cursor.ready, "gi_running", False):
                     raise
-                time.sleep(0)  # another thread is reading there, without a lock, for a few instructions
+                time.sleep(0)  # another thread runs the iterator, without the lock, for a few instructions
 
     def claim(self, owner: str | None = None) -> Claiming:
-        """Claim the next free message for the time of a ``with`` block; no other worker gets it meanwhile.
+        """Claim the next free message for a ``with`` block. No other worker gets it in the meantime.
 
         Example::
 
@@ -171,22 +173,23 @@ class TextQueue:
                 if m is not None:
                     work(m.value)
 
-        It is cleared on success. On an exception, which goes on, it is put back, or marked as a critical error when its
-        ``retries`` are used up. ``m`` is None when nothing is free.
+        If the block succeeds, the message is marked as cleared. If it raises, the message is put back, or marked as a
+        critical error if its ``retries`` are used up, and the exception propagates. ``m`` is None if no message is
+        free.
 
         Args:
-            owner: ``pid@host/start`` of a process to claim for. Anything else, or None: this process.
+            owner: the process to claim for, as ``pid@host/start``. Any other text, or None, means this process.
         """
         return Claiming(lambda: self.take(owner))
 
     def take(self, owner: str | None = None) -> Claim | None:
-        """Claim the next free message, to be ended by hand: ``done``, ``failed``, ``give_back``.
+        """Claim the next free message. The caller ends the claim: ``done``, ``failed``, ``give_up`` or ``give_back``.
 
         Args:
             owner: as for :meth:`claim`.
 
         Returns:
-            None when nothing is free.
+            The claim, or None if no message is free.
         """
         with self._threads:
             self._check_open()
@@ -201,10 +204,10 @@ class TextQueue:
         return None
 
     def held_by(self, owner: str) -> list[Claim]:
-        """The claims of another process, to be ended by this one: what a shell holds, for example.
+        """Return the claims of another process, such as a shell, so that this process can end them.
 
         Args:
-            owner: ``pid@host/start`` of that process, as for :meth:`claim`.
+            owner: that process, as ``pid@host/start``.
         """
         with self._threads:
             self._check_open()
@@ -212,12 +215,12 @@ class TextQueue:
             return [claim for one in self._inputs.found for claim in one.claimer.held_by(owner)]
 
     def close(self) -> None:
-        """Put back what this object has claimed for this process, and give the descriptors back.
+        """Give back the messages that this object has claimed for this process, and close the files.
 
-        A second time does nothing.
+        A second call does nothing.
         """
         self._now = iter(())
-        with self._threads:  # what another thread is about to claim is put back as well
+        with self._threads:  # a message that another thread is about to claim is given back as well
             if not self._closed:
                 for one in self._inputs.found:
                     one.claimer.give_back()
@@ -232,13 +235,15 @@ class TextQueue:
         include_comment_items: bool = False,
         include_critical_items: bool = False,
     ) -> Message | None:
-        """The next message of one file, the published package's way; for more than queued ones its own walk is kept.
+        """Return the next message of one file, or None. The published package has this method.
+
+        Each combination of a file and statuses has a position of its own.
 
         Args:
             file_index: the number of the file in :attr:`input_files`, from 0.
-            include_cleared_items: done ones too.
-            include_comment_items: comments too.
-            include_critical_items: failed ones too.
+            include_cleared_items: whether to include messages that are done.
+            include_comment_items: whether to include comments.
+            include_critical_items: whether to include messages that failed.
         """
         self._check_open()
         statuses = {MessageStatus.queued}
@@ -261,27 +266,27 @@ class TextQueue:
     # Reading
 
     def messages(self, statuses: Collection[MessageStatus] = _QUEUED) -> Iterator[Message]:
-        """Walk over the messages, without giving any out.
+        """Iterate over the messages. ``get_next`` still returns them afterwards.
 
         Args:
-            statuses: which; queued ones only unless named.
+            statuses: the statuses to include; by default only queued messages.
 
         Raises:
-            TypeError: something in statuses is no status.
+            TypeError: statuses has something other than a :class:`MessageStatus`.
         """
         self._check_open()
         for status in statuses:
             if not isinstance(status, MessageStatus):
-                raise TypeError(f"statuses must hold textqueue.MessageStatus, not {status!r}")
+                raise TypeError(f"statuses must be textqueue.MessageStatus, got {status!r}")
         self._inputs.look()
         return itertools.chain.from_iterable(walk(source, statuses) for source in self._inputs.sources)
 
     def follow(self, *, timeout: float | None = None, stop: threading.Event | None = None) -> Iterator[Message]:
-        """Give out queued messages as ``get_next`` does, and wait for more: appended by programs, or saved by editors.
+        """Yield queued messages as ``get_next`` does, and wait for more from programs and editors.
 
         Args:
-            timeout: end after so many seconds without a message; None: never.
-            stop: end soon after this is set.
+            timeout: end after this many seconds without a message; None: no limit.
+            stop: end soon after this event is set.
         """
         return follow(
             self.get_next, lambda: self._inputs.directories, timeout=timeout, settle_s=self._settle_s, stop=stop
@@ -296,15 +301,15 @@ class TextQueue:
         *,
         status: MessageStatus = MessageStatus.queued,
     ) -> Message:
-        """Write a message at the end, as one write under the lock; the file is made when it is missing.
+        """Append a message, in one write under the lock. The file is created if it is missing.
 
         Args:
             text: any text; newlines become continuation lines.
-            variables: one line each, as in ``"retries=3 "``; trailing spaces reserve room.
-            status: of the new message; a comment is one as well.
+            variables: one line each, such as ``"retries=3 "``; trailing spaces reserve space for longer values.
+            status: the status of the new message; ``MessageStatus.comment`` writes a comment.
 
         Raises:
-            InvalidTextError: the format cannot hold it.
+            InvalidTextError: the format has no way to write the text or a variable.
         """
         return self._append([(text, variables)], status)[0]
 
@@ -315,21 +320,21 @@ class TextQueue:
         *,
         status: MessageStatus = MessageStatus.queued,
     ) -> list[Message]:
-        """As ``append``, for many messages in one write; all of them, or none when one cannot be held."""
+        """Append many messages in one write: all of them, or none if one is invalid."""
         return self._append([(text, variables) for text in texts], status)
 
     def mark_many(self, messages: Iterable[Message], status: MessageStatus, *, reason: str | None = None) -> None:
         """Give many messages a status, under one lock.
 
-        All are found before the first is marked.
+        All messages of a file are found before the first is marked.
 
         Args:
-            messages: of this queue, in any order.
-            status: what they get.
-            reason: written into the ``reason`` variable of each that has one.
+            messages: messages of this queue, in any order.
+            status: their new status.
+            reason: written into the ``reason`` variable of each message that has one.
 
         Raises:
-            MessageMovedError: one of them is not in the file any more as it was read; nothing was marked in that file.
+            MessageMovedError: a message was changed or removed since it was read; nothing was marked in that file.
         """
         groups: dict[int, tuple[Source, list[Message]]] = {}
         for message in messages:
@@ -353,20 +358,21 @@ class TextQueue:
         target: str | os.PathLike[str],
         statuses: Collection[MessageStatus] = frozenset({MessageStatus.cleared}),
     ) -> int:
-        """Move done messages to the end of another file; a crash in between loses and repeats nothing.
+        """Move done messages to the end of another file. A crash in between loses and repeats nothing.
 
-        A comment goes with the messages right below it, up to a blank line or the next comment, when all of them go.
+        A comment belongs to the messages right below it, up to a blank line or the next comment. It is moved if all of
+        them are moved.
 
         Args:
-            target: the file; made when it is missing.
-            statuses: which: ``cleared``, ``critical`` or both.
+            target: the other file, which is created if it is missing.
+            statuses: the statuses to move: ``cleared``, ``critical`` or both.
 
         Returns:
-            How many messages were moved.
+            The number of moved messages.
 
         Raises:
-            FileInUseError: an editor shows a file of the queue open.
-            InvalidTextError: the target would be a part of the queue, or a status is not one of those.
+            FileInUseError: an editor has a file of the queue open.
+            InvalidTextError: the target would be a part of the queue, or statuses has another status.
         """
         self._check_open()
         name = os.fspath(target)
@@ -377,39 +383,39 @@ class TextQueue:
         return sum(archive(one.source, name, statuses) for one in there)
 
     def drain_to(self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000) -> int:
-        """Move every free message into a journal, each once, whatever dies in between.
+        """Move every free message into a journal, each exactly once, even if a process or the power fails.
 
         A message is marked as cleared only after the journal has it on disk.
 
         Args:
-            writer: a ``sej.Writer``, or anything with its ``append_once`` and ``sync``.
-            key: makes the key of a message; None: no keys.
-            batch: messages that are appended, synced and marked together.
+            writer: a ``sej.Writer``, or any object with its methods ``append_once`` and ``sync``.
+            key: a function that returns the key of a message; None: no keys.
+            batch: the number of messages that are appended, synced and marked together.
 
         Returns:
-            How many messages were moved.
+            The number of moved messages.
 
         Raises:
-            LockedError: somebody else drains the same file.
+            LockedError: another process drains the same file.
             InvalidTextError: batch is below 1.
-            InvalidMessageError: the journal refuses one of a batch, as for a key that is too long; all of that batch
-                are put back.
+            InvalidMessageError: the journal refused a message, for example because its key is too long. The whole
+                batch is put back.
         """
         self._check_open()
         if batch < 1:
-            raise InvalidTextError(f"batch must be 1 or more, not {batch}")
+            raise InvalidTextError(f"batch must be at least 1, got {batch}")
         with self._threads:
             self._inputs.look()
             there = self._inputs.there()
         return sum(drain(one.source, one.claimer, writer, key=key, batch=batch) for one in there)
 
     def sync(self) -> None:
-        """Force what is in the files to the medium: after this a power loss takes none of it.
+        """Sync the files to disk. Their contents then survive a power loss.
 
-        It holds whatever sync failed before: what may not be on the medium is written again.
+        This is true even if an earlier sync failed: bytes that may not be on disk are written again.
 
         Raises:
-            FileInUseError: another program keeps a file open, and more than our own messages may not be on the medium.
+            FileInUseError: bytes of another program may not be on disk, and a program has the file open.
             OSError: a write or a sync failed.
         """
         self._check_open()
@@ -418,7 +424,7 @@ class TextQueue:
                 source.sync()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the queue."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -426,7 +432,7 @@ class TextQueue:
         self.close()
 
     def __repr__(self) -> str:
-        """Its files."""
+        """Return the class name and the files."""
         return f"TextQueue({', '.join(source.path for source in self._inputs.sources)})"
 
     def _append(self, entries: Sequence[New], status: MessageStatus) -> list[Message]:
@@ -436,4 +442,4 @@ class TextQueue:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this queue was closed; open it anew")
+            raise ClosedError("this queue was closed; reopen it")
