@@ -61,7 +61,7 @@ def test_a_pattern_is_one_queue(tmp_path: Path) -> None:
         assert drain(q) == ["jobs-1.tq", "jobs-2.tq"]
         q.append("mine")
         assert drain(q) == ["mine"]
-    with TextQueue(f"{tmp_path}/jobs-*.tq", writer="else") as q, pytest.raises(TextQueueError, match="not among"):
+    with TextQueue(f"{tmp_path}/jobs-*.tq", writer="else") as q, pytest.raises(TextQueueError, match="does not match"):
         q.append("x")
     with pytest.raises(InvalidTextError, match="last part"):
         TextQueue(f"{tmp_path}/*/jobs.tq")
@@ -386,7 +386,7 @@ def test_check_names_line_column_and_a_mend(tmp_path: Path) -> None:
         (10, 5, 79),
     ]
     assert all(p.what and p.mend and p.path == str(path) for p in found)
-    assert "0xff is no UTF-8" in found[4].what
+    assert "0xff is not UTF-8" in found[4].what
     assert str(found[3]).startswith(f"{path}:5:1: a line cannot begin with 'T'")
     with pytest.raises(FileNotFoundError):
         check(tmp_path / "missing.tq")
@@ -422,7 +422,7 @@ def test_what_is_no_regular_file_is_passed_over(tmp_path: Path) -> None:
         assert drain(q) == ["b"]
     problem = check(tmp_path / "a.tq")[0]
     assert (problem.line, "a pipe" in problem.what) == (1, True)
-    with pytest.raises(TextQueueError, match="no regular file"):
+    with pytest.raises(TextQueueError, match="expected a regular file"):
         TextQueue(tmp_path / "a.tq")
-    with TextQueue() as q, pytest.raises(TextQueueError, match="no regular file"):
+    with TextQueue() as q, pytest.raises(TextQueueError, match="expected a regular file"):
         q.add_input(tmp_path / "a.tq")

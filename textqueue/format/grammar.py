@@ -1,11 +1,11 @@
 r"""The grammar of a ``.tq`` file, as a table: what the first byte of a line means.
 
-Everything that knows the format reads it from here: the parser, the edits in place, ``check``, the syntax files in
-``editors/`` and the page ``docs/formats/textqueue.md``, which are tested against this table. Control characters stand
-in column 0 and nowhere else, so a line is understood by its first byte alone, and nothing needs escaping.
+The parser, the edits in place and ``check`` use this table. The syntax files in ``editors/`` and the page
+``docs/formats/textqueue.md`` are tested against it. A control character is always in column 0. So the first byte alone
+tells the kind of a line, and no text needs escaping.
 
-The document's own expression for a line is ``[-=# !\\][^\n]*(?:\n|<EOF>)|\n``. A line that begins with anything else is
-from the future: it is kept, skipped and never touched.
+The original document defines a line as ``[-=# !\\][^\n]*(?:\n|<EOF>)|\n``. A later version may define more control
+characters. So a line that begins with any other byte is kept, skipped and never changed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = [
 
 
 class MessageStatus(enum.Enum):
-    """What became of a message; the names and values are those of the published package.
+    """The status of a message. The names and values are those of the published package.
 
     Attributes:
         cleared: done.
-        queued: waits.
-        comment: no message, a person's note.
-        critical: failed, and will not be tried again.
+        queued: waiting.
+        comment: a note for people, not a message.
+        critical: failed, and not tried again.
     """
 
     cleared = 1
@@ -37,7 +37,7 @@ class MessageStatus(enum.Enum):
 
 
 class Role(enum.Enum):
-    """What a line does: begin an entry, or belong to the one above."""
+    """The role of a line: it begins an entry, or belongs to the entry above."""
 
     entry = "begins a message or comment"
     continuation = "continues the text above"
@@ -62,7 +62,7 @@ CONTROLS: Final = (
     Control(ord(" "), "continuation", Role.continuation, None, "one more line of the text above"),
     Control(ord("\\"), "variable", Role.variable, None, "a variable of the entry above, of fixed length"),
 )
-"""The table. A new control character of a later version is one more row."""
+"""The table. A new control character is one more row."""
 
 
 def _one(role: Role) -> int:
@@ -75,23 +75,23 @@ VARIABLE: Final = _one(Role.variable)
 STATUS_OF: Final = {control.byte: control.status for control in CONTROLS if control.status is not None}
 CONTROL_OF: Final = {status: bytes([byte]) for byte, status in STATUS_OF.items()}
 
-_REST: Final = rb"[^\n]*\n?"  # greedy up to the newline, so the newline is missing only at the end of the file
+_REST: Final = rb"[^\n]*\n?"  # greedy: the newline is missing only at the end of the file
 _HEAD: Final = b"[" + b"".join(re.escape(bytes([byte])) for byte in STATUS_OF) + b"]" + _REST
 _TEXT: Final = b"(?:" + re.escape(bytes([CONTINUATION])) + _REST + b")*"
 _VARS: Final = b"(?:" + re.escape(bytes([VARIABLE])) + _REST + b")*"
 
 ENTRY: Final = re.compile(_HEAD + _TEXT + _VARS)
-"""One whole entry: its first line, the continuations, then the variables."""
+"""A whole entry: its first line, its continuations, then its variables."""
 CHUNK: Final = re.compile(_HEAD + _TEXT + _VARS + rb"|[^\n]+\n?|\n")
-"""An entry, or one line that is none (blank, unknown, belonging to nothing). ``findall`` covers every byte."""
+"""An entry, or a line outside of entries: blank, unknown, or without an entry above. ``findall`` covers every byte."""
 LINE: Final = re.compile(b"[" + b"".join(re.escape(bytes([c.byte])) for c in CONTROLS) + rb"][^\n]*(?:\n|\Z)|\n")
-"""The document's expression for one line."""
+"""A line, as the original document defines it."""
 
 BOM: Final = b"\xef\xbb\xbf"
-"""Some editors put it before everything; it belongs to no line."""
+"""The byte order mark that some editors write at the start of a file. It belongs to no line."""
 
 MUTEX: Final = "mutex"
 RETRIES: Final = "retries"
 REASON: Final = "reason"
 RESERVED: Final = frozenset({MUTEX, RETRIES, REASON})
-"""Variables that the library itself writes: who works on a message, how often it may fail yet, why it failed."""
+"""The variables that the library writes: which process has the message, how many retries are left, why it failed."""

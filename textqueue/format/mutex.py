@@ -1,11 +1,11 @@
-"""Who works on a message: the text of a claim, and its room in the message's ``mutex`` variable. No I/O.
+"""Claims in the ``mutex`` variable of a message: which process works on it. No I/O.
 
-A claim is written ``mutex=pid@host/start``; start is when that process started (``sej.system.locks.process_start``),
-because a pid alone may be used again. What does not fit is cut from the host's name, and the cut is marked by ``~`` and
-a few digits of a hash over the whole name, so that two hosts are not taken for one. With less than ``ROOM`` bytes
-behind ``mutex=`` a claim does not go into the message but into the ledger beside the file.
+A claim is written as ``mutex=pid@host/start``. Start is when that process started
+(``sej.system.locks.process_start``), because the system reuses pids. If the claim does not fit, the host name is cut.
+The cut is marked with ``~`` and some digits of a hash of the whole name, so that two hosts remain different. If the
+variable has less than ``ROOM`` bytes, the claim is written into the ledger instead.
 
-Anything else that stands there was written by somebody who meant it: such a message is taken.
+Any other text in the variable was written by a user, and claims the message as well.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ _HASH_DIGITS: Final = 5
 _OWNER: Final = re.compile(rb"(\d{1,20})@([^/\s]+)/(\d{1,20})")
 
 HELD: Final = re.compile(rb"\n\\[ \t]*[mM][uU][tT][eE][xX][ \t]*=[ \t]*[^\s]")
-"""Somewhere in these bytes a mutex is held."""
+"""Finds a mutex variable that has a value."""
 
 
 class MutexRoom(NamedTuple):
-    """The text behind ``mutex=``: its position within the message's bytes, and what stands there, with its padding."""
+    """The value of ``mutex=``: its position in the message's bytes, and its bytes with the padding."""
 
     position: int
     data: bytes
 
     @property
     def holder(self) -> bytes:
-        """Who is written there; empty where it is free."""
+        """The claim in the variable; empty if the variable is blank."""
         return self.data.strip()
 
     def fits(self, owner: bytes) -> bool:
-        """Whether a claim may be written here."""
+        """Return whether a claim fits."""
         return len(owner) <= len(self.data)
 
     def filled(self, owner: bytes) -> bytes:
-        """The bytes to write: the owner, padded; blanks when there is none."""
+        """Return the bytes to write: the owner, padded with blanks."""
         return owner.ljust(len(self.data))
 
 
 def mutex_of(raw: bytes) -> MutexRoom | None:
-    """The room of a message's ``mutex`` variable, in any case of letters; None where it has none."""
+    """Return the value of a message's ``mutex`` variable, upper or lower case, or None if it has no such variable."""
     if b"\\" not in raw:
         return None
     for position, data in variables_of(raw):
@@ -75,22 +75,22 @@ def mutex_of(raw: bytes) -> MutexRoom | None:
 
 
 def holder_of(raw: bytes) -> bytes:
-    """Who is written into a message's mutex; empty where it is free, or has none."""
+    """Return the claim in a message's mutex; empty if the mutex is blank or missing."""
     mutex = mutex_of(raw)
     return b"" if mutex is None else mutex.holder
 
 
 def is_claim(holder: bytes) -> bool:
-    """Whether it is a claim of ours, and not what a person wrote."""
+    """Return whether a program wrote this claim, and not a user."""
     return _OWNER.fullmatch(holder) is not None
 
 
 def owner_text(room: int = 255, owner: str | None = None) -> bytes:
-    """A process, as it is written into a claim, in at most room bytes; more only for numbers that no system gives.
+    """Return the text of a claim. It has at most room bytes, unless pid and start alone are longer.
 
     Args:
-        room: in bytes.
-        owner: ``pid@host/start`` of another process; anything else, or None, is this one.
+        room: the available bytes.
+        owner: another process, as ``pid@host/start``. Any other text, or None, means this process.
     """
     match = _OWNER.fullmatch((owner or "").encode("utf-8", "replace"))
     if match is None:
@@ -102,11 +102,11 @@ def owner_text(room: int = 255, owner: str | None = None) -> bytes:
 
 
 def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
-    """Whether a claim still holds: its process lives, or nobody here can know.
+    """Return whether a claim is valid: its process is alive, or runs on a host that cannot be checked from here.
 
     Args:
-        owner: as it stands in the claim.
-        dead_hosts: hosts whose processes are known to be gone; others' claims are never doubted.
+        owner: the text of the claim.
+        dead_hosts: hosts whose processes have ended. Claims of other remote hosts are always valid.
     """
     match = _OWNER.fullmatch(owner)
     if match is None:
@@ -118,12 +118,12 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
 
 
 def is_own(owner: bytes) -> bool:
-    """Whether a claim is this process's."""
+    """Return whether a claim belongs to this process."""
     return is_of(owner, owner_text().decode())
 
 
 def is_of(owner: bytes, process: str) -> bool:
-    """Whether a claim is of a process, ``pid@host/start``, whose host may be cut in the claim."""
+    """Return whether a claim belongs to the process ``pid@host/start``. The host may be cut in the claim."""
     claim, whole = _OWNER.fullmatch(owner), _OWNER.fullmatch(process.encode("utf-8", "replace"))
     if claim is None or whole is None or (claim[1], claim[3]) != (whole[1], whole[3]):
         return False
@@ -132,7 +132,7 @@ def is_of(owner: bytes, process: str) -> bool:
 
 @cache
 def _own_start() -> int:
-    """Asked for with every claim, and the system has to be asked for it."""
+    """Return the start time of this process; cached, because every claim needs it and it costs a system call."""
     return process_start(os.getpid()) or 0
 
 

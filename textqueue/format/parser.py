@@ -1,10 +1,11 @@
-"""Bytes in, entries out. No I/O, no error: any bytes can be read, and every byte comes out again.
+"""The parser: bytes in, entries out. No I/O. Any bytes can be parsed, so there are no errors.
 
-A reader meets three shapes: an :class:`Entry`, a :class:`Stray` (a line that is no part of any entry, with what is odd
-about it) and :data:`NEED_MORE` (what is left may still grow). Joining the ``raw`` of everything gives the input back.
+:func:`parse` yields three kinds of objects: an :class:`Entry`, a :class:`Stray` (a line outside of entries, and why),
+and :data:`NEED_MORE` (the rest may still grow). The ``raw`` bytes of all of them, joined, are the input.
 
-For speed the queue works on *chunks*, the raw bytes of one entry or stray line, and takes them apart only when somebody
-asks: :func:`chunks`, :func:`whole`, :func:`value_of`, :func:`variables_of`. :func:`render` is the way back.
+For speed, the queue works with *chunks*: the raw bytes of an entry or of a stray line. It decodes a chunk only when a
+caller needs its text or variables: :func:`chunks`, :func:`whole`, :func:`value_of`, :func:`variables_of`.
+:func:`render` is the inverse.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ _NOT_ALONE: Final = bytes(control.byte for control in CONTROLS if control.role i
 
 
 class Variable(NamedTuple):
-    """One variable: where its text begins, counted from its entry's control byte, and the text with its padding."""
+    """A variable: the position of its text, relative to the entry's control byte, and the text with its padding."""
 
     position: int
     data: bytes
 
 
 class Entry(NamedTuple):
-    """A message or comment: where it stands, its status, its text and variables, and its bytes."""
+    """A message or comment: its position, status, text, variables, and raw bytes."""
 
     position: int
     status: MessageStatus
@@ -77,7 +78,7 @@ class Entry(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A line that is no part of an entry: blank, from the future, or a continuation or variable of nothing."""
+    """A line outside of entries: blank, unknown, or a continuation or variable without an entry above."""
 
     position: int
     kind: str
@@ -85,7 +86,7 @@ class Stray(NamedTuple):
 
 
 class NeedMore(enum.Enum):
-    """The third shape: the last entry may still grow."""
+    """The type of :data:`NEED_MORE`: the last entry may still grow."""
 
     NEED_MORE = "need more bytes"
 
@@ -94,12 +95,12 @@ NEED_MORE: Final = NeedMore.NEED_MORE
 
 
 def parse(data: bytes, *, final: bool = True, start: bool = True) -> Iterator[Entry | Stray | NeedMore]:
-    """Take a file, or a part of it, apart.
+    """Parse a file, or a part of it.
 
     Args:
         data: the bytes, from the start of the file, or of a chunk.
-        final: nothing follows. False: ends with ``NEED_MORE`` before the entry that may still grow.
-        start: it is the start of the file, where a byte order mark may stand.
+        final: whether these are the last bytes. If not, ``NEED_MORE`` replaces the entry that may still grow.
+        start: whether data is the start of the file, which may have a byte order mark.
     """
     position = 0
     if start and data.startswith(BOM):
@@ -118,15 +119,15 @@ def parse(data: bytes, *, final: bool = True, start: bool = True) -> Iterator[En
 
 
 def chunks(data: bytes) -> list[bytes]:
-    """Every entry and stray line, as bytes; data must start at the start of one. Joined they are data."""
+    """Split data, which must begin with a whole chunk, into entries and stray lines. The chunks, joined, are data."""
     if b"\n " not in data and b"\n\\" not in data and b"\r" not in data:
-        return data.splitlines(True)  # every line stands for itself
+        return data.splitlines(True)  # every line is a chunk
     found: list[bytes] = CHUNK.findall(data)
     return found
 
 
 def whole(data: bytes) -> int:
-    """How many bytes from the start are certainly whole chunks, whatever may follow data."""
+    """Return how many bytes from the start are whole chunks, whatever bytes follow data."""
     end = len(data)
     while (end := data.rfind(b"\n", 0, end)) >= 0:
         if end + 1 < len(data) and data[end + 1] not in _NOT_ALONE:
@@ -135,7 +136,7 @@ def whole(data: bytes) -> int:
 
 
 def value_of(raw: bytes) -> bytes:
-    """The text of an entry: without control bytes, its lines joined by newlines."""
+    """Return the text of an entry: its lines without control bytes, joined by newlines."""
     end = raw.find(b"\n")
     if end == len(raw) - 1:
         return raw[1:end] if raw[end - 1] != _RETURN else raw[1 : end - 1]
@@ -150,7 +151,7 @@ def value_of(raw: bytes) -> bytes:
 
 
 def variables_of(raw: bytes) -> list[Variable]:
-    """The variables of an entry, in order."""
+    """Return the variables of an entry, in order."""
     found: list[Variable] = []
     position = raw.find(b"\n\\") + 1
     if position:
@@ -161,13 +162,13 @@ def variables_of(raw: bytes) -> list[Variable]:
 
 
 def name_of(variable: bytes) -> str | None:
-    """The name of a variable written ``name=value``; a bare word is a name without a value, blanks have none."""
+    """Return the name of a variable ``name=value``. A word alone is a name; blanks alone have no name."""
     name = decode(variable.partition(b"=")[0]).strip(" \t")
     return name or None
 
 
 def retries_of(raw: bytes) -> Variable | None:
-    """What stands behind ``retries=`` with its padding, where it is a decimal number of at most 18 digits."""
+    """Return the value of ``retries=`` with its padding, if it is a decimal number of at most 18 digits."""
     for position, data in variables_of(raw):
         name, _, room = data.partition(b"=")
         if name_of(data) == RETRIES and (number := room.strip()).isdigit() and len(number) <= _DIGITS:
@@ -176,10 +177,10 @@ def retries_of(raw: bytes) -> Variable | None:
 
 
 def essence(raw: bytes) -> bytes:
-    """What makes an entry itself, whatever its status: all but the control byte and how lines end.
+    """Return what identifies an entry: its bytes without the control byte and the line ends.
 
-    Blanks at the end of a line do not count, because some editors trim them. Of a reserved variable, which changes
-    while a worker has the message, only its name counts.
+    Blanks at the end of a line do not count, because some editors trim them. Of a reserved variable only the name
+    counts, because its value changes while a worker has the message.
     """
     text = raw[1:-1] if raw.endswith(b"\n") else raw[1:]
     if text.endswith(_TRIMMED) or b" \n" in text or b"\t\n" in text or b"\r\n" in text:
@@ -188,7 +189,7 @@ def essence(raw: bytes) -> bytes:
 
 
 def digest(essence: bytes) -> bytes:
-    """96 bits of a message, as hexadecimal digits: by them the ledger knows it."""
+    """Return 96 bits of hash in hexadecimal digits, by which the ledger identifies a message."""
     return hashlib.blake2b(essence, digest_size=12).hexdigest().encode()
 
 
@@ -203,11 +204,12 @@ def render(
     status: MessageStatus = MessageStatus.queued,
     newline: bytes = b"\n",
 ) -> bytes:
-    """The bytes of one entry.
+    """Return the bytes of an entry.
 
     Raises:
-        InvalidTextError: a carriage return at the end of a line, or a newline in a variable: it would not be read back.
-        TypeError: something is neither str nor bytes.
+        InvalidTextError: a line ends with a carriage return, or a variable has a newline: the parser would not read
+            them back.
+        TypeError: an argument is neither str nor bytes.
     """
     lines = encode(text).split(b"\n")
     lines[0] = CONTROL_OF[status] + lines[0]
@@ -215,36 +217,38 @@ def render(
     for number, variable in enumerate(variables):
         data = encode(variable)
         if b"\n" in data:
-            raise InvalidTextError(f"variable {number} contains a newline; it is one line: put it into the text")
+            raise InvalidTextError(
+                f"variable {number} contains a newline, but must be a single line; put longer text into the message"
+            )
         lines.append(b"%c%s" % (VARIABLE, data))
     for number, line in enumerate(lines):
         if line.endswith(b"\r"):
             raise InvalidTextError(
-                f"line {number} of the message ends with a carriage return, which the format takes for a part of the"
-                " line's end and would not give back; remove it"
+                f"line {number} of the message ends with a carriage return, which the format treats as a part of the"
+                " line end: remove it"
             )
     return newline.join(lines) + newline
 
 
 def encode(text: str | bytes) -> bytes:
-    """UTF-8; what :func:`decode` made of other bytes becomes these bytes again.
+    """Encode text as UTF-8. It is the inverse of :func:`decode`, also for bytes that are not UTF-8.
 
     Raises:
-        InvalidTextError: a surrogate that :func:`decode` does not make.
-        TypeError: it is neither str nor bytes.
+        InvalidTextError: text has a surrogate that :func:`decode` does not produce.
+        TypeError: text is neither str nor bytes.
     """
     if isinstance(text, str):
         try:
             return text.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise InvalidTextError(f"text must be UTF-8, and a surrogate is none: {error}") from error
+            raise InvalidTextError(f"text must be valid UTF-8, but has a surrogate: {error}") from error
     if isinstance(text, bytes):
         return text
-    raise TypeError(f"text must be str or bytes, not {type(text).__name__}")
+    raise TypeError(f"text must be str or bytes, got {type(text).__name__}")
 
 
 def decode(data: bytes) -> str:
-    """UTF-8; bytes that are none are kept as lone surrogates."""
+    """Decode UTF-8. Bytes that are not UTF-8 become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 

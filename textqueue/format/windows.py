@@ -1,9 +1,10 @@
-"""Reading a queue file in windows: however long the file, a window at a time is in memory.
+"""Reading a queue file in windows, so that memory use does not depend on the size of the file.
 
-A window holds whole chunks (see ``textqueue.format.parser``). The file is opened for each window and closed again, so
-that a reader never keeps a program that needs the file alone waiting, and never reads on in a file that was replaced.
+A window holds whole chunks (see ``textqueue.format.parser``). A reader opens the file for each window and closes it
+again. So it does not delay a program that needs the file exclusively, and does not read a file that was replaced.
 
-An unterminated last line is held back until the file has been quiet for ``settle_s``: somebody may still be writing it.
+A last line without a newline is held back until the file has been unchanged for ``settle_s``, because another program
+may still be writing it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from textqueue.format.parser import whole
 __all__ = ["FIRST_WINDOW", "WINDOW", "Token", "Window", "read_window", "scan", "settled", "token_of"]
 
 WINDOW: Final = 1 << 20
-"""Bytes that are read at once; more only for a message that is longer."""
+"""The largest window, in bytes. Only a message that is longer makes a window larger."""
 FIRST_WINDOW: Final = 1 << 16
 
 Token = tuple[int, int, int]
 
 
 class Window(NamedTuple):
-    """Whole chunks from position on. ``at_end``: nothing certain follows. ``held``: bytes that may still grow."""
+    """Whole chunks from a position. ``at_end``: it is the last window. ``held``: the bytes held back after it."""
 
     position: int
     data: bytes
@@ -35,7 +36,7 @@ class Window(NamedTuple):
 
 
 def token_of(status: Status) -> Token:
-    """What tells one state of the file from another: inode, size and time of change."""
+    """Return what identifies a state of the file: inode, size and modification time."""
     return status.inode, status.size, status.mtime_ns
 
 
@@ -45,8 +46,8 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[], b
     Args:
         file: the open file.
         position: where a chunk begins.
-        size: bytes to read at first; doubled until one chunk is whole.
-        settled: asked when the file ends without a newline: whether that end is meant.
+        size: bytes to read; doubled until they hold a whole chunk.
+        settled: called if the file ends without a newline: returns whether the last line is complete.
     """
     while True:
         data = file.read(size, position)
@@ -65,10 +66,10 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[], b
 
 
 def scan(file: File, *, window_bytes: int = FIRST_WINDOW) -> Iterator[Window]:
-    """The whole file, to its last byte, window by window.
+    """Yield the windows of the whole file, to its last byte.
 
-    The caller makes sure that it has read one state of the file. If it has a lease, a process that waits for the file
-    waits for one window.
+    The caller checks afterwards that the file did not change. If the caller has a lease, a process that opens the file
+    waits for one window at most.
     """
     position = 0
     while True:
@@ -81,7 +82,7 @@ def scan(file: File, *, window_bytes: int = FIRST_WINDOW) -> Iterator[Window]:
 
 
 def settled(disk: Disk, path: str, *, settle_s: float, now_ns: int) -> bool:
-    """Whether the file has been quiet for settle_s; a time of change in the future counts as long ago."""
+    """Return whether the file has been unchanged for settle_s. A modification time far in the future counts as old."""
     status = disk.status(path)
     if status is None:
         return False

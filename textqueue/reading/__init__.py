@@ -1,3 +1,3 @@
-"""Reading: which files make up a queue, which message is next, waiting for more, and what ``check`` finds."""
+"""Reading: the files of a queue, the next message, waiting for new messages, and ``check``."""
 
 __all__: list[str] = []

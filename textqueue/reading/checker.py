@@ -1,6 +1,6 @@
-"""``textqueue.check``: what a person may have typed by mistake, each with its place and a way to mend it.
+"""``textqueue.check``: probable typing mistakes in a queue file, with their places and how to fix them.
 
-Nothing here is fatal to the queue, which keeps and skips what it does not understand.
+None of them stops the queue: it keeps and skips lines that it does not understand.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["Problem", "check"]
 
 
 class Problem(NamedTuple):
-    """Something odd in a queue file.
+    """A probable mistake in a queue file.
 
     Attributes:
         path: the file.
-        line: from 1.
-        column: from 1, in characters.
-        what: what is odd, and what the queue makes of it.
-        mend: how to mend it.
-        position: the byte in the file.
+        line: the line number, from 1.
+        column: the column, from 1, in characters.
+        what: the problem, and how the queue treats it.
+        mend: how to fix it.
+        position: the position in the file, in bytes.
     """
 
     path: str
@@ -40,34 +40,34 @@ class Problem(NamedTuple):
     position: int
 
     def __str__(self) -> str:
-        """As compilers print it, so that editors can jump there."""
+        """Return the problem in the form of compilers, so that editors can jump to it."""
         return f"{self.path}:{self.line}:{self.column}: {self.what}; {self.mend}"
 
 
-class _Odd(NamedTuple):
-    at: int  # counted from the start of the part
+class _Finding(NamedTuple):
+    at: int  # relative to the start of the part
     what: str
     mend: str
 
 
 def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
-    """Look through a queue file.
+    """Check a queue file for probable mistakes.
 
     Args:
         path: the file.
-        disk: the seam.
+        disk: the file system.
 
     Returns:
-        What is odd, in the order of the file; nothing when all is well.
+        The problems, in the order of the file; an empty list if there are none.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     require(path=(path, PATH), disk=(disk, DISK))
     name = os.fspath(path)
     if is_special(name):
-        what = "this is a pipe, a socket or a device, which a queue of a directory passes over"
-        return [Problem(name, 1, 1, what, "move it out of the queue, or give it another name", 0)]
+        what = "this is a pipe, a socket or a device, which the queue of a directory skips"
+        return [Problem(name, 1, 1, what, "move it out of the directory, or rename it", 0)]
     file = disk.open(name, "read")
     found: list[Problem] = []
     line = 1
@@ -80,8 +80,8 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
             for part in parse(window.data, start=False):
                 if isinstance(part, NeedMore):
                     continue
-                odd = _entry(part) if isinstance(part, Entry) else _stray(part)
-                for at, what, mend in odd:
+                findings = _entry(part) if isinstance(part, Entry) else _stray(part)
+                for at, what, mend in findings:
                     before = part.raw[:at]
                     start = before.rfind(b"\n") + 1
                     found.append(
@@ -97,7 +97,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
                 line += part.raw.count(b"\n")
             if window.at_end and window.data and not window.data.endswith(b"\n"):
                 last = window.data[window.data.rfind(b"\n") + 1 :]
-                what = "the last line has no end, so it counts only once the file has been quiet"
+                what = "the last line has no newline, so it counts only after the file has been unchanged for a while"
                 end = window.position + len(window.data)
                 found.append(Problem(name, line, len(decode(last)) + 1, what, "end it with a newline", end))
     finally:
@@ -105,24 +105,24 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
     return found
 
 
-def _stray(part: Stray) -> Iterator[_Odd]:
+def _stray(part: Stray) -> Iterator[_Finding]:
     known = " ".join(repr(chr(control.byte)) for control in CONTROLS)
     if part.kind == "continuation of nothing":
         mend = "put it right below a message's text, or begin it with '-' or '#'"
-        yield _Odd(0, "this line continues nothing, so it is skipped", mend)
+        yield _Finding(0, "this continuation line has no entry above, so it is skipped", mend)
     elif part.kind == "variable of nothing":
-        yield _Odd(0, "this variable belongs to nothing, so it is skipped", "put it right below its message")
+        yield _Finding(0, "this variable has no message above, so it is skipped", "put it right below its message")
     elif part.kind == "unknown control character":
         first = decode(part.raw)[0]
-        yield _Odd(0, f"a line cannot begin with {first!r}, so it is skipped", f"begin it with one of {known}")
+        yield _Finding(0, f"a line cannot begin with {first!r}, so it is skipped", f"begin it with one of {known}")
 
 
-def _entry(part: Entry) -> Iterator[_Odd]:
+def _entry(part: Entry) -> Iterator[_Finding]:
     try:
         part.raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        what = f"byte 0x{part.raw[error.start]:02x} is no UTF-8; it is kept as it is"
-        yield _Odd(error.start, what, "save the file as UTF-8")
+        what = f"byte 0x{part.raw[error.start]:02x} is not UTF-8; it is kept as it is"
+        yield _Finding(error.start, what, "save the file as UTF-8")
     if part.status is MessageStatus.comment:
         return
     names: set[str] = set()
@@ -131,19 +131,21 @@ def _entry(part: Entry) -> Iterator[_Odd]:
         if name is None or b"=" not in data:
             continue
         if name in names:
-            yield _Odd(position, f"a second variable {name!r}; only the first is used", "rename or remove it")
+            yield _Finding(
+                position, f"this is a second variable {name!r}; only the first is used", "rename or remove it"
+            )
         names.add(name)
         text = decode(data.partition(b"=")[2]).strip()
         if name == RETRIES and retries_of(b"\n\\" + data) is None:
-            yield _Odd(
-                position, f"retries is {text[:40]!r} and no number, so it is not counted down", "write retries=3"
+            yield _Finding(
+                position, f"retries must be a number, got {text[:40]!r}; it is not counted down", "write retries=3"
             )
     mutex = mutex_of(part.raw)
     if mutex is None or part.status is not MessageStatus.queued:
         return
     if len(mutex.data) < ROOM:
-        room = f"{MUTEX}= has room for {len(mutex.data)} bytes, a claim takes {ROOM}: it is kept beside the file"
-        yield _Odd(mutex.position, room, f"add spaces behind {MUTEX}= until there are {ROOM}")
+        room = f"{MUTEX}= has {len(mutex.data)} bytes, but a claim needs {ROOM}; it is written into the ledger instead"
+        yield _Finding(mutex.position, room, f"add spaces after {MUTEX}= until it has {ROOM} bytes")
     if mutex.holder and not is_alive(mutex.holder):
-        gone = f"{decode(mutex.holder)} claimed this message and has ended; the next worker takes it over"
-        yield _Odd(mutex.position, gone, f"nothing to do, or write spaces over what stands behind {MUTEX}=")
+        gone = f"{decode(mutex.holder)} claimed this message and has ended; the next worker claims it again"
+        yield _Finding(mutex.position, gone, f"no fix is needed; spaces after {MUTEX}= free it now")

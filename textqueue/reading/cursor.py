@@ -1,12 +1,12 @@
-"""A reader's place in a queue file, kept while a person edits above and below it.
+"""Readers that keep their position in a queue file while a user edits above and below it.
 
-Both readers here read a window at a time and look at the file again every 50 ms (``textqueue.hot``). Changes by our
-own programs move nothing, and the ledger tells them apart from others.
+A reader reads one window at a time and checks the file for changes every 50 ms (``textqueue.hot``). A change by a
+program that uses this library moves no message. The ledger tells such changes from foreign ones, which may move lines.
 
-- :func:`walk` goes through the messages once. When lines move under it, it finds its place by the bytes before.
-- :class:`Cursor` gives each queued message out once, and ``None`` only when the whole file was seen as it is now. After
-  a foreign change it walks from the start again, past what it gave out already; while there is more to give out below,
-  that may wait for ``_BACK_S``.
+- :func:`walk` iterates over the messages once. If lines move, it finds its position by the bytes before it.
+- :class:`Cursor` delivers each queued message once. It returns None only after it has seen the whole current file.
+  After a foreign change it starts again from the top, and skips the messages that it has delivered. As long as there
+  are more messages below, it may start again only after ``_BACK_S``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["Cursor", "walk"]
 _BACK_S: Final = 1.0
 _TRIES: Final = 16
 _TICK_NS: Final = 20_000_000
-"""A change this shortly before or after a look may hide behind the same time of change."""
+"""Two changes within this time may have the same modification time."""
 _ANCHOR_BYTES: Final = 64
 _WANTED: Final = CONTROL_OF[MessageStatus.queued]
 
 
 class _Reader:
-    """A position between two chunks, and windows read from there."""
+    """A position between two chunks, from which windows are read."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -46,14 +46,14 @@ class _Reader:
         self.anchor = b""  # the bytes before the position
         self.token: Token | None = None  # the file at the last look
         self.epoch = -1
-        self.moved = False  # lines moved: the position means nothing any more
-        self.foreign = False  # somebody else changed something, maybe above
-        self.cut = False  # the window was left before its end
+        self.moved = False  # lines moved: the position is no longer valid
+        self.foreign = False  # another program changed the file, maybe above the position
+        self.cut = False  # the reader left the window before its end
         self.window = Window(0, b"", False, 0)
         self._size = FIRST_WINDOW
 
     def load(self) -> Window | None:
-        """Read on; None when there is nothing more, or when ``moved``."""
+        """Read the next window; None at the end of the file, or if ``moved``."""
         source = self.source
         found: Window | None = None
         try:
@@ -66,11 +66,11 @@ class _Reader:
                         found = self._read(file, status, epoch)
                         if self.moved or token_of(file.status()) == token_of(status):
                             return found
-                        continue  # somebody wrote there meanwhile
+                        continue  # another program wrote to the file meanwhile
                 finally:
                     file.close()
-                # A stale buffer may have taken marks of ours back: they are put right before anything is given out, and
-                # nobody else gets at the file between the two.
+                # An editor may have saved an old buffer and reverted marks. The session repairs them. Its lock keeps
+                # other workers from changing the file before the window is read.
                 try:
                     with source.file.session() as session:
                         found = self._read(session.file, session.status, source.file.epoch_of(session.status))
@@ -85,7 +85,7 @@ class _Reader:
         return found
 
     def _unproven(self) -> Window | None:
-        """For those who may only read: the file as it stands there."""
+        """Read the file as it is, for users who may not write to it."""
         file = self.source.reading()
         try:
             return self._read(file, file.status(), -1)
@@ -104,20 +104,20 @@ class _Reader:
         window = read_window(file, self.position, self._size, settled=self.source.settled)
         self._size = min(self._size * 2, WINDOW)
         if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
-            self.moved = True  # the last line had no end when it was given out, and was written on
+            self.moved = True  # the last line had no newline when it was delivered, and has grown since
             return None
         self.window = window
         return window if window.data else None
 
     def at(self, position: int) -> None:
-        """Stand behind what was handled of the window."""
+        """Move to a position in the window: everything before it was handled."""
         end = position - self.window.position
         if end:
             self.position = position
             self.anchor = self.window.data[max(end - _ANCHOR_BYTES, 0) : end]
 
     def stale(self, position: int) -> bool:
-        """Whether the file has changed below a position since the window was read; then less is read ahead."""
+        """Return whether the file has changed after a position since the window was read. If so, read less next time."""
         status = self.source.file.disk.status(self.source.path)
         if status is not None:
             token = token_of(status)
@@ -136,7 +136,7 @@ class _Reader:
         return file.read(len(anchor), self.position - len(anchor)) == anchor
 
     def find_again(self) -> None:
-        """In a file whose lines moved, stand behind the nearest place that looks alike, or at the next entry."""
+        """After lines moved, find the position again: the nearest place after the same line, or else the next entry."""
         try:
             file = self.source.reading()
         except FileNotFoundError:
@@ -161,7 +161,7 @@ class _Reader:
 
 
 def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Message]:
-    """All messages of some statuses, in order, as they are when they are reached."""
+    """Return the messages of some statuses, in order. Each is read when the iterator reaches it."""
     controls = frozenset(CONTROL_OF[status][0] for status in statuses)
     return itertools.chain.from_iterable(_windows(source, controls))
 
@@ -187,17 +187,17 @@ def _taken(source: Source, raw: bytes, owner: bytes | None) -> bool:
 
 
 class Cursor:
-    """Gives out the queued messages of one file, each once; not those that somebody else has claimed."""
+    """Delivers the queued messages of one file, each once, without those that another process has claimed."""
 
     def __init__(self, source: Source) -> None:
         """Start before the first message."""
         self._source = source
-        self._clean: Token | None = None  # the file when a walk from the start to the end had nothing to give
-        self.ready: Iterator[Message] = iter(())  # what is left of the window at hand
+        self._clean: Token | None = None  # the file when a pass from start to end found nothing
+        self.ready: Iterator[Message] = iter(())  # the rest of the current window
         self._reset()
 
     def next(self) -> Message | None:
-        """The next queued message; None when the file holds no other now."""
+        """Return the next queued message, or None if the file has no other now."""
         found = self._step()
         for _ in range(2):
             if found is not None or self._is_clean():
@@ -207,7 +207,7 @@ class Cursor:
         return found
 
     def _step(self) -> Message | None:
-        """The next one of this walk; after its end, of what was appended since."""
+        """Return the next message of this pass; after its end, the next message that was appended."""
         for message in self.ready:
             return message
         while (window := self._next_window()) is not None:
@@ -217,7 +217,7 @@ class Cursor:
         return None
 
     def _reset(self) -> None:
-        """Walk from the start, past what was given out already and is still queued."""
+        """Start a new pass, which skips the messages that were delivered and are still queued."""
         self._reader = _Reader(self._source)
         self._again = self._source.given.again()
         self._given_back = self._source.given_back()
@@ -227,11 +227,11 @@ class Cursor:
         self._foreign_since: float | None = None
 
     def _is_clean(self) -> bool:
-        """Whether nobody changed anything above since this walk began."""
+        """Return whether the file has not been changed above the position since this pass began."""
         status = self._source.file.disk.status(self._source.path)
         if status is None:
             return True
-        if self._skipped:  # a claim may end, or its owner die, without a change that could be seen
+        if self._skipped:  # a claim may end, or its owner may die, without a visible change of the file
             return False
         token = token_of(status)
         if token == self._clean:
@@ -249,7 +249,7 @@ class Cursor:
         return quiet
 
     def _next_window(self) -> Window | None:
-        """Read on until there is something queued; None at the end of the file."""
+        """Read until a window has a queued message; None at the end of the file."""
         while True:
             self._source.given.settle()
             window = self._reader.load()
@@ -263,13 +263,13 @@ class Cursor:
                 return window
             else:
                 self._reader.at(window.position + len(window.data))
-        # The whole file was seen: what was given out and not met again is not in the queue any more.
+        # The whole file was read: a message that was delivered and not seen again is no longer in the queue.
         self._source.given.gone(self._again)
         self._again = Again()
         return None
 
     def _window(self, window: Window) -> Iterator[Message]:
-        """Give out what a window holds, or its beginning when the file changes meanwhile."""
+        """Yield the messages of a window, or only the first ones if the file changes meanwhile."""
         claims = self._source.claims()
         place = window.position, window.data, self._reader.epoch
         pending = self._source.given.pending
@@ -278,7 +278,7 @@ class Cursor:
         return ready(Message, self._reader, self._source, place, _WANTED, pending)
 
     def _carefully(self, messages: Iterator[Message], claims: dict[int, bytes]) -> Iterator[Message]:
-        """Leave out what was given out before, and what somebody else holds."""
+        """Leave out messages that were delivered before, and messages that another process has claimed."""
         again, remember = self._again, self._source.given.pending.append
         for message in messages:
             raw = message._raw

@@ -1,6 +1,6 @@
-"""Which files make up a queue: one file, a directory's ``*.tq``, or a pattern. No file is opened here.
+"""The files of a queue: a single file, the ``*.tq`` files of a directory, or a pattern. This module opens no file.
 
-Several files as one queue are the document's way for several writers: each writes into a file of its own.
+In the original document, several writers share a queue of several files: each writer has a file of its own.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
 _BESIDE: Final = frozenset({".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable"})
-"""Ends of what stands beside a queue file; a pattern may fit that as well."""
+"""Suffixes of the files next to a queue file. A pattern may match these files as well."""
 
 
 class Files(NamedTuple):
-    """A directory and a pattern for the names in it; without a pattern it is one file, ``single``."""
+    """A directory and a pattern for the names in it, or a single file."""
 
     directory: str
     pattern: str
     single: str | None
 
     def found(self, disk: Disk) -> list[str]:
-        """The paths that there are now, in the order of their names."""
+        """Return the paths of the files that exist now, sorted by name."""
         if self.single is not None:
             return [self.single]
         status = disk.status(self.directory)
@@ -42,25 +42,25 @@ class Files(NamedTuple):
         return [path for path in paths if (at := disk.status(path)) is not None and not at.is_dir]
 
     def holds(self, path: str) -> bool:
-        """Whether a file there would be found."""
+        """Return whether a file with this path would be a part of the queue."""
         if self.single is not None:
             return False
         directory, name = os.path.split(os.path.abspath(path))
         return directory == os.path.abspath(self.directory) and self._is_one(name, ())
 
     def _is_one(self, name: str, names: Container[str]) -> bool:
-        # A hidden file is an editor's, `.jobs.tq.swp`, `.#jobs.tq`, and so are a backup and what is saved by itself.
+        # Editors create hidden files (`.jobs.tq.swp`, `.#jobs.tq`), backups (`jobs.tq~`) and autosaves (`#jobs.tq#`).
         if name.startswith(".") or name.endswith("~") or (name[:1] == name[-1:] == "#"):
             return False
         whose = name
         while (parts := os.path.splitext(whose))[1] in _BESIDE:
             whose = parts[0]
-            if whose in names or fnmatch.fnmatchcase(whose, self.pattern):  # it stands beside that file
+            if whose in names or fnmatch.fnmatchcase(whose, self.pattern):  # name is a file next to that queue file
                 return False
         return fnmatch.fnmatchcase(name, self.pattern)
 
     def own(self, writer: str | None, disk: Disk) -> str:
-        """The file that a writer appends to; its directory is made when it is missing.
+        """Return the file that a writer appends to. Its directory is created if it is missing.
 
         Raises:
             TextQueueError: the writer's file would not be a part of the queue.
@@ -70,8 +70,8 @@ class Files(NamedTuple):
         name = (writer or f"{host_name()}-{os.getpid()}") + SUFFIX
         if not fnmatch.fnmatchcase(name, self.pattern):
             raise TextQueueError(
-                f"the file of this writer, {name!r}, is not among {self.pattern!r}: give a writer= whose name is, or"
-                " open one file to append to it",
+                f"the file of this writer, {name!r}, does not match {self.pattern!r}: pass a writer= that matches, or"
+                " open a single file and append to it",
                 path=self.directory,
             )
         disk.mkdir(self.directory)
@@ -79,7 +79,7 @@ class Files(NamedTuple):
 
 
 def is_special(path: str) -> bool:
-    """Whether a pipe, a socket or a device stands there: to open one may wait for ever."""
+    """Return whether a path is a pipe, a socket or a device. Opening one may block without a limit."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -88,21 +88,21 @@ def is_special(path: str) -> bool:
 
 
 def files_of(path: str, writer: str | None, disk: Disk) -> Files:
-    """What a path names.
+    """Return the files that a path names.
 
     Raises:
-        InvalidTextError: a pattern in a directory's name, or a writer that is no file name.
+        InvalidTextError: the path has a pattern in its directory, or writer is not a file name.
     """
     if writer is not None and (not writer or "/" in writer or os.sep in writer or writer.startswith(".")):
-        raise InvalidTextError(f"writer must be the beginning of a file name, not {writer!r}")
+        raise InvalidTextError(f"writer must be the start of a file name, got {writer!r}")
     status = disk.status(path)
     if path.endswith(("/", os.sep)) or (status is not None and status.is_dir):
         return Files(path.rstrip("/" + os.sep) or path[:1], "*" + SUFFIX, None)
     directory, name = os.path.split(path)
     if status is None and _WILD & set(path):
         if _WILD & set(directory):
-            raise InvalidTextError("a pattern may stand in the last part of a path only", path=path)
+            raise InvalidTextError("only the last part of a path may be a pattern", path=path)
         return Files(directory or ".", name, None)
     if writer is not None:
-        raise InvalidTextError("writer= is for a directory or a pattern; this is one file", path=path)
+        raise InvalidTextError("writer= is only for a directory or a pattern, but this is one file", path=path)
     return Files(directory or ".", name, path)

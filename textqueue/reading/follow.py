@@ -1,6 +1,6 @@
-"""Waiting for messages: woken by the directory, through whatever an editor does to the file in it.
+"""Waiting for messages. A change of the directory wakes the wait, however an editor saves the file.
 
-It relies on ``sej.system.watch``, whose waits may end early or for nothing, and never later than its safety net.
+It relies on ``sej.system.watch``. A wait may end early or without a reason, but never later than its time limit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from textqueue.editing.message import Message
 __all__ = ["follow"]
 
 _SHARED_S: Final = 0.1
-"""How often to look where one wait does not cover everything: several directories, or somebody who may say stop."""
+"""The interval of looks if one wait is not enough: there are several directories, or a stop event."""
 _ALONE_S: Final = 1.0
-"""At the latest: a claim of a worker that died comes free without any event."""
+"""The longest wait: a worker that dies frees its claims without any event."""
 
 
 def follow(
@@ -29,20 +29,20 @@ def follow(
     settle_s: float,
     stop: threading.Event | None,
 ) -> Iterator[Message]:
-    """Give out what get_next finds, and wait for more.
+    """Yield what get_next returns, and wait for more.
 
     Args:
-        get_next: the next message, or None.
-        directories: where the files stand, or will.
-        timeout: end after so many seconds without a message; None: never.
-        settle_s: after so long a last line without a newline counts, without an event.
-        stop: end soon after this is set.
+        get_next: returns the next message, or None.
+        directories: returns the directories of the files, which may not exist yet.
+        timeout: end after this many seconds without a message; None: no limit.
+        settle_s: after this many seconds a last line without a newline counts, without any event.
+        stop: end soon after this event is set.
     """
     watches: dict[str, Watch] = {}
     try:
         last = time.monotonic()
         while stop is None or not stop.is_set():
-            # Watch first, then read: what comes in between wakes the wait.
+            # Watch first, then read: a message that arrives in between ends the wait.
             for name in directories():
                 if name not in watches:
                     watches[name] = Watch(name)
@@ -60,7 +60,7 @@ def follow(
                 pause = _SHARED_S
             if first is not None:
                 first.wait(min(pause, left, max(settle_s, _SHARED_S)))
-            if first is not None and first.polling:  # the directory was missing, or went away: try again
+            if first is not None and first.polling:  # the directory was missing or was removed: watch it again
                 first.close()
                 del watches[first.directory]
     finally:

@@ -1,4 +1,4 @@
-"""The files of one queue, found as they come, and one object's places in each."""
+"""The files of a queue, with the positions of a queue object in each. New files are found as they appear."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Input", "Inputs"]
 
 
 class Input(NamedTuple):
-    """One file of a queue, and this object's places in it."""
+    """One file of a queue, with the positions of a reader and of a claimer in it."""
 
     source: Source
     cursor: Cursor
@@ -26,9 +26,9 @@ class Input(NamedTuple):
 
 
 class Inputs:
-    """Files that were named one by one, one path's file, or all that a directory or pattern holds now.
+    """The files of a queue: added one by one, a single file, or the files of a directory or pattern.
 
-    No file is opened here. Not safe between threads: the queue that owns it sees to that.
+    This class opens no file. It is not thread-safe: the queue that owns it locks it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Inputs:
         conflicts: list[Conflict],
         disk: Disk,
     ) -> None:
-        """As ``TextQueue``; files None: they are added one by one."""
+        """Take the options of ``TextQueue``. If files is None, they are added one by one."""
         self.found: list[Input] = []
         self._files = files
         self._writer = writer
@@ -54,51 +54,53 @@ class Inputs:
 
     @property
     def sources(self) -> list[Source]:
-        """The files, in their order."""
+        """The files, in order."""
         return [one.source for one in self.found]
 
     @property
     def directories(self) -> set[str]:
-        """Where files stand, or will."""
-        # Where a file is a link, it is changed there and replaced here.
+        """The directories of the files, which may not exist yet."""
+        # If a path is a link, programs change the file in its own directory, and replace the link in this one.
         names = {os.path.dirname(path) or "." for source in self.sources for path in (source.path, source.file.home)}
         return names | ({self._files.directory} if self._files is not None else set()) or {"."}
 
     def look(self) -> None:
-        """Find files that others have made since."""
+        """Find the files that were created since the last call."""
         if self._files is not None and (self._files.single is None or not self.found):
             known = {source.path for source in self.sources}
             for path in self._files.found(self._disk):
                 if path not in known and (self._files.single is not None or not is_special(path)):
                     self.add(path)
-            if self._files.single is None:  # in the order of their names, whenever they were found
+            if self._files.single is None:  # sorted by name, not by when they were found
                 self.found.sort(key=lambda one: one.source.path)
 
     def refuse(self, target: str) -> None:
-        """See that a file is no part of this queue.
+        """Check that a file is not a part of this queue.
 
         Raises:
-            InvalidTextError: it is one, or would be.
+            InvalidTextError: it is, or would be if it existed.
         """
         if self._files is not None and self._files.holds(target):
-            raise InvalidTextError("this file would be a part of the queue: name one outside of it", path=target)
+            raise InvalidTextError(
+                "this file would be a part of the queue: choose a path outside of the queue", path=target
+            )
 
     def there(self) -> list[Input]:
-        """Those whose files exist now."""
+        """Return the inputs whose files exist now."""
         self.look()
         return [one for one in self.found if self._disk.status(one.source.path) is not None]
 
     def add(self, path: str) -> Source:
-        """One more, behind the others.
+        """Add a file after the others.
 
         Raises:
-            TextQueueError: it is a directory, or no regular file.
+            TextQueueError: path is a directory, or not a regular file.
         """
         status = self._disk.status(path)
         if status is not None and status.is_dir:
-            raise TextQueueError("this is a directory and no .tq file; open it as TextQueue(path)", path=path)
+            raise TextQueueError("expected a .tq file, got a directory; open it with TextQueue(path)", path=path)
         if status is not None and is_special(path):
-            raise TextQueueError("this is no regular file, as a queue must be, but a pipe, socket or device", path=path)
+            raise TextQueueError("expected a regular file, got a pipe, socket or device", path=path)
         source = Source(
             path, disk=self._disk, settle_s=self._settle_s, on_revert=self._on_revert, conflicts=self._conflicts
         )
@@ -106,14 +108,16 @@ class Inputs:
         return source
 
     def target(self) -> Source:
-        """The file that this object appends to.
+        """Return the file that this object appends to.
 
         Raises:
-            TextQueueError: no file was named.
+            TextQueueError: no file was added.
         """
         if self._files is None:
             if not self.found:
-                raise TextQueueError("this queue has no file to append to: name one, TextQueue(path)")
+                raise TextQueueError(
+                    "this queue has no file to append to: create it with TextQueue(path), or call add_input"
+                )
             return self.found[-1].source
         path = self._files.own(self._writer, self._disk)
         for source in self.sources:
