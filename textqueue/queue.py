@@ -196,7 +196,7 @@ class TextQueue:
             self._inputs.look()
             for again in (False, True):
                 for one in self._inputs.found:
-                    if again and not one.claimer.later:
+                    if again and not one.claimer.deferred:
                         continue
                     claim = one.claimer.take(owner, again=again)
                     if claim is not None:

@@ -116,7 +116,7 @@ def test_a_message_whose_worker_died_on_its_last_try_is_given_up(path: Path) -> 
             owner.wait()
         assert q.take() is None
         (m,) = q.messages({MessageStatus.critical})
-        assert m["reason"] == "its worker died, and no retries were left"
+        assert m["reason"] == "the worker died, and no retries were left"
         assert m["mutex"] == ""
 
 

@@ -132,7 +132,7 @@ def test_a_persons_mark_on_a_claimed_message_wins(path: Path, to: bytes, setting
         assert path.read_bytes() == to + b"pay 17\n" + room + (b"\\step=1 \n" if setting else b"\\step=  \n")
         (conflict,) = q.conflicts
         assert conflict.kind == "changed"
-        assert "left as it is: a person marked it as" in conflict.action
+        assert "left as it is: a user marked it as" in conflict.action
         assert q.take() is None
         path.write_bytes(path.read_bytes().replace(to, b"-", 1))
         again = q.take()

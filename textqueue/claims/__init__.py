@@ -1,3 +1,3 @@
-"""Claims on messages, and the drain into a journal, which claims what it moves."""
+"""Claims on messages, and the drain, which claims messages and moves them into a journal."""
 
 __all__: list[str] = []

@@ -1,12 +1,24 @@
-"""Claims: one owner at a time for each message, and what happens when the work is over.
+"""Claims: each message has at most one owner at a time.
 
-Claiming happens under the queue's lock, so no two workers get one message. A claim stands in the message's ``mutex``
-variable, or, where that has no room, in the ledger alone, by content; after a foreign change it goes where the
-content went. It ends by a mark, by being given back, or with the process that holds it: then another takes over.
+**The invariant.** A message is claimed if its ``mutex`` variable has the text of a claim, or if the ledger has a claim
+for its position, and if the process in that claim is alive. Claims begin and end only under the queue's lock, so two
+workers never get the same message.
 
-As the document describes, ``retries`` is counted down each time a message is pulled. A failure puts it back; when there
-is none left, it becomes a critical error, and so does one whose worker died on its last try. Without the variable a
-message may fail for ever; others go first.
+::
+
+              take                    done, failed, give_up, or a user's mark
+    queued ----------------> claimed ----------------------------------------> cleared or critical
+      ^                         |
+      |  failed, give_back,     |
+      +-------------------------+
+         or the owner dies
+
+The claim is written into the ``mutex`` variable and into the ledger. If the variable has too little space, the claim is
+in the ledger only. The ledger identifies the message by its digest, so the claim follows the message when lines move.
+
+Taking a message reduces its ``retries`` by 1, as the original document describes. A failure puts the message back. If
+no retries are left, the message becomes a critical error; so does a message whose worker died on the last attempt.
+Without the variable there is no limit, but a message that failed is taken again only after all others.
 """
 
 from __future__ import annotations
@@ -37,70 +49,70 @@ __all__ = ["Claim", "Claimer", "Claiming"]
 
 _FIRST_BYTES: Final = 1 << 12
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
-_TRIES: Final = 16
+_MAX_ATTEMPTS: Final = 16
 
 
 class Claim:
-    """A message that this process holds: end it by ``done``, ``failed``, ``give_up`` or ``give_back``.
+    """A claimed message. End the claim with ``done``, ``failed``, ``give_up`` or ``give_back``.
 
-    These raise :class:`~sej.ClosedError` where the queue was closed, which has given the message back.
+    These methods raise :class:`~sej.ClosedError` if the queue was closed, because closing it gives the message back.
     """
 
-    def __init__(self, claimer: Claimer, message: Message, owner: bytes, tries: bytes | None) -> None:
-        """Made by a queue; tries is what stood behind ``retries=`` before it was counted down."""
+    def __init__(self, claimer: Claimer, message: Message, owner: bytes, retries: bytes | None) -> None:
+        """Create a claim; only a queue does. ``retries`` is the value of the variable before the claim reduced it."""
         self.message = message
         self.owner = owner.decode()
         self._claimer = claimer
-        self._tries = tries
+        self._retries = retries
         self._open = True
         self._pid = os.getpid()
         self._raw = message._raw
 
     def done(self) -> bool:
-        """Mark it as cleared; False when somebody changed or deleted it meanwhile (see ``TextQueue.conflicts``)."""
+        """Mark it as cleared. Return False if it was changed or deleted meanwhile (see ``TextQueue.conflicts``)."""
         return self._end(MessageStatus.cleared, None)
 
     def failed(self, reason: str | None = None) -> bool:
-        """Put it back for another try, or mark it as a critical error when its retries are used up.
+        """Put it back for another attempt, or mark it as a critical error if its retries are used up.
 
         Args:
-            reason: written into its ``reason`` variable where it has one.
+            reason: written into its ``reason`` variable, if it has one.
         """
         last = _used_up(self.message._raw)
         if not last:
-            self._claimer.later.add(self.message.position)
+            self._claimer.deferred.add(self.message.position)
         return self._end(MessageStatus.critical if last else MessageStatus.queued, reason)
 
     def give_up(self, reason: str | None = None) -> bool:
-        """Mark it as a critical error, whatever retries are left."""
+        """Mark it as a critical error, even if it has retries left."""
         return self._end(MessageStatus.critical, reason)
 
     def give_back(self) -> bool:
-        """Put it back as if nobody had tried: ``retries`` says again what it said before."""
-        return self._end(MessageStatus.queued, None, None if self._tries is None else self._tries.strip())
+        """Put it back, and restore its ``retries``: the attempt does not count."""
+        return self._end(MessageStatus.queued, None, None if self._retries is None else self._retries.strip())
 
-    def _end(self, status: MessageStatus, reason: str | None, tries: bytes | None = None) -> bool:
+    def _end(self, status: MessageStatus, reason: str | None, retries: bytes | None = None) -> bool:
         if not self._open:
-            raise ClosedError("this claim has ended", path=self.message.path, position=self.message.position)
+            raise ClosedError("this claim has already ended", path=self.message.path, position=self.message.position)
         message, source = self.message, self.message._source
-        person: MessageStatus | None = None
+        user_mark: MessageStatus | None = None
 
         def end(place: Place) -> None:
             owner = self.owner.encode()
             marked = marking(source, place.raw, place.position, status, reason, owner)
 
             def change(raw: bytes) -> Change | None:
-                nonlocal person
+                nonlocal user_mark
                 if place.raw is self._raw is not message._raw:
                     self._check_held()
-                if raw[0] != _QUEUED:  # a person's mark wins: only our name goes
-                    person, mutex = STATUS_OF[raw[0]], mutex_of(raw)
+                if raw[0] != _QUEUED:  # a user's mark has precedence: only blank the claim
+                    user_mark, mutex = STATUS_OF[raw[0]], mutex_of(raw)
                     ours = mutex is not None and mutex.holder == owner
                     return Change([(mutex.position, mutex.filled(b""))] if mutex is not None and ours else [], ENDED)
-                made, counted = marked(raw), None if tries is None else retries_of(raw)
-                if made is None or tries is None or counted is None or len(counted.data) < len(tries):
+                made, counted = marked(raw), None if retries is None else retries_of(raw)
+                if made is None or retries is None or counted is None or len(counted.data) < len(retries):
                     return made
-                return made._replace(writes=[*made.writes, (counted.position, tries.ljust(len(counted.data)))])
+                return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
             message._moved(source.edit(place, change, "end the claim of a message"))
 
@@ -110,16 +122,16 @@ class Claim:
             except MessageMovedError:
                 if essence(self._raw) == essence(message._raw):
                     raise
-                # A stale buffer took back what was written into its variables.
+                # An editor saved an old buffer, which reverted the variables of the message.
                 end(Place(message._position, self._raw, -1))
         except MessageMovedError as error:
-            return self._left(error.reason)
+            return self._unchanged(error.reason)
         finally:
-            self._let_go()
-        return person is None or self._left(f"a person marked it as {person.name} while it was worked on")
+            self._release()
+        return user_mark is None or self._unchanged(f"a user marked it as {user_mark.name} while it was claimed")
 
-    def _left(self, why: str) -> bool:
-        """Report that the message stays as it is; returns False."""
+    def _unchanged(self, why: str) -> bool:
+        """Report that the message was not changed, and return False."""
         message = self.message
         action = f"left as it is: {why}"
         message._source.file.conflicts.append(
@@ -128,39 +140,39 @@ class Claim:
         return False
 
     def _check_held(self) -> None:
-        """See that the claim stands where its message stood last: elsewhere it may be on an equal one."""
+        """Check that the claim is at the last position of its message. Elsewhere it may belong to an equal one."""
         source = self.message._source
         claim = source.file.ledger.claims.get(self.message._position)
         if claim is None or claim.owner != self.owner.encode():
             raise MessageMovedError(
-                "cannot end the claim of a message: somebody deleted or changed it; nothing was written",
+                "cannot end the claim of a message: another program changed or deleted it; nothing was written",
                 path=source.path,
                 position=self.message.position,
             )
 
-    def _let_go(self) -> None:
-        """Say nothing about the message: it stays claimed for as long as its owner lives."""
+    def _release(self) -> None:
+        """Drop this object. The message remains claimed as long as its owner is alive."""
         self._open = False
         self._claimer.open.discard(self)
 
 
 class Claiming:
-    """What ``TextQueue.claim`` returns: ``with`` takes the claim, and its end ends it."""
+    """What ``TextQueue.claim`` returns: a context manager that takes a claim and ends it."""
 
     def __init__(self, take: Callable[[], Claim | None]) -> None:
-        """Nothing is claimed yet."""
+        """Store the function that claims; nothing is claimed yet."""
         self._take = take
         self._claim: Claim | None = None
 
     def __enter__(self) -> Message | None:
-        """Claim the next message; None when none is free."""
+        """Claim the next message; None if no message is free."""
         self._claim = self._take()
         return None if self._claim is None else self._claim.message
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Cleared on success; on an exception back to the queue, or a critical error. The exception goes on."""
+        """Clear the message, or after an exception put it back or mark it as critical. The exception propagates."""
         claim, self._claim = self._claim, None
         if claim is None:
             return
@@ -168,62 +180,62 @@ class Claiming:
             claim.done()
         elif isinstance(error, Exception):
             claim.failed(f"{type(error).__name__}: {error}")
-        else:  # the program is being ended: that is no fault of the message
+        else:  # the program is being stopped, so the attempt does not count
             claim.give_back()
 
 
 class _Found(NamedTuple):
     place: Place
-    dead: bool  # its last owner died with it
+    dead: bool  # the last owner died with the claim
 
 
 class Claimer:
-    """Finds the next free message of one file, without walking over the done ones each time."""
+    """Finds the next free message of one file, without reading the done ones each time."""
 
     def __init__(self, source: Source, *, dead_hosts: Collection[str]) -> None:
-        """Nothing is read yet."""
+        """Create a claimer; nothing is read yet."""
         self._source = source
         self._dead_hosts = frozenset(dead_hosts)
         self._epoch = -1
         self._returns = self._reading = 0
-        self._low = 0  # no free message stands before this position, in this epoch
-        self._held: set[int] = set()  # before it: messages whose mutex somebody holds of whom the ledger knows nothing
-        self.later: set[int] = set()  # messages that failed here: others go first
-        self.open: set[Claim] = set()  # those that have not ended, of this process
+        self._low = 0  # no free message is before this position, in this epoch
+        self._unlogged: set[int] = set()  # claimed messages before that position whose claims are not in the ledger
+        self.deferred: set[int] = set()  # messages that failed here, which are taken after all others
+        self.open: set[Claim] = set()  # the claims of this process that have not ended
 
     def take(self, owner: str | None, *, pull: bool = True, again: bool = True) -> Claim | None:
         """Claim the next free message, or None.
 
         Args:
             owner: as in ``TextQueue.claim``.
-            pull: count its retries down.
-            again: where nothing else is free, one that failed here.
+            pull: whether to reduce its retries.
+            again: whether to take a message that failed here, if no other is free.
         """
         source = self._source
-        tries = _TRIES
-        while tries:
+        attempts = _MAX_ATTEMPTS
+        while attempts:
             try:
                 with source.file.session() as session:
                     self._catch_up()
                     found = self._next(session.file, again=again)
-                    if not session.still():  # somebody was writing there: what is claimed stands elsewhere by now
-                        tries -= 1
+                    if not session.still():  # another program is writing: the position may be wrong already
+                        attempts -= 1
                         continue
                     if found is None:
                         return None
                     if found.dead and _used_up(found.place.raw):
-                        tries -= not self._give_up(session, found)
+                        attempts -= not self._give_up(session, found)
                         continue
                     claim = self._claim(session, found, owner, pull)
             except FileNotFoundError:
                 return None
             if claim is not None:
                 return claim
-            tries -= 1
+            attempts -= 1
         return None
 
     def held_by(self, process: str) -> list[Claim]:
-        """The claims of another process, ``pid@host/start``, to be ended by this one."""
+        """Return the claims of another process, ``pid@host/start``, so that this process can end them."""
         found = []
         with suppress(FileNotFoundError), self._source.file.session() as session:
             ledger = self._source.file.ledger
@@ -235,7 +247,7 @@ class Claimer:
         return found
 
     def give_back(self) -> None:
-        """Put back what this process has claimed; a forked child leaves it to its parent."""
+        """Give back the messages that this process has claimed. A forked child leaves them to its parent."""
         for claim in list(self.open):
             if claim._pid == os.getpid():
                 with suppress(TextQueueError, OSError):
@@ -245,8 +257,8 @@ class Claimer:
         ledger = self._source.file.ledger
         if self._epoch != ledger.epoch or self._epoch <= 0 or self._reading != ledger.reading:
             self._epoch, self._low, self._returns, self._reading = ledger.epoch, 0, 0, ledger.reading
-            self._held.clear()
-            self.later.clear()
+            self._unlogged.clear()
+            self.deferred.clear()
         for position in ledger.given_back[self._returns :]:
             self._low = min(self._low, position)
         self._returns = len(ledger.given_back)
@@ -259,23 +271,23 @@ class Claimer:
                 raw = _entry(file, position)
                 if raw is not None and digest(essence(raw)) == record.digest and not self._source.in_transit(raw):
                     return _Found(Place(position, raw, self._epoch), dead=True)
-        for position in sorted(self._held):
+        for position in sorted(self._unlogged):
             raw = _entry(file, position)
             if raw is None or not (self._is_taken(raw) or self._source.in_transit(raw)):
-                self._held.discard(position)
+                self._unlogged.discard(position)
                 self._low = min(self._low, position)
         found = self._scan(file)
-        if found is None and self.later and again:
-            self._low = min(self._low, *self.later)
-            self.later.clear()
+        if found is None and self.deferred and again:
+            self._low = min(self._low, *self.deferred)
+            self.deferred.clear()
             found = self._scan(file)
         return found
 
     def _scan(self, file: File) -> _Found | None:
-        """From the low mark on; the mark moves with what is passed."""
+        """Search from the low position, and advance it past messages that are not free."""
         claims = self._source.file.ledger.claims
         size = _FIRST_BYTES
-        passed = True  # nothing was left behind for later
+        passed = True  # no deferred message so far, so the low position may advance
         position = self._low
         while True:
             let_in(file)
@@ -286,12 +298,12 @@ class Claimer:
                 match = ENTRY.match(data, at)
                 assert match is not None
                 raw, place = match.group(), window.position + at
-                if place in self.later:
+                if place in self.deferred:
                     passed = False
                 elif place in claims:
                     pass
                 elif self._is_taken(raw) or (holder_of(raw) and self._source.in_transit(raw)):
-                    self._held.add(place)
+                    self._unlogged.add(place)
                 else:
                     if passed:
                         self._low = place
@@ -314,7 +326,7 @@ class Claimer:
         source = self._source
         old = source.file.ledger.claims.get(found.place.position)
         holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
-        reason = "its worker died, and no retries were left"
+        reason = "the worker died, and no retries were left"
         change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
         return source.write(session, [found.place], [change], "give up a message")[1]
 
@@ -344,19 +356,19 @@ class Claimer:
             return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
 
         (place,), current = source.write(session, [found.place], [claim], "claim a message")
-        if self._epoch <= 0:  # this was the first edit of all
+        if self._epoch <= 0:  # this was the first edit of the file
             self._epoch, self._reading = place.epoch, source.file.ledger.reading
         if not current:
             return None
-        tries = None if counted is None else counted.data
-        made = Claim(self, Message(source, place.raw, place.position, place.epoch), name, tries)
+        retries = None if counted is None else counted.data
+        made = Claim(self, Message(source, place.raw, place.position, place.epoch), name, retries)
         if is_own(name):
             self.open.add(made)
         return made
 
 
 def _entry(file: File, position: int) -> bytes | None:
-    """The queued message that begins at a position that is known to begin a line, or None."""
+    """Return the queued message at a position where a line begins, or None."""
     size = _FIRST_BYTES
     while True:
         data = file.read(size, position)

@@ -1,17 +1,26 @@
-"""From a queue file into a journal: each message once, whatever dies in between.
+"""Moving messages from a queue file into a journal, each exactly once, also after a crash.
 
-What a writer must offer (:class:`OnceWriter`; ``sej.Writer`` does):
+The writer must have these methods (:class:`OnceWriter`; ``sej.Writer`` has them):
 
-- ``append_once(producer, number, values, keys=...)`` appends batch ``number`` of a producer's, all or nothing, and when
-  it is called again with the same batch, even after a crash, appends nothing. Of a batch that it can never append it
-  raises :class:`~sej.InvalidMessageError`.
-- ``sync()`` returns when what was appended is on the medium.
+- ``append_once(producer, number, values, keys=...)`` appends batch ``number`` of a producer, all or nothing. A second
+  call with the same batch, even after a crash, appends nothing. For a batch that it can never append, it raises
+  :class:`~sej.InvalidMessageError`.
+- ``sync()`` returns when the appended messages are on disk.
 
-Steps for a batch: claim the messages; sync queue file and ledger; write what they are into ``jobs.tq.drain``, synced
-(the intent); ``append_once``; ``sync``; mark the messages; sync the queue file; close the intent. Whoever finds an open
-intent repeats from ``append_once`` with the very same values, so the journal recognises them, and marks what is still
-queued, which is known by its claims. What the journal refuses for what it is, it will always refuse: the messages are
-given back, and the intent is closed.
+The steps for a batch::
+
+    1  claim the messages; sync the queue file and the ledger
+    2  write the batch into jobs.tq.drain, and sync it           the intent is open
+    3  append_once; sync of the journal
+    4  mark the messages as cleared; sync the queue file
+    5  write an empty intent                                     the intent is closed
+
+**The invariant.** As long as the intent is open, its messages are claimed or marked, and the batch is in the journal
+completely or not at all. After a crash before the end of step 2, the claims end with their process, and the messages
+are free. After a later crash, the next run finds the open intent and repeats from step 3 with the same values, which
+the journal recognises. It then marks the messages that still have the claims of the batch.
+
+If the journal refuses a batch, it would refuse it again. So the messages are given back, and the intent is closed.
 """
 
 from __future__ import annotations
@@ -38,15 +47,15 @@ __all__ = ["OnceWriter", "drain"]
 
 
 class OnceWriter(Protocol):
-    """What ``drain_to`` relies on."""
+    """The methods of a writer that ``drain_to`` calls."""
 
     def append_once(
         self, name: str, number: int, values: Sequence[bytes], keys: Sequence[bytes] | None = None
     ) -> object:
-        """Append batch ``number`` of a producer; a repeat appends nothing."""
+        """Append batch ``number`` of a producer; a repeated call appends nothing."""
 
     def sync(self) -> None:
-        """Return when everything is on the medium."""
+        """Return when everything is on disk."""
 
 
 def drain(
@@ -58,11 +67,11 @@ def drain(
     batch: int,
     owner: str | None = None,
 ) -> int:
-    """Move every free message of a file into a journal; -> how many.
+    """Move every free message of a file into a journal, and return their number.
 
     Raises:
-        InvalidMessageError: the journal refuses one of a batch, as for a key that is too long.
-        LockedError: somebody else drains this file.
+        InvalidMessageError: the journal refused a message, for example because its key is too long.
+        LockedError: another process drains this file.
         TextQueueError: ``jobs.tq.drain`` cannot be read.
     """
     path = source.file.home + ".drain"
@@ -70,7 +79,9 @@ def drain(
     with _alone(source):
         intent = read_intent(source.file.disk, path)
         if intent.raws:
-            source.file.disk.sync_dir(os.path.dirname(path) or ".")  # the run that wrote it may have failed to
+            source.file.disk.sync_dir(
+                os.path.dirname(path) or "."
+            )  # the run that wrote it may have died before this sync
             count += _finish(source, writer, path, intent, [])
         while True:
             claims: list[Claim] = []
@@ -85,15 +96,17 @@ def drain(
                 raws = [message._raw for message in messages]
                 owners = [claim.owner.encode() for claim in claims]
                 intent = Intent(intent.producer, before + 1, raws, owners, keys)
-                source.sync()  # by its claim each is known after a power loss
+                source.sync()  # after a power loss, each message is identified by its claim
                 write_intent(source.file.disk, path, intent, source.path)
             except BaseException:
-                if read_intent(source.file.disk, path).number == before:  # the next run knows nothing of this batch
+                if (
+                    read_intent(source.file.disk, path).number == before
+                ):  # the intent was not written: the next run will not finish this batch
                     for claim in claims:
                         claim.give_back()
                 raise
-            for claim in claims:  # from here on the intent says what becomes of them
-                claim._let_go()
+            for claim in claims:  # from here on, the intent decides about the messages
+                claim._release()
             count += _finish(source, writer, path, intent, [message._place for message in messages])
             intent = intent._replace(raws=[], owners=[], keys=None)
 
@@ -114,23 +127,23 @@ def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, known
 
 
 def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], status: MessageStatus) -> None:
-    """Mark the messages of a batch by what became of it, and close the intent."""
-    became = "is in the journal" if status is MessageStatus.cleared else "is not in the journal"
+    """Mark the messages of a batch, or give them back, and close the intent."""
+    result = "is in the journal" if status is MessageStatus.cleared else "is not in the journal"
     for place, owner in zip(known, intent.owners, strict=True) if known else _claimed(source, intent):
         change = marking(source, place.raw, place.position, status, None, owner)
         try:
-            source.edit(place, change, f"mark a message that {became}")
+            source.edit(place, change, f"mark a message that {result}")
         except MessageMovedError as error:
-            source.file.report(place.position, place.raw, "changed", f"{became}, left as it is: {error.reason}")
+            source.file.report(place.position, place.raw, "changed", f"{result}, left as it is: {error.reason}")
     source.sync()
     write_intent(source.file.disk, path, intent._replace(raws=[], owners=[], keys=None), source.path)
 
 
 def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
-    """After a crash: where the messages of a batch stand now, with their owners.
+    """After a crash, return the current places of the messages of a batch, with their owners.
 
-    They are known by their claims, not by their text, since an equal message that is not in the journal may stand
-    beside them. One without a claim was marked before the crash, or taken away by a person.
+    The claims identify the messages. Their text does not, because the file may have an equal message that is not in the
+    journal. A message without a claim was marked before the crash, or a user removed it.
     """
     there: dict[tuple[bytes, bytes], list[Place]] = {}
     with source.file.session() as session:

@@ -1,3 +1,3 @@
-"""What is kept next to a queue file: the lock, the ledger of our edits, and what is on its way into a journal."""
+"""The files next to a queue file: the lock, the ledger of edits, and the intent of a drain."""
 
 __all__: list[str] = []

@@ -1,8 +1,11 @@
-"""What is on its way from a queue file into a journal: ``jobs.tq.drain``, so that a crash in between is recognised.
+"""The intent of a drain, ``jobs.tq.drain``: the batch that is being moved into a journal, for the run after a crash.
 
-One JSON object with a checksum in front (:mod:`sej.system.sealed`), replaced atomically: ``producer`` and ``number``
-name the batch for the journal; ``messages`` are the bytes of its messages as they stood in the queue, ``owners`` their
-claims, and ``keys`` their keys. No messages: nothing is on its way.
+The file is one JSON object after a checksum (:mod:`sej.system.sealed`), and is replaced atomically:
+
+- ``producer`` and ``number`` identify the batch in the journal;
+- ``messages`` are the raw bytes of its messages, ``owners`` their claims, and ``keys`` their keys.
+
+An intent without messages is closed: no batch is being moved.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from textqueue.ledger.sidecar import replace_beside
 __all__ = ["Intent", "read_intent", "write_intent"]
 
 _INTENT_BYTES: Final = 1 << 30
-"""A batch of messages is in it, with up to six characters for each of their bytes."""
+"""The largest intent. JSON needs up to six characters for each byte of a message."""
 
 
 class Intent(NamedTuple):
-    """A batch: of which producer, its number, the messages' bytes, who claimed each, and their keys."""
+    """A batch: its producer and number, and the bytes, claims and keys of its messages."""
 
     producer: str
     number: int
@@ -32,12 +35,12 @@ class Intent(NamedTuple):
     keys: list[bytes] | None
 
     def holds(self, raw: bytes) -> bool:
-        """Whether a message is on its way."""
+        """Return whether a message is in the batch."""
         return bool(self.raws) and essence(raw) in {essence(one) for one in self.raws}
 
 
 def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
-    """Make the file say so, or leave it as it is; it is as open as the queue file."""
+    """Replace the intent atomically. The file gets the owner and mode of the queue file."""
     fields: dict[str, Any] = {"producer": intent.producer, "number": intent.number}
     fields["messages"] = [decode(raw) for raw in intent.raws]
     fields["owners"] = [decode(owner) for owner in intent.owners]
@@ -45,23 +48,23 @@ def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
     data = seal(path, fields)
     if len(data) > _INTENT_BYTES:
         raise TextQueueError(
-            f"{len(intent.raws)} messages are {len(data)} bytes on their way into a journal, expected at most"
-            f" {_INTENT_BYTES}: drain fewer at a time, by batch=",
+            f"a batch must be at most {_INTENT_BYTES} bytes, got {len(data)} bytes in {len(intent.raws)} messages:"
+            " drain fewer messages at a time, with batch=",
             path=path,
         )
     replace_beside(disk, path, data, queue)
 
 
 def read_intent(disk: Disk, path: str) -> Intent:
-    """What the file says; without one, nothing is on its way for a producer of a new name.
+    """Read the intent. If the file is missing, the result is a closed intent with a new producer name.
 
     Raises:
-        TextQueueError: it cannot be read.
+        TextQueueError: the file is damaged.
     """
     try:
         data = read_small(disk, path, _INTENT_BYTES)
     except FileNotFoundError:
-        # A new name: a lost file must not make new batches look like old ones.
+        # A new name: after the file was lost, new batches must not look like old ones.
         return Intent(f"textqueue-{uuid.uuid4().hex}", 0, [], [], None)
     try:
         fields = unseal(path, data, ("producer", "number", "messages", "owners", "keys"))
@@ -75,7 +78,7 @@ def read_intent(disk: Disk, path: str) -> Intent:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TextQueueError(
-            f"this file says what is on its way into a journal, and cannot be read ({error}); compare the journal's end"
-            " with the queue, mark by hand what is there, then remove this file",
+            f"the record of a batch that was being moved into a journal is damaged ({error}); compare the end of the"
+            " journal with the queue, mark the messages that are in the journal, then remove this file",
             path=path,
         ) from error

@@ -1,10 +1,11 @@
-"""The lock beside a text queue, ``jobs.tq.lck``: taken for one operation by every writer of ours.
+"""The lock of a text queue, ``jobs.tq.lck``. Every program that uses this library takes it for one operation.
 
-It relies on ``flock`` through the disk seam and promises that between ``with guard:`` and its end no other thread,
-process or queue object of ours changes the file. A person's editor knows nothing of it. Marks in a row keep it from
-one to the next (``keep``), and let go of it when somebody asks. The file is never unlinked by
-us; when somebody else removes or replaces it, the next operation, at most ``_LOOK_S`` later, goes on with the new one.
-A forked child opens its own descriptor, because a lock belongs to the open file and would be shared with the parent.
+It relies on ``flock``. It promises that within ``with guard:`` no other thread, process or queue object changes the
+file through this library. Editors do not know this lock.
+
+Marks in a row keep the lock from one mark to the next (``keep``), and release it when another process asks for it. This
+library never removes the lock file. If another program removes or replaces it, operations use the new file after at
+most ``_LOOK_S``. A forked child opens the lock file again, because it would share an open file's lock with its parent.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ _LOOK_S: Final = 0.1
 _FIRST_PAUSE_S: Final = 0.000_05
 _LONGEST_PAUSE_S: Final = 0.005
 _ASK_AFTER_S: Final = 0.0004
-"""One operation takes less."""
+"""An operation takes less time than this."""
 
 
 class Guard:
-    """A brief lock on a file of its own; a context manager, and re-entrant within its thread."""
+    """A lock file that is locked for short times: a context manager, reentrant within a thread."""
 
     def __init__(
         self, path: str, *, disk: Disk, ask: Callable[[], None], timeout: float = 60.0, queue: str | None = None
     ) -> None:
-        """Name the lock; its file is made when it is first taken.
+        """Create a lock object. The lock file is created when it is first locked.
 
         Args:
             path: the lock file.
-            disk: the seam.
-            ask: tells somebody who keeps the lock between two operations that it is waited for.
-            timeout: seconds to wait for somebody else's operation before that is called an error.
-            queue: the file that it protects: who may edit that may take the lock.
+            disk: the file system.
+            ask: called to ask a process that keeps the lock between two operations to release it.
+            timeout: seconds to wait for the operation of another process.
+            queue: the queue file. The lock file gets its owner and mode, so that its users may lock.
         """
         self.path = path
         self._disk = disk
@@ -53,13 +54,13 @@ class Guard:
         self._file: File | None = None
         self._pid = 0
         self._kept: Callable[[], None] | None = None
-        self._looked = 0.0  # when the file behind the descriptor was last seen to be the file at the path
+        self._looked = 0.0  # when the open file was last compared with the file at the path
 
     def __enter__(self) -> Self:
-        """Take it.
+        """Lock.
 
         Raises:
-            FileInUseError: somebody holds it for longer than the timeout.
+            FileInUseError: another process holds the lock for longer than the timeout.
         """
         self.threads.acquire()
         self._depth += 1
@@ -79,7 +80,7 @@ class Guard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go."""
+        """Unlock, unless ``keep`` was called."""
         try:
             if self._depth == 1 and self._file is not None and self._kept is None:
                 self._file.unlock()
@@ -88,15 +89,15 @@ class Guard:
             self.threads.release()
 
     def keep(self, finish: Callable[[], None]) -> None:
-        """Within: keep the lock at the end. Whoever of this object enters next calls finish first, and has the lock."""
+        """Keep the lock after this ``with`` block. The next one calls finish first, and then has the lock."""
         self._kept = finish
 
     def forget(self) -> None:
-        """In a forked child: the lock is the parent's."""
+        """Drop the lock in a forked child: it belongs to the parent."""
         self._kept = self._file = None
 
     def close(self) -> None:
-        """Give the descriptor back; the next operation opens it again."""
+        """Close the lock file. The next operation opens it again."""
         with self.threads:
             if self._kept is not None:
                 with self:
@@ -117,7 +118,7 @@ class Guard:
             if there is not None and there.identity == file.status().identity:
                 self._looked = now
                 return
-            self.close()  # the file went away or was replaced: others lock the new one
+            self.close()  # the file was removed or replaced: other processes lock the new one
 
     def _opened(self) -> File:
         pid = os.getpid()
@@ -136,8 +137,8 @@ class Guard:
                 self._ask()
             if time.monotonic() >= deadline:
                 raise FileInUseError(
-                    f"another program has kept this lock for {self._timeout:g} s, which is meant to be held for one"
-                    " operation; see which one (lsof, fuser) and end it",
+                    f"another program has held this lock for {self._timeout:g} s, expected less than a second; find"
+                    " it with lsof or fuser, and end it",
                     path=self.path,
                 )
             time.sleep(pause)

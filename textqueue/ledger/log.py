@@ -1,24 +1,32 @@
-"""The ledger beside a text queue, ``jobs.tq.log``: what our programs changed, so that other changes can be told apart.
+"""The ledger of a text queue, ``jobs.tq.log``: the edits by this library, which tell them from foreign changes.
 
-One line for each edit, appended under the queue's lock after the edit::
+Each edit appends a line, under the queue's lock, after the queue file was written::
 
     KIND POSITION ESSENCE INODE SIZE MTIME_NS OWNER CRC32
 
-- KIND: ``=`` ``!`` ``#`` a mark, ``-`` given back to the queue, ``c`` claimed beside the file, ``m`` claimed in the
-  message's mutex variable, ``e`` the end of a claim whose message a person marked, ``v`` a variable set, ``a``
-  appended, ``r`` the state after a foreign change, or after marks in a row.
-- ESSENCE: 96 bits of BLAKE2b over the message's text and variables (``parser.essence``); ``-`` where there is none.
-  In a line of kind ``r`` the version of what ESSENCE means: ``2``; older versions wrote ``-``.
-- POSITION: of the control byte; negative: the message is not in the file, since so many nanoseconds after 1970.
-- INODE, SIZE, MTIME_NS: the file as this edit left it; of marks in a row, as it was before them, until an ``r`` says
-  how they left it. If it looks otherwise, somebody else was there.
-- OWNER: who claimed; of a variable that was set, the message's essence before; of a mark whose message was archived,
-  ``archived/`` and the number of the run; of the newest mark or append, where it is in a new epoch, ``again``; else
-  ``-``. CRC32: of the line before it.
+========  =======================================================================================================
+KIND      ``=`` ``!`` ``#`` a mark; ``-`` given back to the queue; ``a`` appended; ``v`` a variable was set;
+          ``m`` claimed in the message's mutex variable; ``c`` claimed in the ledger only; ``e`` end of a claim
+          whose message a user marked; ``r`` a state: the file after a foreign change, or after marks in a row
+POSITION  of the control byte. Negative: the message is missing from the file since this time, in nanoseconds since
+          1970. In an ``r`` line: the epoch
+ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.essence``), or ``-`` if there is none.
+          In an ``r`` line: the version of this hash, ``2``; version 1 wrote ``-``
+INODE,    the state of the file after the edit. For marks in a row: the state before the first of them; an ``r``
+SIZE,     line after the last one has the new state. If the file has a different state, another program changed it
+MTIME_NS
+OWNER     of a claim: its process; of ``v``: the message's ESSENCE before; of a mark of an archived message:
+          ``archived/`` and the number of the archive run; of the newest mark or append, copied into a new epoch:
+          ``again``; otherwise ``-``
+CRC32     of the line before it
+========  =======================================================================================================
 
-It relies on the lock. It promises: a line that is torn or was tampered with counts for nothing; losing the whole file
-costs only that marks taken back by a stale buffer are not recognised and that claims beside the file are forgotten. It
-stays small: the last ``MARKS_KEPT`` marks and the claims that are alive.
+An **epoch** is the time between two foreign changes: within it, positions remain valid. It is identified by the time at
+which it began.
+
+The ledger relies on the lock. It promises that a torn or damaged line is ignored. If the whole file is lost, marks that
+an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. Nothing else is lost.
+The ledger remains small: it keeps the last ``MARKS_KEPT`` marks and the claims of live processes.
 """
 
 from __future__ import annotations
@@ -45,14 +53,14 @@ __all__ = [
 MARKS: Final = frozenset(b"=!#")
 CLAIMS: Final = frozenset(b"cm")
 MARKS_KEPT: Final = 1 << 18
-"""A stale buffer that takes back a mark older than this many is not recognised."""
+"""The number of marks that the ledger keeps. If an old buffer reverts an older mark, that is not recognised."""
 GIVEN_BACK: Final = ord("-")
 SET: Final = ord("v")
 APPENDED: Final = ord("a")
 BESIDE: Final = ord("c")
 IN_MUTEX: Final = ord("m")
 WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
-"""What says that our programs queued a message."""
+"""The kinds of lines for messages that this library queued."""
 ENDED: Final = ord("e")
 _STATE: Final = ord("r")
 _VERSION: Final = b"2"
@@ -61,14 +69,14 @@ _SHOWN: Final = MARKS | {APPENDED, IN_MUTEX}
 _ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
 ARCHIVED: Final = b"archived/"
-"""The owner of a mark whose message was archived: this and the number of the run."""
+"""The start of the owner of a mark whose message was archived; the number of the run follows."""
 MAY_NOT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""What the system says to those who may only read."""
+"""The errors of the system if this user may only read the file."""
 _READ_BYTES: Final = 1 << 16
 _CHECK_BYTES: Final = 128
 _COPY_BYTES: Final = 1 << 20
 _TELLING: Final = re.compile(rb"(?:^|\n)[cemr-] ")
-"""A line that says more than how the file looks now and where the last edit was."""
+"""Finds a line that has more than the state of the file and the place of the last edit."""
 
 
 class Record(NamedTuple):
@@ -81,13 +89,13 @@ class Record(NamedTuple):
     owner: bytes
 
     def line(self) -> bytes:
-        """As it stands in the file."""
+        """Return the line as it is stored."""
         text = b"%c %d %s %d %d %d %s" % (self.kind, self.position, self.digest, *self.token, self.owner)
         return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
 class Mark(NamedTuple):
-    """A place in a ledger: in which file, how far, and the CRC32 of the bytes before it; zeros if none exists."""
+    """A position in a ledger: its inode, the position, and the CRC32 of the bytes before it. All 0: no ledger."""
 
     inode: int = 0
     position: int = 0
@@ -95,40 +103,42 @@ class Mark(NamedTuple):
 
 
 class Ledger:
-    """What is known of our own edits. Not safe between threads: the source that owns it holds its lock."""
+    """The edits by this library. Not thread-safe: the source that owns it holds its lock."""
 
     def __init__(self, path: str, *, disk: Disk, queue: str | None = None) -> None:
-        """Name the file, and the queue file whose mode it gets; it is made by the first edit."""
+        """Create a ledger object. The first edit creates the file, with the mode of the queue file."""
         self.path = path
         self._queue = queue
         self._read_only = False
         self._disk = disk
         self._file: File | None = None
         self._inode = 0
-        self.reading = 0  # changes when given_back begins anew
+        self.reading = 0  # changes when given_back is cleared
         self._forget()
 
     def _forget(self) -> None:
-        self._read_to = 0  # lines up to here were taken in
-        self._torn = 0  # bytes of a line that its writer did not finish
-        self._replaced = False  # somebody was about to put a new file in this one's place
-        self.token: Token | None = None  # the file as the last edit left it
-        self.last: Record | None = None  # the last edit that stands at a place
+        self._read_to = 0  # lines before this position were applied
+        self._torn = 0  # bytes of an incomplete last line
+        self._replaced = False  # another process is about to replace this file
+        self.token: Token | None = None  # the state of the queue file after the last edit
+        self.last: Record | None = None  # the last edit that has a position
         self.claims: dict[int, Record] = {}  # by position
-        self.owners: Counter[bytes] = Counter()  # of these
+        self.owners: Counter[bytes] = Counter()  # the owners of these claims
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
-        self.shown: Record | None = None  # the last edit that can be seen in the file: a mark, an append, a name
-        self.epochs = 0  # how many there are in this file
-        self.epoch = 0  # changes with every foreign change: positions of other epochs mean nothing; 0: no ledger
-        self.older = False  # it was written by an older version, see textqueue.ledger.upgrade
+        self.shown: Record | None = (
+            None  # the last edit that is visible in the file: a mark, an append, or a claim in a mutex
+        )
+        self.epochs = 0  # the number of epochs in this file
+        self.epoch = 0  # the current epoch; 0: no ledger
+        self.older = False  # an older version wrote it: see textqueue.ledger.upgrade
         self.lines = 0
         self.reading += 1
 
     def refresh(self, *, look: bool = False) -> None:
-        """Take in what was written since.
+        """Apply the lines that were written since the last call.
 
         Args:
-            look: see also whether the file at the path is still the one that is open.
+            look: whether to check also that the open file is still the file at the path.
         """
         if self._file is None or look or self._replaced:
             there = self._disk.status(self.path)
@@ -141,7 +151,7 @@ class Ledger:
         file = self._file
         while file is not None and (data := file.read(_READ_BYTES, self._read_to)):
             end = data.rfind(b"\n") + 1
-            if not end and len(data) == _READ_BYTES:  # no line is so long: a power loss may have left zeros
+            if not end and len(data) == _READ_BYTES:  # no line is this long: after a power loss there may be zeros
                 end = len(data)
             self._torn = len(data) - end
             self._read_to += end
@@ -158,7 +168,7 @@ class Ledger:
             for record in _records(lines):
                 self._apply(record)
             return
-        # Of marks and the like, which are most of what stands here, the last one says all.
+        # Most lines are marks and appends. Of these, only the last one matters.
         self.lines += lines.count(b"\n")
         end = len(lines)
         while end > 0:
@@ -170,13 +180,13 @@ class Ledger:
             end = start
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write lines; the lock is held and the ledger is fresh."""
+        """Append lines. The caller holds the lock, and has refreshed the ledger."""
         self._write(b"".join([record.line() for record in records]), records[0].token)
         for record in records:
             self._apply(record)
 
     def append_lines(self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token) -> None:
-        """As ``append``, for marks or appends of one kind, given the messages' places, with less work for each."""
+        """Append lines of one kind for many places: as ``append``, but faster."""
         lines = status_lines(kind, places, b" %d %d %d -" % token)
         self._write(lines, token)
         *most, (position, _, _) = places
@@ -193,7 +203,7 @@ class Ledger:
             self._open()
         assert self._file is not None
         if self._read_only:
-            self._disk.open(self.path, "append").close()  # which is refused
+            self._disk.open(self.path, "append").close()  # raises the error of the system
         if not self.epoch:
             first = Record(_STATE, time.time_ns(), _VERSION, token, EMPTY)
             self._apply(first)
@@ -205,44 +215,46 @@ class Ledger:
         self._torn = 0
 
     def held(self) -> File | None:
-        """The file, for somebody who appends to it himself while he holds the lock; None where that will not do."""
+        """Return the file, for a caller that appends to it under the lock; None if the caller must use ``append``."""
         return None if self._torn or self._replaced or self.claims or not self.epoch else self._file
 
     def took(self, lines: int, size: int, last: Record) -> None:
-        """Take note of lines that were appended through :meth:`held`: marks, of messages that nobody had claimed."""
+        """Count lines that a caller appended to the file of :meth:`held`: marks of messages without claims."""
         self.lines += lines
         self._read_to += size
         self.token, self.last, self.shown = last.token, last, last
 
     def state(self, token: Token) -> None:
-        """Write a line that says how the file looks now."""
+        """Append a line with the current state of the file."""
         self.append([Record(_STATE, self.epoch or time.time_ns(), _VERSION, token, EMPTY)])
 
     def move(self, shown: Record | None, claims: Sequence[Record], token: Token) -> None:
-        """Begin a new epoch: lines have moved, and nothing was taken back. The lock is held and the ledger is fresh.
+        """Begin a new epoch after lines moved and no edit was reverted.
+
+        The caller holds the lock, and has refreshed the ledger.
 
         Args:
-            shown: the last edit that can be seen, where it is now; None: it is one of the claims.
-            claims: where they are now.
-            token: the file as it is now.
+            shown: the last visible edit, with its new position; None: it is one of the claims.
+            claims: the claims, with their new positions.
+            token: the current state of the file.
         """
         again = [] if shown is None else [shown._replace(owner=_AGAIN)]
         state = Record(_STATE, time.time_ns(), _VERSION, token, EMPTY)
         self.append([state, *[record._replace(token=token) for record in (*claims, *again)]])
 
     def edits(self) -> list[Record]:
-        """What may still be in the file, oldest first, the last MARKS_KEPT of each kind.
+        """Return the edits that may still be in the file, oldest first, the last MARKS_KEPT of each kind.
 
-        Marks and messages that our programs queued, one for each place; variables that made another message of
-        theirs, by its essence; claims that have not ended.
+        These are the marks and the queued messages, one for each place; the variables that changed the essence of
+        their message; and the claims that have not ended.
         """
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
         epoch = 0
         status: dict[_Place, tuple[int, Record]] = {}
-        queued: dict[bytes, list[_Place]] = defaultdict(list)  # waiting messages of all epochs, some outdated
+        queued: dict[bytes, list[_Place]] = defaultdict(list)  # queued messages of all epochs, some of them outdated
 
         def outdate(name: bytes) -> None:
-            """One that waited in an earlier epoch, where its position was another one, waits no more."""
+            """Remove an equal message that was queued in an earlier epoch, when it had another position."""
             places = queued.get(name, [])
             while places and places[0][0] != epoch:
                 found = status.get(places[0])
@@ -283,7 +295,7 @@ class Ledger:
         return [record for _, record in sorted(kept, key=lambda one: one[0])]
 
     def ended(self) -> set[tuple[bytes, bytes]]:
-        """The claims that stood in a mutex and have ended since the last foreign change: essence and owner."""
+        """Return essence and owner of the claims in a mutex that have ended since the last foreign change."""
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
         ended: set[tuple[bytes, bytes]] = set()
         held: dict[int, Record] = {}
@@ -297,7 +309,7 @@ class Ledger:
         return ended
 
     def shorten(self) -> None:
-        """Drop the older half; the lock is held and the ledger is fresh. Others notice as of :meth:`rewrite`."""
+        """Drop the older half. The caller holds the lock, and has refreshed the ledger. See :meth:`rewrite`."""
         assert self._file is not None
         assert self.token is not None
         known = [Record(_STATE, self.epoch, _VERSION, self.token, EMPTY), *self.claims.values()]
@@ -325,19 +337,21 @@ class Ledger:
             file.close()
         self._file.write(b"\n>\n")
         self._disk.rename(temporary, self.path)
-        # What is known of it is what it says: it need not be read.
+        # This object has applied all of these lines, so it need not read them again.
         self._file.close()
         self._file = self._disk.open(self.path, "append")
         self._inode = self._file.status().inode
         self._read_to, self._torn, self.lines = size, 0, lines
 
     def rewrite(self, records: Iterable[Record], *, token: Token, epoch: int | None = None) -> None:
-        """Replace everything; the lock is held. Others notice by the last line of the old file, or by its inode.
+        """Replace the ledger. The caller holds the lock.
+
+        Other processes notice it by the last line of the old file, or by the inode of the new one.
 
         Args:
-            records: what is still worth knowing, where it stands now.
-            token: the file as it is now.
-            epoch: None: positions have not moved, the epoch stays.
+            records: the edits to keep, with their current positions.
+            token: the current state of the file.
+            epoch: the new epoch; None: positions have not moved, so the epoch remains.
         """
         kept = [record._replace(token=token) for record in records]
         kept.insert(0, Record(_STATE, epoch or self.epoch or time.time_ns(), _VERSION, token, EMPTY))
@@ -347,11 +361,11 @@ class Ledger:
         self.refresh(look=True)
 
     def mark(self) -> Mark:
-        """The end of what was taken in."""
+        """Return the position after the last applied line."""
         return Mark() if self._file is None else Mark(self._inode, self._read_to, self._check(self._read_to))
 
     def since(self, mark: Mark) -> list[Record] | None:
-        """The lines behind a place; None if it is not of this file."""
+        """Return the lines after a position; None if it is not a position in this file."""
         if self._file is None or mark.inode != self._inode or mark.position > self._read_to:
             return [] if self._file is None and mark == Mark() else None
         if self._check(mark.position) != mark.check:
@@ -364,17 +378,17 @@ class Ledger:
         return zlib.crc32(self._file.read(size, position - size))
 
     def sync(self, start: int = 0) -> None:
-        """Force it to the medium; the lock is held.
+        """Sync the ledger to disk. The caller holds the lock.
 
         Args:
-            start: the bytes before it are known to be there.
+            start: the bytes before this position are known to be on disk.
         """
         if self._file is not None and not self._read_only:
             renew(self._disk, self._file, start, self._read_to)
             self._file.sync()
 
     def close(self) -> None:
-        """Give the descriptor back and forget what was read."""
+        """Close the file and forget what was read."""
         if self._file is not None:
             self._file.close()
         self._file = None
@@ -388,7 +402,7 @@ class Ledger:
         except OSError as error:
             if error.errno not in MAY_NOT:
                 raise
-            self._file = self._disk.open(self.path, "read")  # it says what happened to those as well who only read
+            self._file = self._disk.open(self.path, "read")  # a user who may only read needs the ledger, too
             self._read_only = True
         self._inode = self._file.status().inode
 
@@ -427,7 +441,7 @@ class Ledger:
 
 
 _Place = tuple[int, int, bytes]
-"""The epoch, the position in it, and the digest."""
+"""The epoch, the position in it, and the digest of a message."""
 
 
 def _records(data: bytes) -> Iterator[Record]:

@@ -1,8 +1,10 @@
-"""Files beside a queue file: they stand where the file itself stands, and are open to the same people.
+"""Sidecars: the files next to a queue file, such as its lock and its ledger.
 
-A link to a queue file is another name of it: its programs must meet those that use the file's own name, so what stands
-beside it is named after the file. Whoever may edit a queue file must be able to take its lock, and what a file that is
-not open to everybody holds must not be read in another file; so a new file here gets owner and mode of the queue file.
+A sidecar is named after the real file, not after a symbolic link to it. So all programs use the same lock and ledger,
+whatever path they open.
+
+A new sidecar gets the owner, group and mode of the queue file. So every user who may edit the queue may lock it, and no
+other user can read messages in a sidecar.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ __all__ = ["as_open_as", "home", "open_beside", "replace_beside"]
 
 
 def home(path: str) -> str:
-    """The name of the file itself, where a path is a link to it."""
+    """Return the path of the real file, if path is a symbolic link; otherwise path."""
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def open_beside(disk: Disk, path: str, queue: str | None) -> File:
-    """Open a file to append to it; a new one becomes as open as the queue file."""
+    """Open a sidecar for appending. A new one gets the owner and mode of the queue file."""
     new = queue is not None and disk.status(path) is None
     file = disk.open(path, "append")
     if new and queue is not None:
@@ -30,9 +32,9 @@ def open_beside(disk: Disk, path: str, queue: str | None) -> File:
 
 
 def replace_beside(disk: Disk, path: str, data: bytes, queue: str | None) -> None:
-    """Make a file hold exactly data, or leave it as it is; it becomes as open as the queue file."""
+    """Replace a sidecar atomically. The new file gets the owner and mode of the queue file."""
     temporary = path + ".tmp"
-    disk.unlink(temporary)  # a crash inside a rename may have left both names to one file: it is not written again
+    disk.unlink(temporary)  # after a crash within a rename, both names may be one file, which must not be overwritten
     file = disk.open(temporary, "temp")
     try:
         if queue is not None:
@@ -45,7 +47,7 @@ def replace_beside(disk: Disk, path: str, data: bytes, queue: str | None) -> Non
 
 
 def as_open_as(queue: str, file: File) -> None:
-    """Give a new file owner, group and mode of a queue file, as far as the system lets one."""
+    """Give a new file the owner, group and mode of a queue file, as far as the system permits."""
     with suppress(OSError, ValueError):  # ValueError: a file without a descriptor
         fd = file.fileno()
         status = os.stat(queue)
@@ -57,5 +59,5 @@ def as_open_as(queue: str, file: File) -> None:
                 try:
                     os.fchown(fd, -1, status.st_gid)
                 except OSError:
-                    mode &= ~0o070  # another group than the one that is meant
+                    mode &= ~0o070  # the group is a different one
         os.fchmod(fd, mode)

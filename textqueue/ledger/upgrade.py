@@ -1,7 +1,8 @@
-"""A ledger of an older version: it knows messages by what they were compared by then.
+"""Upgrading a ledger of version 1, whose digests of messages were computed differently.
 
-Until version 2 blanks at the end of a line counted, and of a reserved variable its name and its room. Where the message
-is in the file, its new digest takes the place of the old one. What is not in the file cannot be found any more.
+In version 1, blanks at the end of a line counted, and so did the size of a reserved variable. The upgrade reads the
+file, and replaces the old digest of each message with the new one. The digest of a message that is not in the file
+remains as it is, and matches no message.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _RESERVED: Final = re.compile(
 
 
 def upgrade(ledger: Ledger, file: File) -> None:
-    """Give each message in an older ledger its new digest; the lock is held and the ledger is fresh."""
+    """Replace the digests in an older ledger. The caller holds the lock, and has refreshed the ledger."""
     edits = ledger.edits()
     wanted = {record.digest for record in edits} | {record.owner for record in edits}
     new: dict[bytes, bytes] = {}
