@@ -124,7 +124,7 @@ def test_a_variable_that_is_too_long_is_a_value_error_as_it_was(example: Path) -
     q = textqueue.TextQueue()
     q.add_input(example)
     *_, item = list(q.messages())
-    with pytest.raises(ValueError, match="takes"):
+    with pytest.raises(ValueError, match="must be at most"):
         item.set_variable(0, "x" * 100)
 
 

@@ -278,7 +278,7 @@ def test_somebody_else_marked_it(path: Path) -> None:
     q, other = TextQueue(path), TextQueue(path)
     mine, theirs = next(q.messages()), next(other.messages())
     theirs.mark_as_critical_error()
-    with pytest.raises(MessageMovedError, match="somebody marked it as critical"):
+    with pytest.raises(MessageMovedError, match="another program marked it as critical"):
         mine.mark_as_cleared()
     mine.mark_as_critical_error()
     assert path.read_bytes().startswith(b"!a\n-b\n")

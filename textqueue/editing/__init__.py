@@ -1,3 +1,3 @@
-"""Edits of a queue file: proven and made in place, appended, made durable, or the compact rewrite."""
+"""Edits of a queue file: edits in place, each proven first; appends; syncs; and the archive."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Writing at the end of a queue file: as one write, under the lock, all of it or nothing."""
+"""Appending to a queue file: in one write, under the lock, all or nothing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["New", "append"]
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
-_TRIES: Final = 100
+_MAX_ATTEMPTS: Final = 100
 _TAIL_BYTES: Final = 1 << 16
 _LOGGED: Final = 4096
-"""Of more entries in one append the ledger knows only the last one: they would push the marks out of it."""
+"""If an append has more entries, the ledger gets only the last one: the others would displace its marks."""
 
 
 def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
-    """What ends the last line if it has no end, and the line ends that the last line with one has."""
+    """Return the missing end of the last line, or empty bytes, and the line end that the file uses."""
     end = file.read(2, max(status.size - 2, 0))
     if not end or end.endswith(b"\n"):
         return b"", b"\r\n" if end == b"\r\n" else b"\n"
     start, last, end = status.size, -1, b""
-    while start and last < 1:  # what stands before the newline must be there, too
+    while start and last < 1:  # the byte before the newline is needed, too
         stop = start + len(end[:1])
         start = max(start - _TAIL_BYTES, 0)
         end = file.read(stop - start, start)
@@ -41,22 +41,22 @@ def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
 
 
 def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:
-    """Write entries at the end, as one write under the lock; the file is made when it is missing.
+    """Append entries, in one write under the lock. The file is created if it is missing.
 
     Args:
         source: the queue file.
-        entries: text and variables of each; all are written, or none when the format cannot hold one.
-        status: of all.
+        entries: text and variables of each entry. If one of them is invalid, none is written.
+        status: the status of all entries.
 
     Raises:
-        InvalidTextError: the format cannot hold one.
+        InvalidTextError: the format has no way to write a text or a variable.
     """
-    for text, variables in entries:  # before the file is touched
+    for text, variables in entries:  # check all before the file is changed
         render(text, variables, status=status)
 
     queue = source.file
     with queue.guard:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             if queue.disk.status(source.path) is None:
                 queue.disk.open(source.path, "append").close()
             edit = _Append(queue, entries, status)
@@ -66,11 +66,14 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
                         return [place._replace(epoch=queue.ledger.epoch) for place in edit.places]
             except FileNotFoundError:
                 continue
-    raise TextQueueError("cannot append: another program replaces the file all the time", path=source.path)
+    raise TextQueueError(
+        f"cannot append: another program replaced the file {_MAX_ATTEMPTS} times: end that program, then append again",
+        path=source.path,
+    )
 
 
 class _Append:
-    """Entries at the end, as ``QueueFile.commit`` takes it."""
+    """The edit that appends entries, for ``QueueFile.commit``."""
 
     high: int | None = None
 
@@ -84,7 +87,7 @@ class _Append:
         self._raws: list[bytes] = []
 
     def prove(self, session: Session) -> bool:
-        """See what ends the last line, and how lines end here."""
+        """Find out whether the last line needs a newline, and which line end the file uses."""
         self._mend, newline = _mending(session.file, session.status)
         self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
         return True
@@ -102,12 +105,12 @@ class _Append:
         return True
 
     def _position(self, session: Session, text: bytes) -> int | None:
-        """Write; where it is, or None if another program replaced the file or wrote there."""
+        """Write, and return the position; None if another program replaced the file or wrote in between."""
         size = session.status.size
         if session.alone:
             _write_end(session.file, session.file.write_at, size, text)
             return size
-        # Somebody else may append as well: let the kernel find the end, then see where it was.
+        # Another program may append as well: let the kernel find the end, then look for the text.
         file = self._queue.disk.open(self._queue.path, "append")
         try:
             if file.status().identity != session.status.identity:
@@ -119,16 +122,16 @@ class _Append:
             file.close()
 
     def log(self, ledger: Ledger, token: Token) -> None:
-        """A line for each entry; of very many, for the last one, which tells how far the file reached."""
+        """Append a ledger line for each entry; for more than _LOGGED entries, only for the last one."""
         ledger.append_lines(APPENDED, self.places[-1:] if len(self.places) > _LOGGED else self.places, token)
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:
-    """Write at the end, and leave all of it or nothing."""
+    """Write at the end, all or nothing."""
     try:
         write(text, size)
     except OSError:
-        # Half a message must not be taken for a whole one: cut it off, unless somebody else wrote behind it.
+        # A part of a message would be read as a whole one: truncate it, unless another program wrote after it.
         part = file.read(len(text) + 1, size)
         if part and text.startswith(part):
             file.truncate(size)

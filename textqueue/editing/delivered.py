@@ -1,9 +1,9 @@
-"""What a cursor gave out and what of it is still queued, so that a walk from the start does not give it out again.
+"""The messages that a cursor has delivered and that are still queued, so that a new pass can skip them.
 
-Messages are known by a hash of their essence, and counted, since equal ones are interchangeable. There may be 10**7 of
-them: the hashes are in an array, in the order of the file, and what happens to them since is taken out of it when that
-is half of them. So each costs 8 bytes and constant time. The hashing is put off until a window has been given out, to
-keep ``get_next`` cheap.
+A message is identified by a hash of its essence. Equal messages are interchangeable, so they are counted. There may be
+10**7 messages. So the hashes are in an array, in the order of the file, and changes are collected separately. When the
+changes are half as many as the hashes, the array is rebuilt. Each message costs 8 bytes and constant time. Hashes are
+computed when a whole window has been delivered, to keep ``get_next`` fast.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _MARKED: Final = 1 << 16
 
 
 def name_of(raw: bytes) -> int:
-    """By what a message is known here."""
+    """Return the hash that identifies a message."""
     return hash(essence(raw))
 
 
 class Again:
-    """What a walk from the start passes over. In an unchanged file it comes in the order in which it was given out."""
+    """The messages that a new pass skips. In an unchanged file, they come in the order in which they were delivered."""
 
     def __init__(self, names: array[int] | None = None) -> None:
-        """Nothing, or what was given out."""
+        """Take the hashes of the delivered messages; None: no messages."""
         self._names = array("q") if names is None else names
         self._next = 0
-        self._rest: Counter[int] | None = None  # what is left, once the order is another one
+        self._rest: Counter[int] | None = None  # the rest, once the order has changed
 
     def __bool__(self) -> bool:
-        """Whether anything is left."""
+        """Return whether any message is left to skip."""
         return self._next < len(self._names) if self._rest is None else bool(self._rest)
 
     def take(self, name: int) -> bool:
-        """Whether this one was given out; it is taken out of what is left."""
+        """Return whether to skip this message, and remove it from the rest."""
         if self._rest is None:
             if self._next < len(self._names) and self._names[self._next] == name:
                 self._next += 1
@@ -53,55 +53,55 @@ class Again:
         return count > 0
 
     def left(self) -> Counter[int]:
-        """What was not met."""
+        """Return the messages that the pass has not met."""
         return Counter(self._names[self._next :]) if self._rest is None else self._rest
 
 
 class Given:
-    """The messages that were given out and not marked since."""
+    """The messages that were delivered and not marked since."""
 
     def __init__(self) -> None:
-        """Nothing was given out."""
-        self.pending: list[bytes] = []  # the bytes of messages that were given out and are not in the array yet
-        self._marked: list[bytes] = []  # those that were marked since
+        """Begin without messages."""
+        self.pending: list[bytes] = []  # the bytes of delivered messages that are not in the array yet
+        self._marked: list[bytes] = []  # the bytes of messages that were marked since
         self._names = array("q")
-        self._gone: Counter[int] = Counter()  # of the array: not queued any more
-        self._renamed: dict[int, list[int]] = defaultdict(list)  # of the array: the same message has this name now
+        self._gone: Counter[int] = Counter()  # in the array, but no longer queued
+        self._renamed: dict[int, list[int]] = defaultdict(list)  # in the array: the new hashes of the same messages
         self._outdated = 0
 
     def settle(self) -> None:
-        """Take up what is pending."""
-        if self.pending != self._marked:  # else each was marked before the next was given out
+        """Move the pending messages into the array."""
+        if self.pending != self._marked:  # otherwise each was marked before the next was delivered
             self._names.extend(map(name_of, self.pending))
             self._drop(map(name_of, self._marked))
         self.pending.clear()
         self._marked.clear()
 
     def forget(self, raw: bytes) -> None:
-        """A message was marked that was read with these bytes."""
+        """Remove a message, which was marked."""
         self._marked.append(raw)
         if len(self._marked) > _MARKED:
             self.settle()
 
     def forget_all(self, raws: Iterable[bytes]) -> None:
-        """As ``forget``, for many."""
+        """Remove many messages, which were marked."""
         self._marked += raws
         self.settle()
 
     def again(self) -> Again:
-        """All, for a walk from the start."""
+        """Return the messages to skip in a new pass."""
         self.settle()
         self._compact()
         return Again(self._names[:])
 
     def gone(self, again: Again) -> None:
-        """What a walk over the whole file did not meet is not in the queue any more."""
+        """Remove the messages that a pass over the whole file has not met: they are no longer queued."""
         if again:
             self._drop(again.left().elements())
 
     def changed(self, old: bytes, new: bytes) -> None:
-        """A message has other bytes now and is the same; it counts only if it was given out."""
-        if self.pending and self.pending[-1] == old:  # it was given out just now
+        """Record that a message has new bytes. It matters only if the message was delivered."""
+        if self.pending and self.pending[-1] == old:  # it is the last delivered message
             self.pending[-1] = new
             return
         self.settle()
@@ -123,7 +123,7 @@ class Given:
             self._compact()
 
     def _compact(self) -> None:
-        """Bring the array up to date. What is outdated and not in it was never given out, and counts for nothing."""
+        """Apply the changes to the array. Changes of messages that were not delivered are ignored."""
         if not self._outdated:
             return
         gone, renamed, kept = self._gone, self._renamed, array("q")

@@ -1,32 +1,33 @@
-"""Which bytes of a queue file are on the medium, and writing again those of which that is not known.
+"""Syncs of a queue file: which bytes are known to be on disk, and writing the others again.
 
-A sync that succeeds proves nothing of bytes that were written before the file was opened (see ``sej.system.durable``),
-and a queue file is opened for each operation. So a sync goes like this, under the lock of ours:
+A successful sync says nothing about bytes that were written before the file was opened (see ``sej.system.durable``).
+A queue file is opened for each operation. So a sync has these steps, under the queue's lock:
 
-1. Open the file. From here on a failed writeback fails the sync through this descriptor.
-2. Compare the file with ``jobs.tq.durable``, which says how file and ledger looked after the last sync that succeeded:
+1. Open the file. From now on, a failed writeback makes a sync of this open file fail.
+2. Compare the file with ``jobs.tq.durable``, the record of file and ledger after the last successful sync:
 
    ==========================================  =================================================
-   since then                                  in doubt
+   changes since that record                   bytes in doubt
    ==========================================  =================================================
-   nothing changed                             nothing
-   our programs alone changed the file         the messages that the ledger's lines since name,
-                                               and what was appended
-   anything else; or there is no such record   the whole file
+   none                                        none
+   only edits by this library                  the messages of the later lines of the ledger,
+                                               and appended bytes
+   others; or there is no record               the whole file
    ==========================================  =================================================
 
-3. Sync the file, compare what is in doubt with the medium, and write again what differs.
-4. Note in the ledger how the file looks now, as after any edit.
-5. Sync the file, and the ledger, whose lines never change; compare again; then store the record.
+3. Sync the file, compare the bytes in doubt with the disk, and write again those that differ.
+4. Append the new state of the file to the ledger, as after any edit.
+5. Sync the file and the ledger. Compare again. Then store the record.
 
-**A save by a person is never written over.** Under the kernel's lease nobody else can open the file between reading and
-writing a piece. If another program keeps the file open there is no lease: then only messages of ours are written, each
-right after a look that the file is as it was when they were read, as an edit does. The whole file is not: the sync
-fails. Where the system leases no files at all, or not to this user, the whole file is written in small pieces of which
-each is looked at in the same way.
+**A save by an editor is never overwritten.** The kernel's lease prevents other programs from opening the file between
+the read and the write of a piece. There are two cases without a lease:
 
-Whether our programs alone changed the file is decided as everywhere: by the ledger, its epoch, and the state of the
-file that its last line says. The record is not synced: after a loss of power an older one is found, or none.
+- Another program has the file open. Then only messages in doubt are written, each right after a check that the file has
+  not changed since it was read. If the whole file is in doubt, the sync fails.
+- The system has no leases, or none for this user. Then the whole file is written in small pieces, with the same check.
+
+The ledger tells whether only this library changed the file: by its epoch, and by the state in its last line. The record
+is not synced. After a power loss, an older record is found, or none; both are correct.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ _PIECE_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 1 << 12
 _GAP_BYTES: Final = 1 << 12
 _REGAIN_S: Final = 0.5
-"""How long a renewal waits for a reader that came in between two pieces."""
+"""How long a rewrite waits for a reader that opened the file between two pieces."""
 _PAUSE_S: Final = 0.000_5
 
 _Span = tuple[int, int]
-"""From a byte to the byte after the last one."""
+"""The position of the first byte, and the position after the last byte."""
 
 
 class _Known(NamedTuple):
-    """How file and ledger looked when both were on the medium."""
+    """The states of file and ledger when both were on disk."""
 
     token: Token
     epoch: int
@@ -71,13 +72,13 @@ class _Known(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """What may not be on the medium.
+    """The bytes that may not be on disk.
 
     Attributes:
-        spans: of the queue file, ascending.
-        ours: whether they are messages that our programs wrote, and not all of the file.
-        names: whether the name of the file may not be, either.
-        log: the first byte in doubt of the ledger.
+        spans: spans of the queue file, ascending.
+        ours: whether the spans are messages that this library wrote, and not the whole file.
+        names: whether the directory entry of the file is in doubt as well.
+        log: the first byte of the ledger that is in doubt.
     """
 
     spans: Sequence[_Span]
@@ -87,10 +88,10 @@ class Doubt(NamedTuple):
 
 
 class DurableRecord:
-    """``jobs.tq.durable``. Used under the queue's lock."""
+    """The file ``jobs.tq.durable``, which is used under the queue's lock."""
 
     def __init__(self, path: str, *, disk: Disk, queue: str) -> None:
-        """Name it, and the queue file whose mode it gets; it is made by the first sync."""
+        """Create the object. The first sync creates the file, with the mode of the queue file."""
         self._path = path
         self._disk = disk
         self._queue = queue
@@ -100,9 +101,9 @@ class DurableRecord:
 
         Args:
             file: the queue file, open.
-            token: its state.
-            ledger: up to date.
-            known: whether the ledger says where everything is in that state.
+            token: the state of the file.
+            ledger: the ledger, refreshed.
+            known: whether the ledger has the positions for that state.
         """
         record = self._load()
         if record is None or record.token[0] != token[0]:
@@ -119,7 +120,7 @@ class DurableRecord:
         return whole if found is None else whole._replace(spans=found, ours=True)
 
     def store(self, token: Token, ledger: Ledger) -> None:
-        """Keep the state that was just synced. If this fails, the next sync renews more than necessary."""
+        """Store the state that was just synced. If this fails, the next sync writes more than necessary."""
         fields = (*token, ledger.epoch, *ledger.mark())
         text = b"".join(b"%d " % field for field in fields)
         line = (b"%s%08x\n" % (text, zlib.crc32(text))).ljust(_RECORD_BYTES, b"\n")
@@ -150,10 +151,10 @@ class DurableRecord:
 
 
 def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_Span] | None:
-    """The messages at positions and what was appended after size, ascending, no two overlapping.
+    """Return the spans of the messages at positions and of the bytes after size, ascending and disjoint.
 
     Returns:
-        None if no message begins at one of the positions, so that it cannot be told what was changed.
+        The spans, or None if a position has no message, so that the changed bytes are not known.
     """
     found: list[_Span] = []
     for position in sorted(set(positions)):
@@ -169,17 +170,17 @@ def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_S
 
 
 def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[Token, bool] | None:
-    """Write spans of a queue file again that the medium does not have; the lock is held.
+    """Write spans of a queue file again if they differ from the disk. The caller holds the lock.
 
     Args:
         file: the queue file, open for editing.
         token: its state.
         doubt: the spans.
-        quick_s: without a lease, somebody else may have written while a piece took longer.
+        quick_s: without a lease, another program may have written to the file if a piece takes longer than this.
 
     Returns:
-        The state after it, and whether nobody else can have changed the file. None if not all was written: another
-        program has the file open, or waits for it, or changed it.
+        The state after the writes, and whether it is certain that no other program changed the file. None if a part was
+        not written, because another program has the file open, waits for it, or changed it.
     """
     file.sync()
     refused = not leased(file) and leasable(file) and not leased(file)
@@ -211,10 +212,10 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
 
 
 def require_spans(file: File, doubt: Doubt) -> None:
-    """Make sure that the medium has what was in doubt.
+    """Check that the bytes that were in doubt are on disk.
 
     Raises:
-        OSError: it has other bytes.
+        OSError: the disk has other bytes.
     """
     for start, end in doubt.spans:
         for at in range(start, end, _PIECE_BYTES):
@@ -222,7 +223,7 @@ def require_spans(file: File, doubt: Doubt) -> None:
 
 
 def _regain(file: File, token: Token) -> bool:
-    """Let another program have the file for a moment; whether it is this process' alone again, and as it was."""
+    """Release the lease, so that another program can use the file; return whether it is leased again and unchanged."""
     end_lease(file)
     deadline = time.monotonic() + _REGAIN_S
     while not lease(file):
@@ -233,7 +234,7 @@ def _regain(file: File, token: Token) -> bool:
 
 
 def _joined(found: Sequence[_Span]) -> list[_Span]:
-    """Neighbours in one piece."""
+    """Merge spans that are close to each other."""
     joined: list[_Span] = []
     for start, end in found:
         if joined and start - joined[-1][1] < _GAP_BYTES:
@@ -244,8 +245,8 @@ def _joined(found: Sequence[_Span]) -> list[_Span]:
 
 
 def sync_names(disk: Disk, path: str) -> None:
-    """An earlier process may have failed between making a name, or a rename, and the sync of its directory."""
+    """Sync the directories, because an earlier process may have died before it synced a new name or a rename."""
     directory = os.path.dirname(os.path.abspath(path))
     disk.sync_dir(directory)
-    with suppress(PermissionError):  # then this user cannot have made the directory
+    with suppress(PermissionError):  # then this user did not create the directory
         disk.sync_dir(os.path.dirname(directory))

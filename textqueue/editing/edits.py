@@ -1,6 +1,7 @@
-"""The edits of messages in place: any changes to some, or one status for many.
+"""The edits in place: any changes to some messages, or one status for many.
 
-Both are steps of ``textqueue.editing.queue_file.QueueFile.commit``. The length of the file never changes.
+``textqueue.editing.queue_file.QueueFile.commit`` makes them, in the order prove, write, log. The length of the file
+never changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["Changes", "OneStatus"]
 
 
 class Changes:
-    """Changes to some messages, which may have moved since they were read. All are found before the first is changed.
+    """Changes to some messages, which may have moved. All are found before the first is changed.
 
     Attributes:
         found: the messages as they are now.
@@ -29,7 +30,7 @@ class Changes:
     def __init__(
         self, queue: QueueFile, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
     ) -> None:
-        """Name the messages as they were read, what to do with each, and what that is for the error message."""
+        """Take the messages as they were read, a change for each, and a name of the edit for error texts."""
         self.found = list(places)
         self.last: tuple[int, bytes] | None = None
         self.high: int | None = -1
@@ -40,13 +41,15 @@ class Changes:
         self._records: list[tuple[int, int, bytes, bytes]] = []
 
     def prove(self, session: Session) -> bool:
-        """Find the messages, where they were read or elsewhere in the file.
+        """Find the messages at their positions, or elsewhere in the file.
 
         Raises:
-            MessageMovedError: one is not there any more, or not to be told from others.
+            MessageMovedError: a message was changed or removed since it was read.
         """
         file, places = session.file, self.found
-        epoch = self._queue.ledger.epoch if session.alone or session.still() else 0  # in no epoch: by their bytes alone
+        epoch = (
+            self._queue.ledger.epoch if session.alone or session.still() else 0
+        )  # without an epoch, only the bytes count
         found: list[Place] = []
         lost: list[int] = []
         for number, place in enumerate(places):
@@ -64,21 +67,21 @@ class Changes:
         return True
 
     def write(self, session: Session) -> bool:
-        """Write each; without a lease each is proven once more before, and read back after it."""
+        """Write each change. Without a lease, prove each message again before, and read it back afterwards."""
         file = session.file
         for number, (place, change) in enumerate(zip(self.found, self._todo, strict=True)):
             if change is None:
                 continue
             if not session.alone and here(file, place, epoch=0) != place.raw:
-                return False  # another program has written since it was found
+                return False  # another program changed the message after it was found
             raw = bytearray(place.raw)
             for relative, data in change.writes:
                 file.write_at(data, place.position + relative)
                 raw[relative : relative + len(data)] = data
             new = bytes(raw)
             if not session.alone and file.read(len(new), place.position) != new:
-                told = "the file was rewritten while this message was edited"
-                self._queue.report(place.position, new, "collision", told)
+                what = "the file was rewritten while this message was edited"
+                self._queue.report(place.position, new, "collision", what)
             owner, name = change.owner, essence(new)
             if change.kind == SET and (was := essence(place.raw)) != name:
                 owner = digest(was)
@@ -89,18 +92,18 @@ class Changes:
         return True
 
     def log(self, ledger: Ledger, token: Token) -> None:
-        """A line for each."""
+        """Append a ledger line for each message."""
         ledger.append([Record(kind, at, name, token, owner) for kind, at, name, owner in self._records])
 
 
 class OneStatus:
-    """One status for messages that are where they were read, and only under a lease.
+    """One status for messages that have not moved. It needs a lease.
 
-    A window of messages is written at a time, so unchanged bytes between them are written, too.
+    Messages that are close to each other are written in one write, together with the bytes between them.
     """
 
     def __init__(self, places: Sequence[Place], control: int) -> None:
-        """Name the messages as they were read, at least one, and the control byte."""
+        """Take the messages as they were read, at least one, and the control byte."""
         self._places = places if len(places) == 1 else sorted(places)
         self._control = control
         self._groups = [self._places] if len(places) == 1 else neighbours(self._places)
@@ -109,7 +112,7 @@ class OneStatus:
         self.last: tuple[int, bytes] | None = position, bytes([control]) + raw[1:]
 
     def prove(self, session: Session) -> bool:
-        """Whether all are where they were read."""
+        """Return whether all messages are at their positions."""
         if not session.alone:
             return False
         for group in self._groups:
@@ -120,7 +123,7 @@ class OneStatus:
         return True
 
     def write(self, session: Session) -> bool:
-        """Write each window."""
+        """Write the control bytes, group by group."""
         for group in self._groups:
             begin = group[0].position
             size = group[-1].position + 1 - begin
@@ -134,5 +137,5 @@ class OneStatus:
         return True
 
     def log(self, ledger: Ledger, token: Token) -> None:
-        """A line for each."""
+        """Append a ledger line for each message."""
         ledger.append_lines(self._control, self._places, token)

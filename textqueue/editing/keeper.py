@@ -1,8 +1,8 @@
-"""What ends a hold on a queue file that its owner forgot: a thread that lives only while there are holds.
+"""A thread that ends the unused holds of queue files. It runs only while there are holds.
 
-A hold (``textqueue.editing.marks``) keeps a lock and a lease from one mark to the next. An owner at work looks at the
-lease with each mark and so notices immediately that another process waits for the file; while it is busy elsewhere this
-thread looks, every ``TICK_S``, and ends what was not used since. So an editor waits for some milliseconds at most.
+A hold (``textqueue.editing.marks``) keeps the lock and the lease from one mark to the next. With each mark, its owner
+checks whether another process waits for the file. Between marks this thread checks, every ``TICK_S``, and ends a hold
+that was not used since the last tick. So an editor waits for some milliseconds at most.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ __all__ = ["KEEPER", "TICK_S", "Keeper", "Kept"]
 
 TICK_S: Final = 0.005
 _LINGER: Final = 10
-"""Ticks without a hold after which the thread ends."""
+"""The thread ends after this many ticks without a hold."""
 
 
 class Kept(Protocol):
-    """Something that is held and may be forgotten."""
+    """A hold that its owner may leave unused."""
 
     def tick(self, *, last: bool = False) -> bool:
-        """End what was not used since the last tick, or in any case; whether it is over.
+        """End the hold if it was not used since the last tick, or if ``last``. Return whether it has ended.
 
         Raises:
-            OSError: it is over, and the system refused something on the way; the owner's next operation will tell.
+            OSError: the hold has ended with an error; the owner's next operation will report it.
         """
 
     def forget(self) -> None:
-        """In a forked child: it is the parent's."""
+        """Drop the hold in a forked child: it belongs to the parent."""
 
 
 class Keeper:
-    """One for a process."""
+    """The thread and its holds: one object for each process."""
 
     def __init__(self) -> None:
-        """No thread yet."""
+        """Begin without holds and without a thread."""
         self._lock = threading.Lock()
         self._kept: set[Kept] = set()
         self._thread: threading.Thread | None = None
 
     def add(self, kept: Kept) -> None:
-        """Look after something until it is over."""
+        """Add a hold, and start the thread if it is not running."""
         with self._lock:
             self._kept.add(kept)
             if self._thread is None:
@@ -74,20 +74,20 @@ class Keeper:
                     self._kept.add(kept)
 
     def end_all(self) -> None:
-        """At the end of the process: end everything that is held, but for what somebody is at work on."""
+        """At the end of the process, end every hold that no thread is using."""
         with self._lock:
             self._tick(last=True)
 
     def before_fork(self) -> None:
-        """No thread may be in the middle of a tick while the process is copied."""
+        """Wait for the end of the current tick, so that the fork does not copy a half-done one."""
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Let the thread continue."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """The holds are the parent's, and there is no thread."""
+        """Drop all holds, which belong to the parent. The child has no thread."""
         for kept in self._kept:
             kept.forget()
         self._kept.clear()

@@ -1,7 +1,8 @@
-"""A message as it was read, and what can be done with it.
+"""A message as it was read, and its methods.
 
-A message keeps its bytes and takes them apart when asked, so that a million of them are cheap to walk over. Its methods
-that change something prove first that the file still holds it (see ``textqueue.editing.queue_file``).
+A message keeps its raw bytes, and decodes them only when a caller needs its text or variables. So iterating over a
+million messages is cheap. Before a method changes the file, it proves that the message is still in it (see
+``textqueue.editing.queue_file``).
 """
 
 from __future__ import annotations
@@ -48,63 +49,63 @@ class Message(Core):
 
     @property
     def value(self) -> str:
-        """The text; its lines joined by newlines. Bytes that are no UTF-8 are kept as lone surrogates."""
+        """The text, with its lines joined by newlines. Bytes that are not UTF-8 become lone surrogates."""
         return value_of(self._raw).decode("utf-8", "surrogateescape")
 
     @property
     def value_bytes(self) -> bytes:
-        """The text as it stands in the file, its lines joined by newlines."""
+        """The bytes of the text, with its lines joined by newlines."""
         return value_of(self._raw)
 
     @property
     def status(self) -> MessageStatus:
-        """Its status when it was read, or after the last change through this object."""
+        """The status when the message was read, or after the last change through this object."""
         return STATUS_OF[self._raw[0]]
 
     @property
     def position(self) -> int:
-        """The position of its control byte when it was read."""
+        """The position of the control byte when the message was read."""
         return self._position
 
     @property
     def path(self) -> str:
-        """The file that it stands in."""
+        """The file that has the message."""
         return self._source.path
 
     @property
     def source_filename(self) -> str:
-        """As ``path``; the published package's word."""
+        """The same as ``path``: its name in the published package."""
         return self._source.path
 
     @property
     def control_offset(self) -> int:
-        """As ``position``; the published package's word."""
+        """The same as ``position``: its name in the published package."""
         return self._position
 
     def get_variables(self) -> tuple[str, ...]:
-        """The variables in order, with their padding."""
+        """Return the variables, in order, with their padding."""
         return tuple(decode(variable.data) for variable in variables_of(self._raw))
 
     def __getitem__(self, name: str) -> str:
-        """The value of the variable ``name=value``, without its padding.
+        """Return the value of the variable ``name=value``, without its padding.
 
         Raises:
-            NoSuchVariableError: there is none of that name.
+            NoSuchVariableError: the message has no variable of that name.
         """
         data = variables_of(self._raw)[self._index(name)].data
         return decode(data.partition(b"=")[2]).rstrip(" ")
 
     def __setitem__(self, name: str, value: str) -> None:
-        """Write a variable's value in its room; as ``set_variable``."""
+        """Write the value of a variable, as ``set_variable`` does."""
         data = variables_of(self._raw)[self._index(name)].data
         self.set_variable(self._index(name), decode(data.partition(b"=")[0]) + "=" + value)
 
     def __contains__(self, name: object) -> bool:
-        """Whether it has a variable of that name."""
+        """Return whether the message has a variable of that name."""
         return any(name_of(variable.data) == name for variable in variables_of(self._raw))
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """The value of a variable, or the default."""
+        """Return the value of a variable, or the default."""
         try:
             return self[name]
         except NoSuchVariableError:
@@ -114,7 +115,7 @@ class Message(Core):
         """Mark it as processed.
 
         Raises:
-            MessageMovedError: it is not in the file any more as it was read, or somebody else gave it another status.
+            MessageMovedError: another program changed or removed the message, or gave it another status.
         """
         if not self._quickly(_CLEARED):
             self._mark(MessageStatus.cleared)
@@ -123,7 +124,7 @@ class Message(Core):
         """Mark it as one that cannot be processed.
 
         Args:
-            reason: written into its ``reason`` variable where it has one, cut to the room.
+            reason: written into its ``reason`` variable, if it has one, and cut to its length.
 
         Raises:
             MessageMovedError: as in ``mark_as_cleared``.
@@ -143,19 +144,19 @@ class Message(Core):
         """Write a variable over the old one, padded with spaces to the same length.
 
         Args:
-            index: its number, from 0.
-            value: all of it: ``"retries=2"``.
+            index: the number of the variable, from 0.
+            value: the whole variable, such as ``"retries=2"``.
 
         Raises:
-            VariableTooLongError: longer than its room, in encoded bytes.
-            InvalidTextError: it contains a newline, or ends with a carriage return.
-            NoSuchVariableError: there is no such variable.
+            VariableTooLongError: value is longer, in encoded bytes, than the old variable with its padding.
+            InvalidTextError: value has a newline, or ends with a carriage return.
+            NoSuchVariableError: the message has no variable of that number.
             MessageMovedError: as in ``mark_as_cleared``.
         """
         data = encode(value)
         if b"\n" in data or data.endswith(b"\r"):
             raise InvalidTextError(
-                "a variable is one line: it cannot contain a newline or end with a carriage return",
+                "a variable must be one line, without a newline or a carriage return at its end",
                 path=self.path,
                 position=self._position,
             )
@@ -164,15 +165,15 @@ class Message(Core):
             variables = variables_of(raw)
             if not -len(variables) <= index < len(variables):
                 raise NoSuchVariableError(
-                    f"the message has {len(variables)} variables, and none of number {index}",
+                    f"the message has {len(variables)} variables, and none of number {index}; the first is number 0",
                     path=self.path,
                     position=self._position,
                 )
             found = variables[index]
             if len(data) > len(found.data):
                 raise VariableTooLongError(
-                    f"variable {index} has room for {len(found.data)} bytes and the new value takes {len(data)}:"
-                    " shorten it, or reserve more room with trailing spaces when the message is written",
+                    f"variable {index} must be at most {len(found.data)} bytes, got {len(data)}: shorten it, or reserve"
+                    " more space when the message is appended, with trailing spaces",
                     path=self.path,
                     position=self._position,
                 )
@@ -189,7 +190,7 @@ class Message(Core):
                 return index
         names = ", ".join(repr(decode(variable.data)) for variable in variables) or "none"
         raise NoSuchVariableError(
-            f"the message has no variable {name!r}; it has: {names}. Reserve one when the message is written",
+            f"the message has no variable {name!r}; it has: {names}. Add it when the message is appended",
             path=self.path,
             position=self._position,
         )
@@ -213,32 +214,32 @@ class Message(Core):
         self._position, self._raw, self._epoch = place
 
     def __eq__(self, other: object) -> bool:
-        """The same message of the same file, as it was read."""
+        """Return whether both are the same message of the same file, at the same position."""
         if not isinstance(other, Message):
             return NotImplemented
         return (self.path, self._position, essence(self._raw)) == (other.path, other._position, essence(other._raw))
 
     def __hash__(self) -> int:
-        """By file and text: a change of status does not move it."""
+        """Return a hash of file and text, which a change of status does not change."""
         return hash((self.path, essence(self._raw)))
 
     def __repr__(self) -> str:
-        """What a person wants to see."""
+        """Return text, status, path and position."""
         return f"Message({self.value!r}, {self.status.name}, {self.path!r}, position={self._position})"
 
 
 def marking(
     source: Source, read: bytes, position: int, status: MessageStatus, reason: str | None = None, owner: bytes = b""
 ) -> Callable[[bytes], Change | None]:
-    """What an edit writes to give a message a status.
+    """Return the change of an edit that gives a message a status.
 
     Args:
         source: its file.
         read: the message as it was read.
-        position: where, for the error.
+        position: its position, for the error.
         status: the new status.
-        reason: why, for a ``reason`` variable.
-        owner: whose claim ends with it and is blanked in the message.
+        reason: written into its ``reason`` variable, if it has one.
+        owner: the owner of the claim that ends with the edit; the claim in the message is blanked.
     """
     control = CONTROL_OF[status]
 
@@ -247,8 +248,8 @@ def marking(
             return None
         if raw[0] != read[0]:
             raise MessageMovedError(
-                f"cannot {_WHAT[status]}: somebody marked it as {STATUS_OF[raw[0]].name} since it was read as"
-                f" {STATUS_OF[read[0]].name}; nothing was written",
+                f"cannot {_WHAT[status]}: expected the status {STATUS_OF[read[0]].name}, but another program marked it"
+                f" as {STATUS_OF[raw[0]].name}; nothing was written",
                 path=source.path,
                 position=position,
             )
@@ -258,8 +259,8 @@ def marking(
             writes.append((mutex.position, mutex.filled(b"")))
         elif mutex is not None and mutex.holder:
             raise MessageMovedError(
-                f"cannot {_WHAT[status]}: it is claimed by {decode(mutex.holder)} by now, no longer by"
-                f" {decode(owner)}; nothing was written",
+                f"cannot {_WHAT[status]}: expected a claim of {decode(owner)}, but it is claimed by"
+                f" {decode(mutex.holder)}; nothing was written",
                 path=source.path,
                 position=position,
             )

@@ -1,4 +1,4 @@
-"""A message as it was read, and what an edit writes over it."""
+"""The place of a message, and a change to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Change", "Place"]
 
 
 class Place(NamedTuple):
-    """A message as it was read: where, its bytes, and in which epoch of the ledger (-1: unknown)."""
+    """A message as it was read: its position, its bytes, and the epoch of the ledger (-1: unknown)."""
 
     position: int
     raw: bytes
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Bytes to write over others of the same length, counted from the control byte, and the kind of ledger line."""
+    """A change: bytes with their positions relative to the control byte, and the kind and owner of the ledger line."""
 
     writes: Sequence[tuple[int, bytes]]
     kind: int

@@ -1,6 +1,7 @@
-"""Proof that a message stands where it was read, by its bytes and by the line that begins there.
+"""Proof that a message has not moved since it was read.
 
-A match of bytes alone would not do: after an edit the same bytes may stand in the middle of another line.
+Its bytes must match, and a line must begin there. Equal bytes alone are not enough: after a foreign change they may be
+in the middle of another line.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ _GROUP_BYTES: Final = 1 << 18
 
 
 def here(file: File, place: Place, *, epoch: int) -> bytes | None:
-    """The bytes of a message, if it stands where it was read; they may differ in its reserved variables.
+    """Return the current bytes of a message, if it is still at its position; otherwise None.
+
+    The bytes may differ in the values of reserved variables.
 
     Args:
-        file: as it is now.
+        file: the file as it is now.
         place: the message as it was read.
-        epoch: of the ledger, now; in the same one only our own programs were here, and nothing can have moved.
+        epoch: the current epoch of the ledger. If the message was read in the same epoch, no line has moved since.
     """
     position, raw, then = place
     size = len(raw)
@@ -48,12 +51,12 @@ def here(file: File, place: Place, *, epoch: int) -> bytes | None:
         return now if value_of(now) == value_of(raw) else None
     if now[0] != raw[0] or essence(now) != essence(raw):
         return None
-    holder = holder_of(raw)  # of equal messages, each claimed, everybody's own is meant
+    holder = holder_of(raw)  # of equal messages that are claimed, it must be the one with the same claim
     return now if not holder or holder_of(now) == holder else None
 
 
 def neighbours(places: Sequence[Place]) -> list[list[Place]]:
-    """Neighbours in groups that are read and written at once."""
+    """Group places that are close to each other, so that each group is one read and one write."""
     groups: list[list[Place]] = []
     for place in places:
         if not groups or place.position - groups[-1][0].position > _GROUP_BYTES:
@@ -63,7 +66,7 @@ def neighbours(places: Sequence[Place]) -> list[list[Place]]:
 
 
 def entry_at(file: File, position: int) -> bytes:
-    """The entry that begins at a position, or nothing."""
+    """Return the entry that begins at a position, or empty bytes."""
     size = 4096
     while True:
         data = file.read(size, position)

@@ -117,7 +117,7 @@ class _Reader:
             self.anchor = self.window.data[max(end - _ANCHOR_BYTES, 0) : end]
 
     def stale(self, position: int) -> bool:
-        """Return whether the file has changed after a position since the window was read. If so, read less next time."""
+        """Return whether the file has changed after a position since the window was read. Then read less next."""
         status = self.source.file.disk.status(self.source.path)
         if status is not None:
             token = token_of(status)
