@@ -54,14 +54,14 @@ def test_a_mark_that_a_stale_save_took_back_is_made_again() -> None:
     action, kept = only(plan(Known([mark]), seen((7, b"-a\n")), reapply=True))
     assert action.writes == [(0, b"=")]
     assert kept == mark._replace(position=7)
-    assert (action.kind, action.told) == ("reverted", "marked again as cleared")
+    assert (action.kind, action.report) == ("reverted", "marked again as cleared")
 
 
 def test_a_mark_that_a_stale_save_took_back_is_forgotten_if_the_option_says_so() -> None:
     made = plan(Known([record(CLEARED, 0, b"=a\n")]), seen((7, b"-a\n")), reapply=False)
     (action,) = made.actions
     assert (action.writes, made.kept) == ((), {})
-    assert (action.kind, action.told) == ("reverted", "delivered again")
+    assert (action.kind, action.report) == ("reverted", "delivered again")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again() -> None:
     ((relative, data),) = action.writes
     assert raw[:relative] + data + raw[relative + len(data) :] == claimed(b"a", OWNER)
     assert kept == claim._replace(position=5)
-    assert (action.kind, action.told) == ("claim", "claimed again for its owner")
+    assert (action.kind, action.report) == ("claim", "claimed again for its owner")
 
 
 def test_a_claim_without_room_stays_in_the_ledger() -> None:
@@ -155,7 +155,7 @@ def test_a_claim_that_had_ended_is_blanked() -> None:
     name = digest(essence(raw))
     (action,) = plan(Known(ended={(name, OWNER)}), seen((0, raw)), reapply=True).actions
     assert [data for _, data in action.writes] == [b"".ljust(ROOM)]
-    assert action.told == "blanked again: it had ended"
+    assert action.report == "blanked again: it had ended"
     claim = record(IN_MUTEX, 0, raw, OWNER)
     again = plan(Known([claim], ended={(name, OWNER)}), seen((0, raw)), reapply=True)
     assert again.actions == [], "its owner has claimed it again"

@@ -1,41 +1,46 @@
-"""What to do after another program changed a queue file. A plan, made of the ledger and the file. No I/O.
+"""The plan after a foreign change of a queue file, computed from the ledger and the file. No I/O.
 
-**Three things look alike.** A message that the ledger calls done, and the file calls queued, is one of these:
+**Three cases look alike.** A message that is done in the ledger, and queued in the file, is one of these:
 
-- *A stale save.* A person opened the file, a worker marked the message, the person saved. The buffer was older than the
-  mark, so the save took the mark back, and every edit of ours after that moment with it.
-- *A person's edit.* The person saw the mark and changed it: `!` or `=` to `-`, to have the message worked on again.
+- *A stale save.* A user opened the file, a worker marked the message, and the user saved. The editor's buffer was older
+  than the mark. So the save reverted the mark, and with it every later edit by this library.
+- *A user's edit.* The user saw the mark and changed ``!`` or ``=`` to ``-``, so that the message is processed again.
 - *A new message* with the text of an old one.
 
-**The log tells a stale save from an edit.** A buffer has the state of one moment. If it is saved, all edits before that
-moment are in the file and all later ones are gone: *what a stale save takes back is a suffix of the log*. So if a later
-edit of ours is still in the file, the buffer was newer than the mark, and the person meant the change. The person wins.
+**The ledger tells a stale save from an edit.** A buffer has the state of one moment. A save of it keeps all edits
+before that moment and removes all later ones. *So a stale save reverts a suffix of the ledger.* If a later edit by this
+library is still in the file, the buffer was newer than the mark, and the user made the change on purpose. The user's
+change has precedence.
 
-==================  ========================  =========================================================
-in the ledger       in the file               what is done
-==================  ========================  =========================================================
-a mark              marked, in any way        the record moves with the message; the person's mark wins
-a mark              queued; a later edit of   a person reopened it: it is delivered, the mark forgotten
-                    ours is still there
-a mark              queued; no later edit of  a stale save: "reapply" marks it again, "deliver" forgets
-                    ours is still there       the mark
-a mark              queued, and appended by   a new message: it is delivered
-                    our programs since then
-an archived mark    queued, with all others   a stale save, as above
-                    of that archive
-an archived mark    queued, not all of them   a new message: it is delivered
-a claim             queued, names its owner   the record moves with it
-a claim             queued, without a name    the owner is written again, or only the ledger has it
-a claim             marked                    a person ended the claim: the record is dropped
-an ended claim      queued, names its owner   the name is blanked
-anything            no such message           the record is lost: it is remembered for a while
-==================  ========================  =========================================================
+==================  ===========================  ==========================================================
+in the ledger       in the file                  what is done
+==================  ===========================  ==========================================================
+a mark              any mark                     the record follows the message; a user's mark is kept
+a mark              queued; a later edit by      a user reopened it: it is delivered, and the mark is
+                    this library is still there  forgotten
+a mark              queued; no later edit by     a stale save: "reapply" marks it again, "deliver" forgets
+                    this library is there        the mark
+a mark              queued, and this library     a new message: it is delivered
+                    appended it since then
+an archived mark    queued, and so are all       a stale save, as above
+                    others of that archive run
+an archived mark    queued, but not all others   a new message: it is delivered
+a claim             queued, with the owner       the record follows the message
+a claim             queued, without the owner    the owner is written again, or kept in the ledger only
+a claim             any mark                     a user ended the claim: the record is dropped
+an ended claim      queued, with the owner       the owner is blanked
+any record          no such message              the record is lost; the ledger keeps it for a while
+==================  ===========================  ==========================================================
 
-Equal messages are interchangeable: each message in the file is given to at most one record, and each record to at most
-one message. A record has the first choice of the message that names its owner. Then of the one at its own position, or
-at that plus as many bytes as the file grew, whichever fits more of the equal messages. What is left goes to appends
-before marks, and to marks before claims. A record that finds nothing looks for the message as it was before a variable
-was set.
+**Equal messages** are interchangeable. Each message in the file is assigned to at most one record, and each record to
+at most one message, in this order:
+
+1. A claim gets the message with its owner.
+2. A record gets the message at its position, or at its position plus the growth of the file. The shift that fits more
+   of the equal messages comes first.
+3. The rest is assigned to appends, then to marks, then to claims.
+
+A record without a message then looks for the message as it was before a variable was set.
 """
 
 from __future__ import annotations
@@ -55,13 +60,13 @@ _Places = dict[int, "Seen"]
 
 
 class Known(NamedTuple):
-    """What the ledger says.
+    """The contents of the ledger.
 
     Attributes:
-        edits: oldest first: marks that may still be in the file; messages that our programs queued; variables that
-            were set, each with the message's digest before as its owner; claims that have not ended.
-        ended: digest and owner of claims that have ended since the last foreign change.
-        grown: by how many bytes the file is longer than after our last edit.
+        edits: oldest first: marks that may still be in the file; messages that this library queued; variables that
+            were set, each with the message's earlier digest as owner; and claims that have not ended.
+        ended: digest and owner of the claims that have ended since the last foreign change.
+        grown: the number of bytes by which the file has grown since the last edit in the ledger.
     """
 
     edits: Sequence[Record] = ()
@@ -70,35 +75,34 @@ class Known(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A message in the file: where, and its bytes; of one that is not queued, the control byte alone."""
+    """A message in the file: its position and its bytes. If it is not queued, the control byte alone."""
 
     position: int
     raw: bytes
 
 
 class Action(NamedTuple):
-    """What is done about one message.
+    """The action for one message.
 
     Attributes:
         place: the message as it was seen.
-        writes: bytes and where, counted from the control byte; each is proven before it is made.
-        kind: of the conflict that is reported if all writes were made; empty: none.
-        told: what the conflict says.
+        writes: bytes, each with a position relative to the control byte; each write is proven before it is made.
+        kind: the kind of the conflict to report if all writes are made; empty: none.
+        report: the action of that conflict.
     """
 
     place: Seen
     writes: Sequence[tuple[int, bytes]] = ()
     kind: str = ""
-    told: str = ""
+    report: str = ""
 
 
 class Plan(NamedTuple):
-    """What is done, and what the ledger says from then on.
+    """The actions, and the ledger after them.
 
     Attributes:
-        actions: in the order of the edits, so that what is done if the program dies in between is again the older part
-            of what a stale save took back.
-        kept: what is still known, by its number among the edits, whether its writes can be made or not.
+        actions: in the order of the edits. After a crash in between, the rest is again a suffix of the ledger.
+        kept: the records that remain, by number, even if their writes cannot be made.
         lost: the numbers of the marks and claims whose messages are not in the file.
     """
 
@@ -108,18 +112,18 @@ class Plan(NamedTuple):
 
 
 def plan(known: Known, seen: Mapping[bytes, Collection[Seen]], *, reapply: bool) -> Plan:
-    """Decide what is done.
+    """Compute the plan.
 
     Args:
-        known: what the ledger says.
+        known: the contents of the ledger.
         seen: the messages in the file, by digest.
-        reapply: whether a mark that a stale save took back is made again.
+        reapply: whether to make a mark again that a stale save reverted.
     """
     return _Planning(known, seen).plan(reapply=reapply)
 
 
 def older_names(edits: Iterable[Record]) -> dict[bytes, list[bytes]]:
-    """By what digests a message was known before its variables were set, the latest first."""
+    """Return the digests that a message had before its variables were set, the latest first."""
     older: dict[bytes, list[bytes]] = {}
     for record in edits:
         if record.kind == SET and record.owner != EMPTY:
@@ -132,13 +136,7 @@ _Numbered = tuple[int, Record]
 
 
 class _Planning:
-    """One plan in the making.
-
-    Attributes:
-        found: by the number of an edit: its message, and whether that is marked.
-        in_file: the number of the newest edit of ours that is still in the file.
-        actions: with the numbers of their edits.
-    """
+    """The computation of a plan. Edits are identified by their number in the ledger."""
 
     def __init__(self, known: Known, seen: Mapping[bytes, Collection[Seen]]) -> None:
         self._edits = known.edits
@@ -147,11 +145,11 @@ class _Planning:
         self._seen = seen
         self._free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
         self._done = {name: {at.position: at for at in places if at.raw[0] != _QUEUED} for name, places in seen.items()}
-        self._busy = {(record.digest, record.owner) for record in known.edits if record.kind in CLAIMS}
-        self._shifts = [0, known.grown]  # by which equal messages have moved, the likelier first
-        self._in_file = -1
-        self._back: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
-        self._actions: list[tuple[int, Action]] = []
+        self._claimed = {(record.digest, record.owner) for record in known.edits if record.kind in CLAIMS}
+        self._shifts = [0, known.grown]  # by which equal messages may have moved, the likelier first
+        self._in_file = -1  # the newest edit that is still in the file
+        self._unmarked: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
+        self._actions: list[tuple[int, Action]] = []  # with the numbers of their edits
         self._made = Plan([], {}, [])
 
     def plan(self, *, reapply: bool) -> Plan:
@@ -170,16 +168,16 @@ class _Planning:
             if not self._under_older_name(number, record, older):
                 self._made.lost.append(number)
         incomplete = {self._edits[number].owner for number in self._made.lost}
-        for number, (record, place) in sorted(self._back.items()):
+        for number, (record, place) in sorted(self._unmarked.items()):
             if record.owner.startswith(ARCHIVED) and record.owner in incomplete:
                 continue
-            self._taken_back(number, record, place, reapply=reapply)
+            self._reverted(number, record, place, reapply=reapply)
         self._blank_ended()
         self._made.actions.extend(action for _, action in sorted(self._actions, key=lambda one: one[0]))
         return self._made
 
     def _group(self, group: Sequence[_Numbered], waiting: _Places, marked: _Places) -> list[_Numbered]:
-        """Give the records of equal messages their places; returns those that find none."""
+        """Assign the records of equal messages to their places, and return the records without a place."""
         self._shifts = [0, self._grown]
         if len(group) > 1:
             here = {record.position for _, record in group if record.position >= 0}
@@ -200,11 +198,13 @@ class _Planning:
             if number in places:
                 moved = record._replace(position=places[number].position)
                 self._made.kept[number] = moved
-                if record.kind == APPENDED and self._is_own(record, moved.position):  # given back: it was queued before
+                if record.kind == APPENDED and self._is_own(
+                    record, moved.position
+                ):  # a message that was given back may have been queued before as well
                     self._in_file = max(self._in_file, number)
         for number, record in left:
             if number in places:
-                self._back[number] = record, places[number]
+                self._unmarked[number] = record, places[number]
         for number, record in claims:
             if number in places:
                 if record.kind == IN_MUTEX and (places[number].position, record.owner) in named:
@@ -216,7 +216,7 @@ class _Planning:
         return record.position >= 0 and position in (record.position, record.position + self._grown)
 
     def _paired(self, kinds: Sequence[Sequence[_Numbered]], places: _Places) -> dict[int, Seen]:
-        """Give each record a place, by its number, and take it out of places."""
+        """Assign a place to each record, by number, and remove it from places."""
         found: dict[int, Seen] = {}
         every = [one for kind in kinds for one in kind]
         for number, record in every:
@@ -234,14 +234,14 @@ class _Planning:
         return found
 
     def _variables(self) -> None:
-        """A variable that was set and is still there shows how new the buffer was, if no older text is the same."""
+        """A variable that is still set shows how new the buffer was, unless an older version of a message was equal."""
         older = {record.owner for record in self._edits if record.kind == SET}
         for number, record in enumerate(self._edits):
             if record.kind == SET and record.digest in self._seen and record.digest not in older:
                 self._in_file = max(self._in_file, number)
 
     def _under_older_name(self, number: int, record: Record, older: Mapping[bytes, Sequence[bytes]]) -> bool:
-        """A stale save takes a variable back as well, so what is missing may be there as it was before."""
+        """Look for the message as it was before a variable was set, because a stale save reverts variables, too."""
         for name in older.get(record.digest, ()):
             place = self._paired([[(number, record)]], self._free.get(name, {})).get(number)
             if place is None:
@@ -250,30 +250,30 @@ class _Planning:
             if record.kind in CLAIMS:
                 self._still_claimed(number, record, place)
             else:
-                self._back[number] = record, place
+                self._unmarked[number] = record, place
             return True
         return False
 
-    def _taken_back(self, number: int, record: Record, place: Seen, *, reapply: bool) -> None:
-        """The message of a mark is queued."""
-        if number < self._in_file:  # a person reopened it
+    def _reverted(self, number: int, record: Record, place: Seen, *, reapply: bool) -> None:
+        """Decide about a mark whose message is queued."""
+        if number < self._in_file:  # a user reopened it
             return
-        # The stale save brought the claim back as well, whose owner is at work elsewhere.
+        # The stale save restored the ended claim as well.
         if (blanked := self._blanked(record.digest, place)) is not None:
             first, place = blanked
             self._actions.append((number, first))
         if not reapply:
-            self._actions.append((number, Action(place, kind="reverted", told="delivered again")))
+            self._actions.append((number, Action(place, kind="reverted", report="delivered again")))
             return
-        told = f"marked again as {STATUS_OF[record.kind].name}"
-        self._actions.append((number, Action(place, [(0, bytes([record.kind]))], "reverted", told)))
+        report = f"marked again as {STATUS_OF[record.kind].name}"
+        self._actions.append((number, Action(place, [(0, bytes([record.kind]))], "reverted", report)))
         self._made.kept[number] = record._replace(position=place.position, owner=EMPTY)
 
     def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
         self._made.kept[number] = record = record._replace(position=place.position)
         if record.kind != IN_MUTEX or record.owner == holder_of(place.raw):
             return
-        # A stale save blanked it, and its owner is still at work.
+        # A stale save blanked the claim of an owner that is still at work.
         room = mutex_of(place.raw)
         if room is None or not room.fits(record.owner):
             self._made.kept[number] = record._replace(kind=BESIDE)
@@ -282,19 +282,19 @@ class _Planning:
         self._actions.append((number, Action(place, writes, "claim", "claimed again for its owner")))
 
     def _blank_ended(self) -> None:
-        back = {place.position for _, place in self._back.values()}
-        for name, owner in sorted(self._ended - self._busy):
+        unmarked = {place.position for _, place in self._unmarked.values()}
+        for name, owner in sorted(self._ended - self._claimed):
             for place in self._seen.get(name, ()):
-                if place.raw[0] != _QUEUED or place.position in back:
+                if place.raw[0] != _QUEUED or place.position in unmarked:
                     continue
                 if holder_of(place.raw) == owner and (blank := self._blanked(name, place)) is not None:
-                    told = "blanked again: it had ended"
-                    self._actions.append((len(self._edits), blank[0]._replace(kind="claim", told=told)))
+                    report = "blanked again: it had ended"
+                    self._actions.append((len(self._edits), blank[0]._replace(kind="claim", report=report)))
 
     def _blanked(self, name: bytes, place: Seen) -> tuple[Action, Seen] | None:
-        """Blank a claim of ours that has ended; the second: the message after that."""
+        """Return the action that blanks an ended claim, and the message after it; None if there is no such claim."""
         room = mutex_of(place.raw)
-        if room is None or not is_claim(room.holder) or (name, room.holder) in self._busy:
+        if room is None or not is_claim(room.holder) or (name, room.holder) in self._claimed:
             return None
         blank = room.filled(b"")
         raw = place.raw[: room.position] + blank + place.raw[room.position + len(blank) :]

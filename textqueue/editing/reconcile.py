@@ -1,13 +1,34 @@
-"""After a foreign change: where everything is now, and what a stale buffer took back.
+"""After a foreign change: bring the ledger and the marks of a ``.tq`` file in line with each other.
 
-It reads the ledger and the file, lets ``textqueue.editing.plan`` decide, makes the writes and rewrites the ledger.
+**The invariant.** If the file is in the state of the ledger's last line, every position in the ledger is correct, and
+every mark in the ledger is in the file. Each operation checks this under the lock before it relies on the ledger. A
+foreign change breaks it in two ways: lines have moved, and an editor that saved an old buffer has reverted marks.
 
-If the newest edit of ours is still there, nothing was taken back: that costs two reads, however long the file is.
-Otherwise the whole file is read. No lease is held meanwhile, but for the writes.
+::
 
-A mark whose message is not in the file any more is forgotten after ten seconds, so a text that is deleted and later
-written again is a new message. Not immediately, because an editor that saves in place empties the file first, and may
-be looked at then.
+              a foreign change
+    in line ------------------> changed <-----------------------------+
+       ^                         |   |                                |
+       |   the newest edit and   |   | otherwise: read the file       |
+       |   all claims are there, |   v                                |
+       |   at most shifted       |  planned --------------------------+
+       |                         |   |     the file changed meanwhile, or another process waits for it
+       |   append a new epoch    |   | take a lease, make the writes
+       +-------------------------+   v
+       |                            written
+       |   rewrite the ledger        |
+       +-----------------------------+
+
+``textqueue.editing.plan`` decides about the writes. If the newest edit is still there, nothing was reverted, and two
+reads are enough for a file of any size. The lease is held only for the writes, so no editor waits for the reading.
+
+**Crash points.** A crash before the ledger is rewritten leaves the old ledger, whose last line does not fit the file.
+So the next session plans again. It finds the writes that were made, and makes the others: writes are made in the order
+of the edits, so the rest is again what a single old buffer would have reverted.
+
+A mark whose message is missing is forgotten after ten seconds: if a user deletes a text and writes it again later, it
+is a new message. The delay is needed because an editor that saves in place empties the file first, and a session may
+see the file in that moment.
 """
 
 from __future__ import annotations
@@ -35,23 +56,23 @@ __all__ = ["Conflict", "OnRevert", "find_again", "reconcile"]
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
 _TURN: Final = 64
-"""After so many writes it is seen whether another process waits for the file."""
+"""After this many writes, check whether another process waits for the file."""
 _REMEMBER_NS: Final = 10_000_000_000
 _REMEMBER_ARCHIVED_NS: Final = 8 * 3600 * 1_000_000_000
-"""An editor may have had the file open since before the archive, for a working day."""
+"""An editor may have the file open for a working day, from a time before the archive run."""
 
 
 class Conflict(NamedTuple):
-    """Something that a person should know.
+    """A conflict between this library and another program, which a user should know about.
 
     Attributes:
         path: the file.
-        position: where the message stands.
-        text: the message.
-        kind: ``"reverted"``: a stale save took a mark of ours back; ``"claim"``: it took a claim back;
-            ``"collision"``: the file was rewritten in the moment of an edit; ``"changed"``: a claimed message was
-            changed or deleted while it was worked on.
-        action: what was done about it.
+        position: the position of the message.
+        text: the text of the message.
+        kind: ``"reverted"``: an editor saved an old buffer and reverted a mark; ``"claim"``: it reverted a claim;
+            ``"collision"``: the file was rewritten at the moment of an edit; ``"changed"``: a claimed message was
+            changed or deleted.
+        action: what the queue did about it.
     """
 
     path: str
@@ -64,19 +85,21 @@ class Conflict(NamedTuple):
 def reconcile(
     ledger: Ledger, file: File, take: Callable[[], bool], *, path: str, on_revert: OnRevert, whole: bool = False
 ) -> list[Conflict]:
-    """Bring the ledger in line with a file that another program changed, and marks with the ledger.
+    """Bring the ledger in line with a file that another program changed, and the marks with the ledger.
+
+    The caller holds the lock. If another program writes to the file at this moment, or waits for it, the rest is left
+    to the next call.
 
     Args:
-        ledger: fresh, under the lock.
-        file: the queue file, open for editing, under the lock, without a lease.
+        ledger: the ledger, refreshed.
+        file: the queue file, open for editing, without a lease.
         take: takes the lease, for the writes.
-        path: of the queue file, for reports.
-        on_revert: what to do about a mark of ours that was taken back.
-        whole: look at all messages, whatever the newest edit says.
+        path: the path of the queue file, for reports.
+        on_revert: what to do about a mark that an old buffer reverted.
+        whole: whether to read the whole file, even if the newest edit is still there.
 
     Returns:
-        What a person should know. If the file is being written at this moment, or another process waits for it, not all
-        is brought in line: the next look does that.
+        The conflicts that were found.
     """
     before = token_of(file.status())
     grown = 0 if ledger.token is None else before[1] - ledger.token[1]
@@ -88,7 +111,7 @@ def reconcile(
     made = plan(known, seen, reapply=on_revert == "reapply")
     if any(action.writes for action in made.actions):
         take()
-    if token_of(file.status()) != before:  # another program wrote there meanwhile: the plan may be wrong
+    if token_of(file.status()) != before:  # another program wrote meanwhile: the plan may be wrong
         end_lease(file)
         return []
     conflicts, all_made = _apply(made.actions, file, path)
@@ -101,10 +124,10 @@ def reconcile(
 
 
 def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
-    """Whether the newest edit and all claims are in the file, where they were or moved by as much as it grew.
+    """Return whether the newest edit and all claims are at their positions, or shifted by the growth of the file.
 
-    Then the buffer was newer than our edits, so nothing was taken back (see ``textqueue.editing.plan``), and no other
-    message needs to be looked at. Otherwise the whole file does.
+    If so, the editor's buffer was newer than all edits, so it reverted nothing (see ``textqueue.editing.plan``), and
+    this begins a new epoch in the ledger. Otherwise the whole file must be read.
     """
     shown = ledger.shown
     if shown is None or shown.position < 0:
@@ -130,7 +153,7 @@ def _begins(file: File, position: int) -> bool:
 
 
 def _shows(raw: bytes, record: Record) -> bool:
-    """Whether an edit is still in its message."""
+    """Return whether an edit is still visible in its message."""
     if record.kind in MARKS:
         return raw[0] in MARKS
     if record.kind in CLAIMS:
@@ -139,31 +162,31 @@ def _shows(raw: bytes, record: Record) -> bool:
 
 
 def _wanted(known: Known) -> set[bytes]:
-    """The digests of all messages that the ledger says something about, or did before a variable was set."""
+    """Return the digests of all messages in the ledger, also those from before a variable was set."""
     names = {record.digest for record in known.edits} | {name for name, _ in known.ended}
     return names | {record.owner for record in known.edits if record.kind == SET}
 
 
 def _apply(actions: Sequence[Action], file: File, path: str) -> tuple[list[Conflict], bool]:
-    """Make the writes; what could not be made, because another program writes there, the next look finds again.
+    """Make the writes. A write that another program prevents is planned again by the next session.
 
     Returns:
-        What a person should know; and whether all was made, and no other process waited for the file.
+        The conflicts; and False if the writes were cut short because another process waits for the file.
     """
     conflicts: list[Conflict] = []
     alone = leased(file)
-    for number, (place, writes, kind, told) in enumerate(actions):
+    for number, (place, writes, kind, report) in enumerate(actions):
         if alone and not number % _TURN and not leased(file):
             return conflicts, False
         made = all(_write(file, place, relative, data) for relative, data in writes)
         if made and kind:
             text = value_of(place.raw).decode("utf-8", "replace")
-            conflicts.append(Conflict(path, place.position, text, kind, told))
+            conflicts.append(Conflict(path, place.position, text, kind, report))
     return conflicts, True
 
 
 def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Record]:
-    """What was set in messages that are in the file, by their essence alone; by number."""
+    """Return the records of variables of messages that are in the file, without positions, by number."""
     known: dict[int, Record] = {}
     older: set[bytes] = set()
     for number in range(len(edits) - 1, -1, -1):
@@ -175,7 +198,7 @@ def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Re
 
 
 def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:
-    """Where the messages of some digests stand."""
+    """Return the places of the messages with the wanted digests."""
     seen: dict[bytes, list[Seen]] = defaultdict(list)
     for window in scan(file) if wanted else ():
         position = window.position
@@ -183,32 +206,32 @@ def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:
             if raw[0] in STATUS_OF:
                 name = digest(essence(raw))
                 if name in wanted:
-                    # Only what may be edited is needed in full.
+                    # Only a queued message may be edited, so only its bytes are needed.
                     seen[name].append(Seen(position, raw if raw[0] == _QUEUED else raw[:1]))
             position += len(raw)
     return seen
 
 
 def _remembered(edits: Sequence[Record]) -> list[Record]:
-    """Leave out what has been missing in the file for so long that the same text is a new message."""
+    """Leave out records whose messages have been missing for so long that an equal text is a new message."""
     now = time.time_ns()
-    return [record for record in edits if record.kind == SET or record.position >= 0 or _is_due(record, now)]
+    return [record for record in edits if record.kind == SET or record.position >= 0 or _is_recent(record, now)]
 
 
-def _is_due(record: Record, now: int) -> bool:
+def _is_recent(record: Record, now: int) -> bool:
     limit = _REMEMBER_ARCHIVED_NS if record.owner.startswith(ARCHIVED) else _REMEMBER_NS
     return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.owner))
 
 
 def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:
-    """Missing messages, by number: an editor may be writing the file this very moment, and not be done."""
+    """Return the records of missing messages, by number: an editor may be in the middle of a save."""
     now = time.time_ns()
     found = {number: edits[number] for number in lost}
     return {n: one if one.position < 0 else one._replace(position=n - now) for n, one in found.items()}
 
 
 def _write(file: File, place: Seen, relative: int, data: bytes) -> bool:
-    """Write into a message that still stands where it was seen; otherwise the next look finds it again."""
+    """Write into a message if it has not moved, and return whether it had not. The next session finds the others."""
     start = max(place.position - 1, 0)
     there = file.read(len(place.raw) + 2, start)
     if place.position == len(BOM) and file.read(len(BOM), 0) == BOM:
@@ -226,20 +249,20 @@ def _text(essence: bytes) -> bytes:
 def find_again(
     path: str, file: File, places: Sequence[Place], taken: Container[int], what: str
 ) -> list[tuple[int, bytes]]:
-    """Search the whole file, once, for messages that are not where they were read.
+    """Search the whole file, once, for messages that have moved.
 
     Args:
-        path: for the error.
+        path: the path of the file, for the error.
         file: the file as it is now.
         places: the messages as they were read.
-        taken: positions of messages that were found where they were read.
-        what: for the error.
+        taken: the positions of other messages, which have not moved.
+        what: the name of the edit, for the error.
 
     Returns:
-        Position and bytes of each, none twice.
+        Position and bytes of each message; no two have the same position.
 
     Raises:
-        MessageMovedError: one is not there as it was read.
+        MessageMovedError: a message was changed or removed since it was read.
     """
     wanted: dict[bytes, list[Seen]] = {essence(place.raw): [] for place in places}
     texts = {_text(name): -1 for name in wanted}
@@ -257,13 +280,13 @@ def find_again(
         seen = wanted[essence(place.raw)]
         if not seen:
             similar = texts[_text(essence(place.raw))]
-            hint = "" if similar < 0 else f" (the same text with other variables stands at position {similar})"
+            hint = "" if similar < 0 else f" (the same text with other variables is at position {similar})"
             raise MessageMovedError(
-                f"cannot {what}: another program deleted or changed it{hint}; nothing was written; reread the queue",
+                f"cannot {what}: another program changed or deleted it{hint}; nothing was written; reread the queue",
                 path=path,
                 position=place.position,
             )
-        # Equal ones are interchangeable: one that its owner holds, that has the status it was read with, the nearest.
+        # Equal messages are interchangeable. Prefer the same claim, then the same status, then the nearest.
         holder = holder_of(place.raw)
         best = min(
             seen,

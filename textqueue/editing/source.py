@@ -1,7 +1,7 @@
-"""What a queue, its messages and its readers use of one queue file: reading, edits that are tried again, sync.
+"""One queue file, as a queue, its messages and its readers use it: reads, edits with retries, and syncs.
 
-It composes the file with its lock and ledger (``textqueue.editing.queue_file``), the marks in a row
-(``textqueue.editing.marks``), what was given out, and the record of what is on the medium.
+A source has these parts: the file with its lock and ledger (``textqueue.editing.queue_file``), the marks in a row
+(``textqueue.editing.marks``), the delivered messages, and the record of the last sync.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["Source"]
 _HALF_WRITTEN_S: Final = 0.5
 _EMPTIED_S: Final = 5.0
 _REWRITTEN_S: Final = 10.0
-"""While another program has the file open: how long it must be unchanged before a missing message counts as gone; how
-long if it is empty, because a save in place empties it first; and after how long the message counts as gone anyway."""
+"""While another program has the file open, it may be in the middle of a save. A missing message counts as removed after
+the first time without a change; in an empty file, after the second; and with changes, after the third."""
 _HALF_WRITTEN_PAUSE_S: Final = 0.01
 _SYNC_WAIT_S: Final = 1.0
 _SYNC_PAUSE_S: Final = 0.01
-"""How long a sync waits for a program that has the file open, and how often it looks."""
-_TRIES: Final = 100
+"""How long a sync waits for a program that has the file open, and how often it tries."""
+_MAX_ATTEMPTS: Final = 100
 
 
 class Source:
     """One ``.tq`` file.
 
     Attributes:
-        path: as it was named.
-        file: with its lock and ledger.
-        marks: single marks, and many of one status.
-        given: what was given out and not marked since.
+        path: the path as the caller passed it.
+        file: the file with its lock and ledger.
+        marks: single marks, and many marks of one status.
+        given: the messages that were delivered and not marked since.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Source:
         conflicts: list[Conflict],
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Name the file; nothing is opened."""
+        """Create a source; no file is opened."""
         self.path = path
         self.file = QueueFile(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
         self.marks = Marks(self.file)
@@ -69,40 +69,40 @@ class Source:
     # Reading
 
     def reading(self) -> File:
-        """Open the file to read it.
+        """Open the file for reading.
 
         Raises:
             FileNotFoundError: the file does not exist.
         """
         self.file.check_open()
-        self.marks.end()  # who opens a file that this process holds would wait for itself
+        self.marks.end()  # otherwise this process would wait for its own lease
         return self.file.disk.open(self.path, "read")
 
     def only_ours(self, before: Token | None, now: Token, position: int) -> bool:
-        """Whether nothing but edits of this object, all above a position, lies between two states of the file."""
+        """Return whether only edits of this object, all before a position, led from one state to the other."""
         self.marks.known()
         return self.file.chain.spans(before, now, position)
 
     def settled(self) -> bool:
-        """Whether an unterminated last line is meant: the file has been quiet for ``settle_s``."""
+        """Return whether a last line without a newline is complete: the file has been unchanged for ``settle_s``."""
         return settled(self.file.disk, self.path, settle_s=self.settle_s, now_ns=self._clock_ns())
 
     def in_transit(self, raw: bytes) -> bool:
-        """Whether the owner of its claim, who is dead, may have brought it into a journal: the next drain ends it."""
+        """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
         return read_intent(self.file.disk, self.file.home + ".drain").holds(raw)
 
     @property
     def has_ledger(self) -> bool:
-        """Whether our programs have edited this file, so that another program may have reverted that."""
+        """Whether this library has edited the file, so that a stale save may have reverted an edit."""
         return self.file.ledger.epoch > 0
 
     def given_back(self) -> tuple[int, int]:
-        """The epoch, and how many messages were put back into the queue within it."""
+        """Return the epoch, and how many messages were given back to the queue in it."""
         with self.file.threads:
             return self.file.ledger.epoch, len(self.file.ledger.given_back)
 
     def claims(self) -> dict[int, bytes]:
-        """Who claimed what, by position, as far as the ledger knows; alive or dead."""
+        """Return the owners of the claims in the ledger, by position. An owner may have died."""
         with self.file.threads:
             return {position: record.owner for position, record in self.file.ledger.claims.items()}
 
@@ -113,21 +113,21 @@ class Source:
 
         Args:
             place: the message as it was read.
-            change: given its bytes as they are now, says what to write, or None when nothing is to be done.
-            what: for the error message, as in "mark it as cleared".
+            change: a function that gets the current bytes and returns the change, or None if none is needed.
+            what: the name of the edit, for errors, such as "mark the message as cleared".
 
         Returns:
             The message as it is now.
 
         Raises:
-            MessageMovedError: it is not there any more, or not to be told from others.
+            MessageMovedError: the message was changed or removed since it was read.
         """
         return self.edit_many([place], [change], what)[0]
 
     def edit_many(
         self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
     ) -> list[Place]:
-        """As ``edit``, for many messages under one lock; all are found before the first is changed."""
+        """Change many messages under one lock. All are found before the first is changed."""
         edit = Changes(self.file, places, changes, what)
         if self.marks.change(edit):
             return [Place(position, raw, self.file.ledger.epoch) for position, raw, _ in edit.found]
@@ -135,7 +135,7 @@ class Source:
         seen: Token | None = None
         token, alone = (0, 0, 0), True
         replaced = 0
-        while replaced < _TRIES:
+        while replaced < _MAX_ATTEMPTS:
             try:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
@@ -143,7 +143,7 @@ class Source:
                     if current and len(places) == 1:
                         self.marks.row(session)
             except MessageMovedError:
-                # If another program has the file open, it may be half written at this moment.
+                # If another program has the file open, it may be in the middle of a save.
                 now = time.monotonic()
                 if token != seen:
                     seen, still = token, now
@@ -153,12 +153,12 @@ class Source:
                 time.sleep(_HALF_WRITTEN_PAUSE_S)
                 continue
             except FileNotFoundError:
-                # Perhaps between the two renames of an editor.
+                # An editor may be between two renames.
                 if time.monotonic() - start < _HALF_WRITTEN_S and self.has_ledger:
                     time.sleep(_HALF_WRITTEN_PAUSE_S)
                     continue
                 raise MessageMovedError(
-                    f"cannot {what}: the file is gone; put it back, or read the queue again",
+                    f"cannot {what}: the file is gone; restore it, or read the queue again",
                     path=self.path,
                     position=places[0].position,
                 ) from None
@@ -166,7 +166,8 @@ class Source:
                 return done
             replaced += 1
         raise TextQueueError(
-            f"cannot {what}: another program replaces the file faster than it can be edited", path=self.path
+            f"cannot {what}: another program replaced the file {_MAX_ATTEMPTS} times; end that program, then try again",
+            path=self.path,
         )
 
     def write(
@@ -176,7 +177,7 @@ class Source:
         changes: Sequence[Callable[[bytes], Change | None]],
         what: str,
     ) -> tuple[list[Place], bool]:
-        """As ``edit_many``, within a session; the second: whether all is done, and in the file that is at the path."""
+        """Change many messages in a session. Return them, and whether all changes are in the file at the path."""
         edit = Changes(self.file, places, changes, what)
         current = self.file.commit(session, edit)
         if not current or edit.last is None:
@@ -184,10 +185,10 @@ class Source:
         return [place._replace(epoch=self.file.ledger.epoch) for place in edit.found], True
 
     def sync(self) -> None:
-        """Force the file and the ledger to the medium, as ``textqueue.editing.durable`` says.
+        """Sync the file and the ledger to disk, as ``textqueue.editing.durable`` describes.
 
         Raises:
-            FileInUseError: another program keeps the file open, and what it holds may not be on the medium.
+            FileInUseError: bytes of another program may not be on disk, and a program has the file open.
             FileNotFoundError: the file does not exist.
         """
         deadline = time.monotonic() + _SYNC_WAIT_S
@@ -197,15 +198,14 @@ class Source:
                     return
             if time.monotonic() > deadline:
                 raise FileInUseError(
-                    "this file cannot be made durable while another program has it open or changes it, since that"
-                    " program's changes could be written over: close the file there (lsof shows where), then sync"
-                    " again",
+                    "cannot sync this file while another program has it open or changes it, because the sync could"
+                    " overwrite its changes: close the file there (lsof shows the program), then sync again",
                     path=self.path,
                 )
             time.sleep(_SYNC_PAUSE_S)
 
     def _sync(self, session: Session) -> bool:
-        """Whether all is on the medium; False: the file is in use."""
+        """Sync, and return whether all is on disk; False: the file is in use."""
         file, ledger = session.file, self.file.ledger
         token = before = token_of(session.status)
         doubt = self._durable.doubt(file, token, ledger, known=session.known)
@@ -218,7 +218,7 @@ class Source:
             if ours and session.known:
                 self.file.chain.add(before, token, -1)
                 ledger.state(token)
-        end_lease(file)  # other programs do not wait for the medium
+        end_lease(file)  # other programs need not wait for the disk
         if doubt.names:
             sync_names(self.file.disk, self.file.home)
         file.sync()
