@@ -74,12 +74,12 @@ class Message(Core):
 
     @property
     def source_filename(self) -> str:
-        """The same as ``path``: its name in the published package."""
+        """The same as ``path``, under its name in the published package."""
         return self._source.path
 
     @property
     def control_offset(self) -> int:
-        """The same as ``position``: its name in the published package."""
+        """The same as ``position``, under its name in the published package."""
         return self._position
 
     def get_variables(self) -> tuple[str, ...]:
