@@ -1,16 +1,22 @@
-"""The compact rewrite: done messages go to another file, everything else stays as it is, byte for byte.
+"""The archive: moves done messages to the end of another file. The rest of the queue keeps its bytes.
 
-A comment belongs to the messages right below it, up to a blank line or the next comment: it goes when all of them go.
-Lines that are no part of an entry stay.
+A comment belongs to the messages right below it, up to a blank line or the next comment. It is moved if all of them are
+moved. Lines outside of entries are not moved.
 
-Order: what stays is written to a temporary file; a note beside the queue says where in the archive what goes will
-stand; that is appended and synced; then the temporary file takes the queue's name. While it has a name of its own,
-what the note tells of has not been done: after a crash the next run takes that back from the archive's end, if nothing
-else was written there, and begins anew. So nothing is lost or repeated, and equal messages are not taken for one.
+The steps of a run::
 
-If the file was changed before the last step, all is done again with the file as it is then.
+    1  write the messages that remain into a temporary file, jobs.tq.tmp
+    2  write a note, jobs.tq.archive: the archive, its size, and a digest of what will be appended
+    3  append the moved messages to the archive, and sync it
+    4  rename the temporary file to the queue's name                          the run is complete
+    5  remove the note
 
-It is refused while an editor shows that it has the file open, since it would save over it later.
+**The invariant.** As long as the temporary file of the note exists under its own name, the run is not complete. After a
+crash, the next run removes from the end of the archive what the note describes, unless another program has written
+after it, and begins again. So no message is lost or repeated, and equal messages remain different.
+
+If another program changes the queue file before step 4, the run begins again. If an editor has the file open, the run
+is refused, because the editor would later save its old buffer.
 """
 
 from __future__ import annotations
@@ -44,11 +50,11 @@ _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
 _BLOCK: Final = 1 << 20
 _NOTE_BYTES: Final = 1 << 16
-_TRIES: Final = 8
+_MAX_ATTEMPTS: Final = 8
 
 
 def editor_files(path: str, disk: Disk) -> list[str]:
-    """The files by which editors show that they have a file open: Vim, nano, Emacs, Kate, LibreOffice."""
+    """Return the lock and swap files of editors that have a file open: Vim, nano, Emacs, Kate, LibreOffice."""
     directory, name = os.path.split(path)
     known = {f".{name}.{end}" for end in ("swp", "swo", "swn", "kate-swp")} | {
         f".#{name}",
@@ -59,13 +65,15 @@ def editor_files(path: str, disk: Disk) -> list[str]:
 
 
 def refuse(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
-    """See that a queue file can be archived there, before anything is done.
+    """Check that a queue file can be archived in a target.
 
     Raises:
-        InvalidTextError: the target is the queue itself, or a status that is not done.
+        InvalidTextError: the target is the queue itself, or a status is neither cleared nor critical.
     """
     if not set(statuses) <= {MessageStatus.cleared, MessageStatus.critical}:
-        raise InvalidTextError("only cleared and critical messages can be archived", path=source.path)
+        raise InvalidTextError(
+            "only cleared and critical messages can be archived: pass these statuses only", path=source.path
+        )
     here, there = source.file.disk.status(source.path), source.file.disk.status(target)
     if os.path.abspath(target) == os.path.abspath(source.path) or (
         here is not None and there is not None and here.identity == there.identity
@@ -77,31 +85,32 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
     """Move the done messages of a queue file to the end of another file.
 
     Returns:
-        How many messages were moved.
+        The number of moved messages.
 
     Raises:
         FileInUseError: an editor has the file open.
         InvalidTextError: as :func:`refuse`.
-        TextQueueError: the note of a run that was cut short cannot be read.
+        TextQueueError: the note of an interrupted run is damaged.
     """
     refuse(source, target, statuses)
     controls = {CONTROL_OF[status][0] for status in statuses}
     temporary, note = source.file.home + ".tmp", source.file.home + ".archive"
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         count = _once(source, target, controls, temporary, note)
         if count is not None:
             with source.file.session():
-                pass  # if another process was there as well: the ledger is brought in line
+                pass  # reconcile the ledger, in case another process was there as well
             return count
     raise FileInUseError(
-        "another program changed this file each time: close it there, then archive again", path=source.path
+        f"another program changed this file in each of {_MAX_ATTEMPTS} attempts: close it there, then archive again",
+        path=source.path,
     )
 
 
 def _once(source: Source, target: str, controls: Collection[int], temporary: str, note: str) -> int | None:
-    """As ``archive``; None if another program changed the file meanwhile: the next run takes back what was done.
+    """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one.
 
-    There is no lease while messages are copied and synced, but for the last look and the rename.
+    There is a lease only for the last check and the rename, not while messages are copied and synced.
     """
     disk = source.file.disk
     with source.file.session() as session:
@@ -111,8 +120,8 @@ def _once(source: Source, target: str, controls: Collection[int], temporary: str
         shown = [name for path in dict.fromkeys((source.file.home, source.path)) for name in editor_files(path, disk)]
         if shown:
             raise FileInUseError(
-                f"an editor has this file open ({', '.join(shown)} stands beside it): close it there, or remove what it"
-                " left when it crashed",
+                f"an editor has this file open, as {', '.join(shown)} shows: close it there, or remove that file if the"
+                " editor crashed",
                 path=source.path,
             )
         moved, count = _positions(session.file, controls)
@@ -128,7 +137,7 @@ def _once(source: Source, target: str, controls: Collection[int], temporary: str
         if there is None or token_of(there) != before:
             return None
         disk.rename(temporary, source.file.home)
-        if source.file.ledger.token == before:  # what stays is known to have moved, and what went to be gone
+        if source.file.ledger.token == before:  # record the new positions, and which messages were archived
             source.file.mine = None
             known = _shifted(source.file.ledger, moved)
             source.file.ledger.rewrite(known, token=token_of(rest), epoch=time.time_ns())
@@ -137,8 +146,8 @@ def _once(source: Source, target: str, controls: Collection[int], temporary: str
 
 
 def _rest(source: Source, session: Session, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
-    """Write what stays."""
-    source.file.disk.unlink(temporary)  # a crash inside a rename may have left both names to one file
+    """Write the messages that remain into the temporary file, and return its status."""
+    source.file.disk.unlink(temporary)  # after a crash within a rename, both names may be one file
     rest = source.file.disk.open(temporary, "temp")
     try:
         _copy_owner(session.file, rest)
@@ -154,7 +163,7 @@ def _rest(source: Source, session: Session, temporary: str, moved: Sequence[tupl
 
 
 def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
-    """What the ledger knows: of what stays, where it is now; of marks that went, in which run that was."""
+    """Return the records after the move: new positions for what remains, the run for archived marks."""
     now = time.time_ns()
     starts = [start for start, _ in moved]
     gone = [0, *itertools.accumulate(size for _, size in moved)]
@@ -165,13 +174,13 @@ def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
             known.append(record)
         elif before == len(starts) or starts[before] != record.position:
             known.append(record._replace(position=record.position - gone[before]))
-        elif record.kind in MARKS:  # a stale save may bring the message back
+        elif record.kind in MARKS:  # a stale save may restore the message
             known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, now)))
     return known
 
 
 def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, int]], int]:
-    """Where what goes stands, as (position, size), and how many messages that is."""
+    """Return what to move, as (position, size), and the number of messages."""
     moved: list[tuple[int, int]] = []
     count = 0
     for run in _runs(file):
@@ -185,7 +194,7 @@ def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, i
 
 
 def _runs(file: File) -> Iterator[list[tuple[int, int, int]]]:
-    """Comments with the messages right below them, as (control byte, position, size)."""
+    """Yield comments with the messages right below them, as (control byte, position, size)."""
     run: list[tuple[int, int, int]] = []
     for window in scan(file):
         position = window.position
@@ -197,7 +206,7 @@ def _runs(file: File) -> Iterator[list[tuple[int, int, int]]]:
             if raw[0] in _ENTRIES:
                 run.append((raw[0], position, len(raw)))
             position += len(raw)
-            if run and run[0][0] != _COMMENT:  # nothing above it that must be kept together
+            if run and run[0][0] != _COMMENT:  # without a comment above, each message is a run of its own
                 yield run
                 run = []
     if run:
@@ -206,7 +215,7 @@ def _runs(file: File) -> Iterator[list[tuple[int, int, int]]]:
 
 @contextlib.contextmanager
 def _locked(disk: Disk, target: str) -> Iterator[None]:
-    """Where the archive is a queue of other programs, they wait."""
+    """Lock the archive, if it is a queue that other programs use."""
     path = home(target) + ".lck"
     if disk.status(path) is None:
         yield
@@ -231,7 +240,7 @@ def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> 
             archive.write(text)
             archive.sync()
         except OSError:
-            if text.startswith(archive.read(len(text) + 1, size)):  # and nobody else wrote behind it
+            if text.startswith(archive.read(len(text) + 1, size)):  # and no other program wrote after it
                 archive.truncate(size)
             raise
     finally:
@@ -239,7 +248,7 @@ def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> 
 
 
 def _take_back(disk: Disk, note: str, temporary: str, data: bytes) -> None:
-    """Undo what a run that was cut short has brought into an archive."""
+    """Undo what an interrupted run has appended to an archive."""
     try:
         found = read_small(disk, note, _NOTE_BYTES)
     except FileNotFoundError:
@@ -250,8 +259,8 @@ def _take_back(disk: Disk, note: str, temporary: str, data: bytes) -> None:
         inode, digest = whole(fields["inode"], 0, 2**64 - 1), str(fields["digest"])
     except (ValueError, KeyError) as error:
         raise TextQueueError(
-            f"this file says what was on its way into an archive, and cannot be read ({error}); compare the archive's"
-            " end with the queue, then remove this file",
+            f"the note of an interrupted archive run is damaged ({error}); compare the end of the archive with the"
+            " queue, remove messages that are in both from the archive, then remove this file",
             path=note,
         ) from error
     there = disk.status(temporary)
@@ -269,12 +278,12 @@ def _take_back(disk: Disk, note: str, temporary: str, data: bytes) -> None:
 
 
 def _is_torn(tail: bytes, text: bytes) -> bool:
-    """Whether this is what a power loss left of a text: a part of it, zeros where nothing came to the medium."""
+    """Return whether a power loss left this of a text: a part of it, with zeros for bytes that were not written."""
     return len(tail) <= len(text) and all(byte in (0, meant) for byte, meant in zip(tail, text, strict=False))
 
 
 def _end_of(archive: File, size: int) -> bytes:
-    """What ends the archive's last line, if it has no end."""
+    """Return the missing newline of the archive's last line, or empty bytes."""
     return b"" if not size or archive.read(1, size - 1) == b"\n" else b"\n"
 
 
@@ -296,7 +305,7 @@ def _copy(source: File, target: File, start: int, end: int) -> None:
 
 
 def _copy_owner(source: File, target: File) -> None:
-    """The new file belongs to whom the old one belonged to, and is not open to more people."""
+    """Give the new file the owner and mode of the old one, so that no other user can read it."""
     with contextlib.suppress(OSError, ValueError):
         status = os.fstat(source.fileno())
         os.fchmod(target.fileno(), status.st_mode & 0o7777)

@@ -1,17 +1,21 @@
-"""Marks in a row: many at once under one lock, or one by one in a file that is held from one mark to the next.
+"""Marks in a row: many marks under one lock, or single marks that follow each other closely.
 
-A mark that is not the first of a row, or a variable that is set, keeps the lock of ours and the kernel's lease when it
-is done. While both are held
-no other process can have changed the file or the ledger, so the next mark needs neither a new lock nor a new look at
-what others did; it is proven by its bytes, written, looked at through the path and put into the ledger like any other
-(``textqueue.hot.Held``).
+**A hold** is the lock and the lease, kept from one mark to the next::
 
-A hold ends with the first mark that finds another process waiting for the file, with any other operation, when it was
-not used for some milliseconds (``textqueue.editing.keeper``), and after ``_HOLD_S`` in any case. After a disturbance
-there is no new hold for a while, so that several workers on one file take turns.
+           the second mark of a row                the next mark, or a variable
+    free ---------------------------> held ------------------------------------+
+     ^                                |  ^                                     |
+     |                                |  +-------------------------------------+
+     +--------------------------------+
+        another process waits; any other operation; unused for some milliseconds; _HOLD_S is over
 
-The ledger's lines of a hold carry the state of the file when it began, and its end adds a line with the state then. If
-the process dies in between, the next one treats the file as changed by another program, and reads it again.
+During a hold no other process can change the file or the ledger. So the next mark needs no new lock, and no comparison
+of the file with the ledger. It is proven by its bytes, written, checked through the path, and logged like any other
+edit (``textqueue.hot.Held``). The thread of ``textqueue.editing.keeper`` ends an unused hold. If another process had to
+wait, there is no new hold for a while, so that several workers on one file take turns.
+
+**Crash points.** The ledger lines of a hold carry the state of the file when the hold began. Its end appends a line
+with the new state. If the process dies in between, the next session finds the file in another state, and reconciles.
 """
 
 from __future__ import annotations
@@ -37,21 +41,21 @@ from textqueue.ledger.log import EMPTY, Record
 __all__ = ["Marks"]
 
 _HOLD_S: Final = 0.1
-"""How long a hold lasts at most: so often the lock and the ledger are seen to be still those at their paths."""
+"""The longest hold. After it, lock and ledger are compared with the files at their paths again."""
 _ROW_S: Final = 0.005
-"""Marks that follow each other so closely are a row."""
-_APART_FIRST_S: Final = 0.02
-_APART_MAX_S: Final = 1.0
-"""Seconds without a hold after another process waited for the file; doubled each time."""
+"""Marks that follow each other within this time are a row."""
+_BACKOFF_FIRST_S: Final = 0.02
+_BACKOFF_MAX_S: Final = 1.0
+"""After another process waited for the file: the time without a hold. It doubles each time."""
 _QUEUED: Final = ord("-")
 
 
 class Marks:
-    """Marks in one queue file. Everything here is done under the queue file's lock between threads."""
+    """Marks in one queue file. Every method uses the queue file's lock between threads."""
 
     def __init__(self, queue: QueueFile) -> None:
-        """Nothing is held."""
-        # Weak except during a hold: the keeper lets go of this object some milliseconds after the queue is dropped.
+        """Begin without a hold."""
+        # A strong reference exists only during a hold, so that a dropped queue is freed some milliseconds later.
         self._weak = weakref.ref(queue)
         self._keeping: QueueFile | None = None
         self._held: Held | _hot_py.Held | None = None
@@ -59,14 +63,14 @@ class Marks:
         self._log: File | None = None
         self._status = Status(0, 0, 0, 0, 0, False)
         self._until = 0.0
-        self._edits = 0  # of this hold that the ledger knows
-        self._high = -1  # how far down these went
+        self._edits = 0  # edits of this hold that the ledger object has counted
+        self._high = -1  # the highest position of these edits
         self._began: Token = (0, 0, 0)
-        self._token = self._began  # the state that the chain of edits was told last
+        self._token = self._began  # the last state in the chain of edits
         self._ticked = -1
         self._last = 0.0
-        self._apart_until = 0.0
-        self._apart_s = _APART_FIRST_S
+        self._backoff_until = 0.0
+        self._backoff_s = _BACKOFF_FIRST_S
 
     @property
     def _queue(self) -> QueueFile:
@@ -75,10 +79,10 @@ class Marks:
         return queue
 
     def one(self, message: Core, control: int) -> bool:
-        """Mark a queued message that stands where it was read.
+        """Mark a queued message that has not moved.
 
         Returns:
-            False, and the mark is still due, when anything does not go smoothly.
+            Whether it was marked. If not, the caller marks it in another way.
         """
         queue, raw = self._queue, message._raw
         with queue.threads:
@@ -99,7 +103,7 @@ class Marks:
             return self._first(message, control)
 
     def _first(self, message: Core, control: int) -> bool:
-        """A mark that is the first of a row, or stands alone; the second of a row begins a hold."""
+        """Mark a message without a hold. If it is the second mark of a row, a hold begins."""
         queue = self._queue
         raw, position = message._raw, message._position
         try:
@@ -113,20 +117,20 @@ class Marks:
             return False
 
     def row(self, session: Session) -> None:
-        """An edit was made: hold the file if it follows another one closely. Within the session."""
+        """Begin a hold if this edit follows another one closely. The caller is in a session."""
         now = time.monotonic()
-        if session.alone and now - self._last < _ROW_S and now > self._apart_until:
+        if session.alone and now - self._last < _ROW_S and now > self._backoff_until:
             self._hold(session.file, now)
         self._last = now
 
     def change(self, edit: Edit) -> bool:
-        """Make another edit than a mark within a hold.
+        """Make an edit other than a mark within the hold.
 
         Returns:
-            False, and the edit is still due, if nothing is held, or the hold is over.
+            Whether the edit was made. If not, there is no hold, and the caller makes it in a session.
 
         Raises:
-            MessageMovedError: a message is not there any more; nothing was written.
+            MessageMovedError: a message was changed or removed since it was read; nothing was written.
         """
         queue = self._queue
         with queue.threads:
@@ -143,7 +147,7 @@ class Marks:
             return done
 
     def _take_in(self, held: Held | _hot_py.Held) -> None:
-        """Let the ledger know the marks of a hold so far; the next ones are counted from there."""
+        """Add the marks of the hold so far to the ledger object, and restart their count."""
         if held.marks:
             assert held.last is not None
             position, raw = held.last
@@ -185,18 +189,18 @@ class Marks:
     def _disturbed(self) -> None:
         now = time.monotonic()
         # Another process opens the file now and then: a short pause is enough.
-        self._apart_s = _APART_FIRST_S if now > self._apart_until + _APART_MAX_S else self._apart_s
-        self._apart_until = now + self._apart_s
-        self._apart_s = min(2 * self._apart_s, _APART_MAX_S)
+        self._backoff_s = _BACKOFF_FIRST_S if now > self._backoff_until + _BACKOFF_MAX_S else self._backoff_s
+        self._backoff_until = now + self._backoff_s
+        self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
 
     def end(self) -> None:
-        """Give lock and lease back, if they are held."""
+        """End the hold, if there is one."""
         if self._held is not None:
-            with self._queue.guard:  # which ends what is held
+            with self._queue.guard:  # taking the lock ends the hold
                 pass
 
     def _finish(self) -> None:
-        """The lock is still held when this returns, and the guard's owner lets go of it."""
+        """End the hold, except for the lock, which the caller releases."""
         queue, held, file = self._queue, self._held, self._file
         assert held is not None
         assert file is not None
@@ -207,17 +211,17 @@ class Marks:
             if not self._edits:
                 return
             token = token_of(file.status())
-            if end_lease(file):  # the lease held until now, so no other process had the file open
+            if end_lease(file):  # the lease was valid until now, so no other process had the file open
                 queue.chain.add(self._token, token, self._high)
-                with suppress(OSError):  # without this line the next operation looks into what happened
+                with suppress(OSError):  # without this line, the next session reconciles
                     queue.ledger.state(token)
                     queue.compact()
         finally:
-            end_lease(file)  # closing may not do: a forked child may have a copy
+            end_lease(file)  # closing alone is not enough if a forked child has a copy
             file.close()
 
     def known(self) -> None:
-        """Tell the chain of edits how far it has come, for a reader who compares."""
+        """Add the marks of the hold so far to the chain of edits, for a reader."""
         with self._queue.threads:
             if self._held is not None and self._file is not None and leased(self._file):
                 token = token_of(self._file.status())
@@ -227,12 +231,12 @@ class Marks:
     # textqueue.editing.keeper.Kept
 
     def tick(self, *, last: bool = False) -> bool:
-        """End a hold that was not used since the last tick, or that another process waits for; or in any case."""
+        """End the hold if it was not used since the last tick, if another process waits for it, or if ``last``."""
         queue = self._keeping
         if queue is None:
             return True
         if not queue.threads.acquire(blocking=False):
-            return False  # at work this moment
+            return False  # a thread is using it
         try:
             if self._held is None or self._file is None:
                 return True
@@ -249,7 +253,7 @@ class Marks:
             queue.threads.release()
 
     def forget(self) -> None:
-        """In a forked child: drop the copies of the parent's descriptors."""
+        """Drop the copies of the parent's open files in a forked child."""
         queue, self._held, self._file, self._keeping = self._keeping, None, None, None
         if queue is not None:
             queue.kept = None
@@ -258,7 +262,7 @@ class Marks:
     # Many
 
     def many(self, places: Sequence[Place], control: int) -> int | None:
-        """As ``one``, for many messages: all are proven before the first is written; -> the epoch, or None."""
+        """Mark many messages: all are proven before the first is written. Return the epoch, or None as ``one`` does."""
         queue = self._queue
         try:
             with queue.session() as session:

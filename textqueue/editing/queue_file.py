@@ -1,18 +1,18 @@
-"""One queue file and the edits in place that are proven before they are made.
+"""One queue file and its edits in place. Each edit is proven before it is written.
 
-A person with an editor is a writer who never takes the lock. So an edit goes like this, under the lock of ours
-(:meth:`QueueFile.session` does the first two steps, :meth:`QueueFile.commit` the others):
+An editor writes to the file without taking the queue's lock. So an edit has these steps, under the lock.
+:meth:`QueueFile.session` does the first two, :meth:`QueueFile.commit` the others:
 
-1. Open the file that is at the path now, and ask the kernel for a lease: while it is held, a program that opens or
-   truncates the file waits. Programs that keep the file open all the time make that impossible; then the edit is
-   verified by reading it back, and the few microseconds between proof and write are the one window left.
-2. If the file is not as our last edit left it, another program changed it: ``textqueue.editing.reconcile`` finds out
-   what moved and which marks of ours a stale buffer took back.
-3. Prove that the message stands where it was read: a line begins there and its bytes are the message's. Otherwise
-   search the whole file for it. Not there as it was read: ``MessageMovedError``, and nothing is written.
-4. Write: one control byte, or a variable in its own room. The length of the file never changes.
-5. Look at the path again: if an editor has put another file there meanwhile, do it all again on that one.
-6. Write a line into the ledger, which says how the file looks now.
+1. Open the file that is at the path now, and ask the kernel for a lease. During a lease, a program that opens or
+   truncates the file waits. If another program has the file open, the kernel grants no lease. Then the edit is verified
+   by reading it back, and only the few microseconds between proof and write remain unprotected.
+2. Compare the file with the state in the ledger's last line. If it differs, another program has changed the file:
+   ``textqueue.editing.reconcile`` finds the lines that moved and the marks that an old buffer reverted.
+3. Prove that the message has not moved: a line begins at its position, with its bytes. Otherwise search the whole file.
+   If the message is not there, raise ``MessageMovedError`` and write nothing.
+4. Write one control byte, or a variable in its reserved space. The length of the file does not change.
+5. Compare the path again. If an editor has put another file there, begin again with that file.
+6. Append a line with the new state of the file to the ledger.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from textqueue.ledger.upgrade import upgrade
 __all__ = ["MOMENT_S", "Edit", "Opening", "QueueFile", "Session"]
 
 MOMENT_S: Final = 0.000_3
-"""Without a lease: an edit that took longer was interrupted, and another program may have written meanwhile."""
+"""Without a lease, another program may have written to the file during an edit that took longer than this."""
 
 _LOOK_S: Final = 0.1
 _LOOKS: Final = 8
@@ -53,10 +53,10 @@ class Session(NamedTuple):
     """The file while the lock is held.
 
     Attributes:
-        file: open for editing.
-        status: its state when the lock was taken.
-        alone: whether no other process can open it.
-        known: whether the ledger has the position of every message in that state.
+        file: the file, open for editing.
+        status: the state of the file when the lock was taken.
+        alone: whether this process has the lease, so that no other process can open the file.
+        known: whether the ledger has the correct positions for that state.
         near: bytes that were read since, and their position.
     """
 
@@ -67,52 +67,52 @@ class Session(NamedTuple):
     near: tuple[int, bytes] = (0, b"")
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to size bytes from position; under the lease also what was read before."""
+        """Read up to size bytes at position. Under the lease, bytes that were read before are reused."""
         start, data = self.near
         if self.alone and start <= position and position + size <= start + len(data):
             return data[position - start : position - start + size]
         return self.file.read(size, position)
 
     def still(self) -> bool:
-        """Whether what was read since the lock was taken is one state of the file; before anything is written."""
+        """Return whether the file has not changed since the lock was taken. Call it before anything is written."""
         return (self.alone and leased(self.file)) or (
             self.known and token_of(self.file.status()) == token_of(self.status)
         )
 
 
 class Edit(Protocol):
-    """Something that is written within a session.
+    """An edit that is written within a session.
 
     Attributes:
-        last: the position and the bytes of the last message that was written; None: nothing was.
-        high: how far down the messages were changed; None: the file got longer.
+        last: position and bytes of the last written message; None: nothing was written.
+        high: the highest position of a changed message; None: the file has grown.
     """
 
     last: tuple[int, bytes] | None
     high: int | None
 
     def prove(self, session: Session) -> bool:
-        """Find what is to be changed; whether it can be written as it is."""
+        """Find the messages, and return whether the edit can be written."""
 
     def write(self, session: Session) -> bool:
-        """Write; False if another program wrote in between, so that only a part was written, or nothing."""
+        """Write, and return True; False if another program wrote in between, so that a part is missing."""
 
     def log(self, ledger: Ledger, token: Token) -> None:
-        """Write the ledger's lines for what was written; the token is the state of the file since."""
+        """Append the lines of the edit to the ledger. The token is the state of the file after the edit."""
 
 
 class Opening:
-    """A session as a context manager: not a generator, since single marks are made of little else."""
+    """The context manager of a session. It is not a generator, because it takes most of the time of a single mark."""
 
     __slots__ = ("_file", "_queue")
 
     def __init__(self, queue: QueueFile) -> None:
-        """Nothing is opened yet."""
+        """Store the queue file; nothing is opened yet."""
         self._queue = queue
         self._file: File | None = None
 
     def __enter__(self) -> Session:
-        """Take the lock, and the lease if it is to be had."""
+        """Take the lock, and the lease if the kernel grants it."""
         queue = self._queue
         queue.check_open()
         queue.guard.__enter__()
@@ -124,7 +124,7 @@ class Opening:
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Close the file, unless a hold keeps it, and give the lock back."""
+        """Close the file, unless a hold keeps it, and release the lock."""
         try:
             if self._file is not None and self._file is not self._queue.kept:
                 self._file.close()
@@ -136,15 +136,15 @@ class QueueFile:
     """One ``.tq`` file, its lock and its ledger.
 
     Attributes:
-        path: as it was named.
-        home: the file itself, where path was a link when it was named; what is kept next to it is named after this.
-        threads: what is kept here belongs to one thread at a time.
-        mine: the last edit of this object: where it is, and the message's bytes since.
-        kept: the file of a session that stays open when the session ends; see ``textqueue.editing.marks``.
+        path: the path as the caller passed it.
+        home: the path of the real file, if path was a symbolic link. The sidecars are named after it.
+        threads: the lock between threads that protects this object.
+        mine: the last edit of this object: its position, and the message's bytes after it.
+        kept: the file of a session that remains open after the session; see ``textqueue.editing.marks``.
     """
 
     def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
-        """Name the file; nothing is opened."""
+        """Create the object; no file is opened."""
         self.path = path
         self.disk = disk
         self.conflicts = conflicts
@@ -162,7 +162,7 @@ class QueueFile:
         self._pid = os.getpid()
 
     def session(self) -> Opening:
-        """Hold the lock over the file; what others did meanwhile has been looked into.
+        """Return a context manager that takes the lock, and brings the ledger in line with the file.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -170,12 +170,12 @@ class QueueFile:
         return Opening(self)
 
     def opened(self) -> File:
-        """The file, open for editing; within the lock."""
+        """Refresh the ledger, and open the file for editing. The caller holds the lock."""
         self.refresh()
         return self.disk.open(self.path, "edit")
 
     def begin(self, file: File) -> Session:
-        """Take the lease. What other programs did is looked into without it, so that no editor waits for that."""
+        """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that."""
         if self.ledger.older:
             upgrade(self.ledger, file)
         if self.ledger.epochs > 1 and self._is_long():
@@ -185,29 +185,31 @@ class QueueFile:
             alone = self.exclusive.take(file)
             status = file.status()
             known, near = self._ours(file, status)
-            if known or looks == _LOOKS:  # else another program writes there all the time
+            if known or looks == _LOOKS:  # otherwise another program changes the file all the time
                 return Session(file, status, alone, known, near)
             looks += 1
             end_lease(file)
             self._reconcile(file)
 
     def commit(self, session: Session, edit: Edit, *, within: Token | None = None) -> bool:
-        """Prove an edit, write it and log it: whatever changes messages goes through here, but for marks in a hold.
+        """Prove an edit, write it and log it. All changes of messages are made here, except for marks in a hold.
 
         Args:
             session: the file, under the lock.
-            edit: what is changed.
-            within: a hold: the state of the file when it began, which is noted until it ends.
+            edit: the edit.
+            within: in a hold: the state of the file when the hold began, which its ledger lines carry.
 
         Returns:
-            Whether all of it is in the file that is at the path. If not, it is to be done again.
+            Whether the whole edit is in the file at the path. If not, the caller tries again.
 
         Raises:
-            MessageMovedError: a message is not there any more; nothing was written.
+            MessageMovedError: a message was changed or removed since it was read; nothing was written.
         """
         alone = session.alone
         proven = edit.prove(session)
-        if alone and not leased(session.file):  # another process waits, or opened it while this one was stopped
+        if alone and not leased(
+            session.file
+        ):  # another process waits, or has opened the file while this one was stopped
             session = session._replace(alone=False)
             proven = edit.prove(session)
         if not proven:
@@ -219,8 +221,9 @@ class QueueFile:
         there = self.disk.status(self.path)
         if whole and (there is None or there.identity != session.status.identity):
             return False
-        # What another program wrote just now must not pass for ours: if it had the time, the state before is noted, so
-        # that the next one looks into it. If a lease that was asked back can still be given up, it held all the time.
+        # A foreign change at this moment must not be taken for a part of this edit. If there was time for one, the
+        # ledger gets the state before the edit, so that the next session reconciles. If a lease that another process
+        # waits for can still be released, it was valid until now.
         ours = whole and (
             session.alone or (alone and end_lease(session.file)) or (still and time.monotonic() - began < MOMENT_S)
         )
@@ -238,12 +241,12 @@ class QueueFile:
         return whole
 
     def compact(self) -> None:
-        """Keep the ledger small; within the lock."""
+        """Shorten the ledger if it is long. The caller holds the lock."""
         if self.ledger.epochs == 1 and self._is_long():
             self.ledger.shorten()
 
     def bring_in_line(self, file: File) -> None:
-        """Know where every message is now that the ledger says something about; within the lock."""
+        """Find the current positions of all messages in the ledger. The caller holds the lock."""
         if self.ledger.epochs > 1:
             self._reconcile(file, whole=True)
 
@@ -251,38 +254,38 @@ class QueueFile:
         return self.ledger.lines > 2 * MARKS_KEPT
 
     def epoch_of(self, status: Status) -> int:
-        """The epoch of what is read from a file in this state; -1 when another program may have changed it."""
+        """Return the epoch for a file in this state; -1 if another program may have changed it."""
         with self.threads:
             self.refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
 
     def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
-        """Keep something that a person should know."""
+        """Add a conflict."""
         self.conflicts.append(Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action))
 
     def check_open(self) -> None:
-        """Refuse what comes after the end.
+        """Check that the queue is open.
 
         Raises:
-            ClosedError: its queue was closed.
+            ClosedError: the queue was closed.
         """
         if self._closed:
             raise ClosedError("this queue was closed; reopen it", path=self.path)
 
     def close(self) -> None:
-        """Give the descriptors back; for good."""
+        """Close the files. The object cannot be reopened."""
         with self.threads:
             self._closed = True
             self.guard.close()
             self.ledger.close()
 
-    # What others did
+    # Changes by other processes
 
     def refresh(self) -> None:
-        """Take in what our other programs wrote into the ledger; within the lock."""
+        """Apply what other processes wrote into the ledger. The caller holds the lock."""
         now = time.monotonic()
         pid = os.getpid()
-        if pid != self._pid:  # a forked child: its parent's view is not its own
+        if pid != self._pid:  # a forked child must not use the state of its parent
             self._pid = pid
             self.mine = None
             self.ledger.close()
@@ -292,13 +295,13 @@ class QueueFile:
         self.ledger.refresh(look=look)
 
     def _ours(self, file: File, status: Status) -> tuple[bool, tuple[int, bytes]]:
-        """Whether no other program changed the file since our last edit, and that edit is still in it.
+        """Return whether the file is in the state of the ledger's last line, and its last edit is still in the file.
 
-        The second part is what finds a stale buffer that was saved within the same tick of the clock: if it takes back
-        anything of ours, it takes back the latest.
+        The second check finds an old buffer that was saved within the same tick of the clock: if it reverts anything,
+        it reverts the last edit.
 
         Returns:
-            That, and the bytes that were read for it, with their position.
+            The answer, and the bytes that were read for it, with their position.
         """
         token, last = self.ledger.token, self.ledger.last
         if token is None:
@@ -309,13 +312,13 @@ class QueueFile:
             return True, _NOTHING
         at = last.position
         if self.mine is not None and self.mine[0] == at:
-            data = file.read(len(self.mine[1]) + _NEAR_BYTES, at)  # where the next edit may be
+            data = file.read(len(self.mine[1]) + _NEAR_BYTES, at)  # the next edit may be near
             if data.startswith(self.mine[1]):
                 return True, (at, data)
         raw = entry_at(file, at)
         if not raw or digest(essence(raw)) != last.digest:
             return False, _NOTHING
-        if last.kind in MARKS:  # a person may have made it another one
+        if last.kind in MARKS:  # a user may have changed it to another mark
             return raw[0] in MARKS, _NOTHING
         if last.kind == GIVEN_BACK:
             return raw[0] == GIVEN_BACK, _NOTHING
