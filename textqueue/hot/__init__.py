@@ -1,7 +1,7 @@
-"""The hot paths: compiled where that is installed, the pure Python reference elsewhere.
+"""The hot paths: the compiled module if it is installed, otherwise the reference in pure Python.
 
-``IMPLEMENTATION`` is ``"c"`` or ``"python"``; ``SEJ_CODEC=python`` forces the reference, ``SEJ_CODEC=c`` insists on the
-compiled one, as for the journal's codec. The same tests run on both.
+``IMPLEMENTATION`` is ``"c"`` or ``"python"``. As for the journal's codec, ``SEJ_CODEC=python`` selects the reference,
+and ``SEJ_CODEC=c`` requires the compiled module. The same tests run on both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal as _Literal
 from sej.imports import compiled as _compiled
 from sej.imports import twin as _twin
 
-if TYPE_CHECKING:  # one truth for type checkers: the reference
+if TYPE_CHECKING:  # type checkers see the reference
     from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, essence, proven, ready, status_lines
 else:
     _hot = _twin("textqueue.hot._hot_c", "textqueue.hot.reference")

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The hot paths compiled: the same names, results and errors as the reference in ``reference``.
+"""The hot paths, compiled: the same names, results and errors as in ``reference``.
 
-They rely on the interpreter's lock between two calls into Python. It is let go of only around the system calls of a
-mark, which the caller's own lock keeps from running twice at once.
+They rely on the global interpreter lock. It is released only around the system calls of a mark. There, the caller's
+lock prevents a second mark from running concurrently.
 """
 
 cimport cython
@@ -27,7 +27,7 @@ cdef extern from *:
     #include <time.h>
     #include <sys/stat.h>
     #if defined(_MSC_VER)
-    #error "the reference serves here"
+    #error "not supported by this compiler: use textqueue.hot.reference"
     #endif
     #include <unistd.h>
     #if defined(__linux__) && defined(F_GETLEASE)
@@ -40,7 +40,7 @@ cdef extern from *:
         clock_gettime(CLOCK_MONOTONIC, &now);
         return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     }
-    /* 1: the path is that file. The time of change is not asked for: asking makes the next write dearer. */
+    /* 1: the path is that file. The modification time is not requested, because that makes the next write slower. */
     static inline int tq_is_at(const char *path, uint64_t device, uint64_t inode) {
     #if defined(__linux__) && defined(STATX_INO)
         struct statx there;
@@ -77,14 +77,14 @@ cdef Py_ssize_t _FEW_BYTES = _reference.FEW_BYTES
 assert (NOT_DONE, DONE, GONE) == (_NOT_DONE, _DONE, _GONE)
 
 cdef enum:
-    _HEX = 24  # digits of an essence
-    _LINE_ROOM = 64  # of a ledger's line, but for its tail: a kind, a position, an essence, a CRC, blanks
+    _HEX = 24  # digits of the hash of an essence
+    _LINE_ROOM = 64  # of a ledger line without its tail: kind, position, essence, CRC, blanks
 
 cdef bint _is_head[256]
 for _byte in range(256):
     _is_head[_byte] = _byte in STATUS_OF
 
-# Names of reserved variables: a handful, short.
+# The names of the reserved variables: few and short.
 cdef char _reserved[8][16]
 cdef int _reserved_size[8]
 cdef int _reserved_count = 0
@@ -100,7 +100,7 @@ cdef Py_ssize_t _scratch_size = 0
 
 
 cdef char *_room(Py_ssize_t size) except NULL:
-    """Working memory, used between two calls into Python and never across one."""
+    """Return working memory, which is valid until the next call into Python."""
     global _scratch, _scratch_size
     cdef char *larger
     if size > _scratch_size:
@@ -111,7 +111,7 @@ cdef char *_room(Py_ssize_t size) except NULL:
     return _scratch
 
 
-@cython.no_gc  # it holds a source and bytes, and neither holds messages
+@cython.no_gc  # no cycle: it refers to a source and to bytes, and neither refers to messages
 cdef class Core:
     cdef public object _source
     cdef public bytes _raw
@@ -131,7 +131,7 @@ cdef inline Py_ssize_t _line_end(const char *data, Py_ssize_t at, Py_ssize_t siz
 
 
 cdef inline Py_ssize_t _chunk_end(const char *data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
-    """Where the entry or stray line that begins at a place ends."""
+    """Return the end of the entry or stray line that begins at a position."""
     cdef bint head = _is_head[<unsigned char>data[at]]
     at = _line_end(data, at, size)
     if head:
@@ -147,9 +147,9 @@ cdef class ready:
     cdef type _class
     cdef bytes _data
     cdef bint _wanted[256]
-    cdef Py_ssize_t _start, _last, _at  # of the window; within it: of the last message, and behind it
+    cdef Py_ssize_t _start, _last, _at  # position of the window; in it: of the last message, and after that
     cdef int64_t _epoch, _fresh_until
-    cdef bint _given, _over, _running
+    cdef bint _yielded, _over, _running
 
     def __init__(self, make, reader, source, window, controls, list remember):
         self._make, self._reader, self._source, self._remember = make, reader, source, remember
@@ -163,7 +163,7 @@ cdef class ready:
 
     @property
     def gi_running(self):
-        """As of a generator: another thread is in here."""
+        """Whether another thread runs this iterator, as for a generator."""
         return self._running
 
     def __iter__(self):
@@ -177,9 +177,9 @@ cdef class ready:
         cdef Core core
         if self._running:
             raise ValueError("already executing")
-        if self._given and (self._last < _FEW_BYTES or tq_now() > self._fresh_until):
+        if self._yielded and (self._last < _FEW_BYTES or tq_now() > self._fresh_until):
             self._look()
-        self._given = False
+        self._yielded = False
         if self._over:
             raise StopIteration
         at = self._at
@@ -189,7 +189,7 @@ cdef class ready:
                 raw = PyBytes_FromStringAndSize(data + at, end - at)
                 if self._remember is not None:
                     (<list>self._remember).append(raw)
-                self._last, self._at, self._given = at, end, True
+                self._last, self._at, self._yielded = at, end, True
                 if self._class is None:
                     return self._make(self._source, raw, self._start + at, self._epoch)
                 core = <Core>self._class.__new__(self._class)
@@ -222,7 +222,7 @@ cdef class ready:
 
 
 cdef inline bint _ends(const char *raw, Py_ssize_t size, bint more, char after) noexcept nogil:
-    """As ``ends``; more: there is a byte behind the entry."""
+    """As ``ends``; more: there is a byte after the entry."""
     if raw[size - 1] != c"\n":
         return not more
     if not more or (after != c"\\" and after != c" "):
@@ -231,7 +231,7 @@ cdef inline bint _ends(const char *raw, Py_ssize_t size, bint more, char after) 
 
 
 cdef inline Py_ssize_t _variables(const char *raw, Py_ssize_t size) noexcept nogil:
-    """Where the newline before the first variable stands; -1: there is none."""
+    """Return the position of the newline before the first variable; -1: no variable."""
     cdef Py_ssize_t at = 0
     while True:
         at = _line_end(raw, at, size)
@@ -298,17 +298,17 @@ cdef object _essence(bytes raw):
 
 
 cdef inline int _reserved_at(const char *text, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    """Which reserved variable this is; -1: none."""
-    cdef Py_ssize_t behind
+    """Return the number of the reserved variable; -1: not a reserved variable."""
+    cdef Py_ssize_t after
     cdef int number
     while begin < end and (text[begin] == c" " or text[begin] == c"\t"):
         begin += 1
     for number in range(_reserved_count):
-        behind = begin + _reserved_size[number]
-        if behind <= end and _same_letters(text + begin, _reserved[number], _reserved_size[number]):
-            while behind < end and (text[behind] == c" " or text[behind] == c"\t"):
-                behind += 1
-            if behind == end or text[behind] == c"=":
+        after = begin + _reserved_size[number]
+        if after <= end and _same_letters(text + begin, _reserved[number], _reserved_size[number]):
+            while after < end and (text[after] == c" " or text[after] == c"\t"):
+                after += 1
+            if after == end or text[after] == c"=":
                 return number
     return -1
 
@@ -326,7 +326,7 @@ cdef inline bint _same_letters(const char *text, const char *name, int size) noe
 
 
 cdef inline int _decimal(char *out, Py_ssize_t number) noexcept nogil:
-    """Write a number that is not negative; its size."""
+    """Write a number, which must not be negative, and return its length."""
     cdef char digits[20]
     cdef int size = 0, at
     while True:
@@ -341,7 +341,7 @@ cdef inline int _decimal(char *out, Py_ssize_t number) noexcept nogil:
 
 
 cdef Py_ssize_t _line(char *out, int control, Py_ssize_t position, const unsigned char *digest, bytes tail) except -1:
-    """Write a line of the ledger where there is room for it; its size."""
+    """Write a ledger line into out, which must be large enough, and return its length."""
     cdef const char *digits = "0123456789abcdef"
     cdef Py_ssize_t size = 2 + _decimal(out + 2, position)
     cdef int at
@@ -458,7 +458,7 @@ cdef class Held:
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self._path))
         if result == _DONE:
-            new = PyBytes_FromStringAndSize(NULL, size)  # not from text: one byte alone is an object that all share
+            new = PyBytes_FromStringAndSize(NULL, size)  # not from text: Python shares the objects of single bytes
             memcpy(PyBytes_AS_STRING(new), text, size)
             PyBytes_AS_STRING(new)[0] = byte
             message._raw = self._last = new

@@ -1,6 +1,6 @@
-"""The hot paths in pure Python, the reference for the compiled twin ``_hot_c``: same names, results and errors.
+"""The hot paths in pure Python: the reference for the compiled ``_hot_c``, with the same names, results and errors.
 
-Giving out the messages of a window, marking one in a file that is held, and the ledger's lines for many marks.
+They yield the messages of a window, mark a message during a hold, and write the ledger lines of many marks.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ __all__ = [
 NOT_DONE: Final = 0
 DONE: Final = 1
 GONE: Final = 2
-"""What became of a mark: nothing was written; it stands; it was written, and another file is at the path now."""
+"""The results of a mark: not written; done; written, but another file is at the path now."""
 
 FRESH_S: Final = 0.05
-"""So long messages of one window are given out before the file is looked at again."""
+"""How long messages of a window are delivered before the file is checked again."""
 FEW_BYTES: Final = 2048
-"""In so much of a window each message is followed by a look at the file whatever the time: in a short file, each."""
+"""In this many bytes of a window, the file is checked after each message: so in a short file, always."""
 _NEWLINE: Final = 10
 _QUEUED: Final = ord("-")
 
 Place = tuple[int, bytes, int]
-"""Position, bytes and epoch of a message as it was read; ``textqueue.editing.place.Place`` is one."""
+"""Position, bytes and epoch of a message as it was read, such as a ``textqueue.editing.place.Place``."""
 
 
 class Core:
-    """What a message keeps: its source, its bytes, where they stood, and in which epoch of the ledger."""
+    """The fields of a message: its source, and its bytes, position and epoch when it was read."""
 
     __slots__ = ("_epoch", "_position", "_raw", "_source")
     _source: Any
 
     def __init__(self, source: Any, raw: bytes, position: int, epoch: int) -> None:
-        """Made by a queue."""
+        """Create a message; only a queue does."""
         self._source = source
         self._raw = raw
         self._position = position
@@ -55,13 +55,13 @@ _M = TypeVar("_M", bound=Core)
 
 
 class Reader(Protocol):
-    """A place in a file, as ``textqueue.reading.cursor`` keeps it."""
+    """A position in a file, as ``textqueue.reading.cursor`` keeps it."""
 
     def at(self, position: int) -> None:
-        """Everything before this position of the window was handled."""
+        """Set the position: everything before it in the window was handled."""
 
     def stale(self, position: int) -> bool:
-        """Whether the file has changed below a position since the window was read."""
+        """Return whether the file has changed after a position since the window was read."""
 
 
 def ready(
@@ -72,15 +72,15 @@ def ready(
     controls: Collection[int],
     remember: list[bytes] | None,
 ) -> Iterator[_M]:
-    """Give out the messages of a window, or its beginning when the file changes meanwhile.
+    """Yield the messages of a window, or only the first ones if the file changes meanwhile.
 
     Args:
-        make: makes a message.
-        reader: is told how far this went, and asked whether the file has changed.
-        source: of the messages.
-        window: its position, bytes and epoch.
-        controls: the control bytes of what is wanted.
-        remember: takes the bytes of each message that is given out.
+        make: creates a message.
+        reader: gets the position at the end, and checks whether the file has changed.
+        source: the source of the messages.
+        window: position, bytes and epoch of the window.
+        controls: the control bytes of the wanted messages.
+        remember: a list that gets the bytes of each message before it is yielded.
     """
     position, data, epoch = window
     clock = time.monotonic
@@ -100,19 +100,19 @@ def ready(
 
 
 def ends(raw: bytes, after: bytes) -> bool:
-    """Whether an entry ends with these bytes, given the byte behind them (none at the end of the file)."""
+    """Return whether an entry ends with raw, given the next byte of the file; no byte: the file ends there."""
     if not raw.endswith(b"\n"):
         return not after
     return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
 
 
 def proven(data: bytes, start: int, places: Sequence[Place]) -> bool:
-    """Whether messages, in the order of the file, stand where they were read, each at the beginning of a line.
+    """Return whether no message has moved: each begins a line, and is a whole entry.
 
     Args:
-        data: of the file, from the byte before the first message to the byte behind the last, as far as there are such.
-        start: its position.
-        places: the messages.
+        data: bytes of the file, from the byte before the first message to the byte after the last, if they exist.
+        start: the position of data in the file.
+        places: the messages, in the order of the file.
     """
     end = -1
     for position, raw, _ in places:
@@ -127,12 +127,12 @@ def proven(data: bytes, start: int, places: Sequence[Place]) -> bool:
 
 
 def status_lines(control: int, places: Sequence[Place], tail: bytes) -> bytes:
-    """The ledger's lines for marks of one status.
+    """Return the ledger lines for marks of one status.
 
     Args:
-        control: of the status.
+        control: the control byte of the status.
         places: the messages.
-        tail: what each line ends with, from the blank before the inode to the owner.
+        tail: the end of each line, from the blank before the inode to the owner.
     """
     lines = []
     for position, raw, _ in places:
@@ -143,24 +143,25 @@ def status_lines(control: int, places: Sequence[Place], tail: bytes) -> bytes:
 
 
 class Held:
-    """A file that is ours alone for a while, and marks in it: each proven, written, and in the ledger when it returns.
+    """Marks in a file during a hold. When ``mark`` returns ``DONE``, the mark is in the file and in the ledger.
 
-    What must hold: the lock is held, and nobody but this object writes to the file or the ledger. The lease is looked
-    at before each mark, so that everything since stands as it was proven; the path is looked at after it.
+    It relies on the lock: no other object writes to the file or the ledger. Each mark first checks the lease, so that
+    no other program can change the message between proof and write. Afterwards it checks that the file is still at the
+    path.
     """
 
     def __init__(
         self, disk: Disk, file: File, log: File, *, identity: tuple[int, int], tail: bytes, until: float
     ) -> None:
-        """Take over a file on which there is a lease.
+        """Begin to mark in a file that has a lease.
 
         Args:
-            disk: the seam.
+            disk: the file system.
             file: the queue file.
             log: the ledger.
             identity: device and inode of the file.
-            tail: what each line of the ledger ends with; see ``status_lines``.
-            until: by ``time.monotonic``: when it is over.
+            tail: the end of each ledger line; see ``status_lines``.
+            until: the end of the hold, in the time of ``time.monotonic``.
         """
         self._disk = disk
         self._file = file
@@ -169,21 +170,21 @@ class Held:
         self._tail = tail
         self._until = until
         self.disturbed = False
-        """Somebody waits for the file, or the lease is lost."""
+        """Whether the lease is lost, or another process waits for the file."""
         self.marks = 0
         self.log_bytes = 0
         self.high = -1
         self.last: tuple[int, bytes] | None = None
-        """Where the last mark stands, and the message's bytes with it."""
+        """The position of the last mark, and the message's bytes after it."""
 
     def mark(self, message: Core, control: int) -> int:
-        """Give a queued message, which stands where it was read, another status.
+        """Give a queued message, which has not moved, another status.
 
         Returns:
             ``NOT_DONE``, ``DONE`` or ``GONE``.
 
         Raises:
-            OSError: the system refused to write.
+            OSError: a read or write failed.
         """
         raw, position = message._raw, message._position
         if raw[0] != _QUEUED or time.monotonic() > self._until:
