@@ -20,7 +20,7 @@ from sej.system.disk import OS, Disk
 from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
-from textqueue.editing.archive import archive, refuse
+from textqueue.editing.archive import archive, check_target
 from textqueue.editing.message import Message, marking
 from textqueue.editing.reconcile import Conflict, OnRevert
 from textqueue.editing.source import Source
@@ -101,8 +101,8 @@ class TextQueue:
         self.conflicts: list[Conflict] = []
         self._settle_s = settle_s
         self._disk = disk
-        self._walks: dict[tuple[int, frozenset[MessageStatus]], Iterator[Message]] = {}
-        self._now: Iterator[Message] = iter(())
+        self._iterators: dict[tuple[int, frozenset[MessageStatus]], Iterator[Message]] = {}
+        self._window: Iterator[Message] = iter(())
         self._threads = threading.RLock()
         self._closed = False
         self._inputs = Inputs(
@@ -114,7 +114,7 @@ class TextQueue:
             conflicts=self.conflicts,
             disk=disk,
         )
-        self._inputs.look()
+        self._inputs.discover()
 
     # The published package's interface
 
@@ -137,21 +137,21 @@ class TextQueue:
         It does not claim the message. If several workers share a queue, use ``claim``.
         """
         try:
-            for message in self._now:  # the rest of the current window: without the lock, which would double the cost
+            for message in self._window:  # without the lock, which would double the cost
                 return message
         except ValueError:
-            if not getattr(self._now, "gi_running", False):  # another thread runs the iterator: wait for it below
+            if not getattr(self._window, "gi_running", False):  # another thread runs the iterator: wait for it below
                 raise
         return self._get_next()
 
     def _get_next(self) -> Message | None:
         with self._threads:
             self._check_open()
-            self._inputs.look()
+            self._inputs.discover()
             for _, cursor, _ in self._inputs.found:
                 found = self._next_of(cursor)
                 if found is not None:
-                    self._now = cursor.ready
+                    self._window = cursor.ready
                     return found
         return None
 
@@ -193,7 +193,7 @@ class TextQueue:
         """
         with self._threads:
             self._check_open()
-            self._inputs.look()
+            self._inputs.discover()
             for again in (False, True):
                 for one in self._inputs.found:
                     if again and not one.claimer.deferred:
@@ -211,7 +211,7 @@ class TextQueue:
         """
         with self._threads:
             self._check_open()
-            self._inputs.look()
+            self._inputs.discover()
             return [claim for one in self._inputs.found for claim in one.claimer.held_by(owner)]
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class TextQueue:
 
         A second call does nothing.
         """
-        self._now = iter(())
+        self._window = iter(())
         with self._threads:  # a message that another thread is about to claim is given back as well
             if not self._closed:
                 for one in self._inputs.found:
@@ -254,9 +254,9 @@ class TextQueue:
             if statuses == _QUEUED:
                 return self._next_of(self._inputs.found[file_index].cursor)
             place = (file_index, frozenset(statuses))
-            if place not in self._walks:
-                self._walks[place] = walk(self._inputs.found[file_index].source, statuses)
-            return next(self._walks[place], None)
+            if place not in self._iterators:
+                self._iterators[place] = walk(self._inputs.found[file_index].source, statuses)
+            return next(self._iterators[place], None)
 
     @property
     def input_files(self) -> list[str]:
@@ -278,7 +278,7 @@ class TextQueue:
         for status in statuses:
             if not isinstance(status, MessageStatus):
                 raise TypeError(f"statuses must be textqueue.MessageStatus, got {status!r}")
-        self._inputs.look()
+        self._inputs.discover()
         return itertools.chain.from_iterable(walk(source, statuses) for source in self._inputs.sources)
 
     def follow(self, *, timeout: float | None = None, stop: threading.Event | None = None) -> Iterator[Message]:
@@ -351,7 +351,7 @@ class TextQueue:
                 done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}")
                 for message, place in zip(group, done, strict=True):
                     message._moved(place)
-            source.given.forget_all([raw for _, raw, _ in places])
+            source.delivered.forget_all([raw for _, raw, _ in places])
 
     def archive(
         self,
@@ -376,10 +376,10 @@ class TextQueue:
         """
         self._check_open()
         name = os.fspath(target)
-        self._inputs.refuse(name)
-        there = self._inputs.there()
+        self._inputs.require_outside(name)
+        there = self._inputs.existing()
         for one in there:
-            refuse(one.source, name, statuses)
+            check_target(one.source, name, statuses)
         return sum(archive(one.source, name, statuses) for one in there)
 
     def drain_to(self, writer: OnceWriter, *, key: Callable[[Message], bytes] | None = None, batch: int = 1000) -> int:
@@ -405,8 +405,8 @@ class TextQueue:
         if batch < 1:
             raise InvalidTextError(f"batch must be at least 1, got {batch}")
         with self._threads:
-            self._inputs.look()
-            there = self._inputs.there()
+            self._inputs.discover()
+            there = self._inputs.existing()
         return sum(drain(one.source, one.claimer, writer, key=key, batch=batch) for one in there)
 
     def sync(self) -> None:

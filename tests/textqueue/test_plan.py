@@ -11,7 +11,7 @@ from hypothesis import given
 from textqueue.editing.plan import Action, Known, Plan, Seen, plan
 from textqueue.format.mutex import owner_text
 from textqueue.format.parser import digest, essence
-from textqueue.ledger.log import APPENDED, BESIDE, EMPTY, GIVEN_BACK, IN_MUTEX, SET, Record
+from textqueue.ledger.log import APPENDED, EMPTY, GIVEN_BACK, IN_LEDGER, IN_MUTEX, SET, Record
 
 TOKEN: Final = (1, 2, 3)
 CLEARED: Final = ord("=")
@@ -115,7 +115,7 @@ def test_as_many_equal_messages_are_marked_as_there_are_marks() -> None:
 
 
 def test_a_message_that_is_not_there_is_lost() -> None:
-    mark, claim = record(CLEARED, 0, b"=a\n"), record(BESIDE, 3, b"-b\n", OWNER)
+    mark, claim = record(CLEARED, 0, b"=a\n"), record(IN_LEDGER, 3, b"-b\n", OWNER)
     assert plan(Known([mark, claim]), {}, reapply=True) == Plan([], {}, [0, 1])
 
 
@@ -132,7 +132,7 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again() -> None:
 def test_a_claim_without_room_stays_in_the_ledger() -> None:
     claim = record(IN_MUTEX, 0, b"-a\n", OWNER)
     made = plan(Known([claim]), seen((5, b"-a\n")), reapply=True)
-    assert made == Plan([], {0: claim._replace(position=5, kind=BESIDE)}, [])
+    assert made == Plan([], {0: claim._replace(position=5, kind=IN_LEDGER)}, [])
 
 
 def test_of_equal_messages_a_claim_has_the_one_that_names_its_owner() -> None:
@@ -178,7 +178,7 @@ RAWS = [b"-a\n", b"=a\n", b"!b\n", b"-b\n", claimed(b"c"), claimed(b"c", OWNER),
 RECORDS = st.builds(record, st.sampled_from(list(b"=!#")), st.integers(0, 5), st.sampled_from(RAWS))
 CLAIMS = st.builds(
     record,
-    st.sampled_from([BESIDE, IN_MUTEX]),
+    st.sampled_from([IN_LEDGER, IN_MUTEX]),
     st.integers(0, 5),
     st.sampled_from(RAWS),
     st.sampled_from([OWNER, OTHER]),

@@ -43,7 +43,7 @@ from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mut
 from textqueue.format.parser import Variable, digest, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window
 from textqueue.hot import essence
-from textqueue.ledger.log import BESIDE, ENDED, IN_MUTEX
+from textqueue.ledger.log import ENDED, IN_LEDGER, IN_MUTEX
 
 __all__ = ["Claim", "Claimer", "Claiming"]
 
@@ -353,7 +353,7 @@ class Claimer:
             if counted is not None:
                 left = b"%d" % max(int(counted.data) - 1, 0)
                 writes.append((counted.position, left.ljust(len(counted.data))))
-            return Change(writes, IN_MUTEX if in_mutex else BESIDE, name)
+            return Change(writes, IN_MUTEX if in_mutex else IN_LEDGER, name)
 
         (place,), current = source.write(session, [found.place], [claim], "claim a message")
         if self._epoch <= 0:  # this was the first edit of the file

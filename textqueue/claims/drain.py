@@ -74,7 +74,7 @@ def drain(
         LockedError: another process drains this file.
         TextQueueError: ``jobs.tq.drain`` cannot be read.
     """
-    path = source.file.home + ".drain"
+    path = source.file.real_path + ".drain"
     count = 0
     with _alone(source):
         intent = read_intent(source.file.disk, path)
@@ -162,5 +162,5 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
 
 @contextmanager
 def _alone(source: Source) -> Iterator[None]:
-    with Lock(source.file.home + ".drain.lck", what="the drain of this queue file", disk=source.file.disk):
+    with Lock(source.file.real_path + ".drain.lck", what="the drain of this queue file", disk=source.file.disk):
         yield

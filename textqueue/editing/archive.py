@@ -42,9 +42,9 @@ from textqueue.format.parser import chunks
 from textqueue.format.windows import scan, token_of
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.log import ARCHIVED, MARKS, Ledger, Record
-from textqueue.ledger.sidecar import home, open_beside, replace_beside
+from textqueue.ledger.sidecar import open_sidecar, real_path, replace_sidecar
 
-__all__ = ["archive", "editor_files", "refuse"]
+__all__ = ["archive", "check_target", "editor_files"]
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
@@ -64,7 +64,7 @@ def editor_files(path: str, disk: Disk) -> list[str]:
     return [found for found in disk.list(directory or ".") if found in known]
 
 
-def refuse(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
+def check_target(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
     """Check that a queue file can be archived in a target.
 
     Raises:
@@ -89,14 +89,14 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
 
     Raises:
         FileInUseError: an editor has the file open.
-        InvalidTextError: as :func:`refuse`.
+        InvalidTextError: as :func:`check_target`.
         TextQueueError: the note of an interrupted run is damaged.
     """
-    refuse(source, target, statuses)
+    check_target(source, target, statuses)
     controls = {CONTROL_OF[status][0] for status in statuses}
-    temporary, note = source.file.home + ".tmp", source.file.home + ".archive"
+    temporary, note = source.file.real_path + ".tmp", source.file.real_path + ".archive"
     for _ in range(_MAX_ATTEMPTS):
-        count = _once(source, target, controls, temporary, note)
+        count = _attempt(source, target, controls, temporary, note)
         if count is not None:
             with source.file.session():
                 pass  # reconcile the ledger, in case another process was there as well
@@ -107,7 +107,7 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
     )
 
 
-def _once(source: Source, target: str, controls: Collection[int], temporary: str, note: str) -> int | None:
+def _attempt(source: Source, target: str, controls: Collection[int], temporary: str, note: str) -> int | None:
     """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one.
 
     There is a lease only for the last check and the rename, not while messages are copied and synced.
@@ -117,7 +117,9 @@ def _once(source: Source, target: str, controls: Collection[int], temporary: str
         source.file.bring_in_line(session.file)
         before = token_of(session.file.status())
         end_lease(session.file)
-        shown = [name for path in dict.fromkeys((source.file.home, source.path)) for name in editor_files(path, disk)]
+        shown = [
+            name for path in dict.fromkeys((source.file.real_path, source.path)) for name in editor_files(path, disk)
+        ]
         if shown:
             raise FileInUseError(
                 f"an editor has this file open, as {', '.join(shown)} shows: close it there, or remove that file if the"
@@ -126,7 +128,7 @@ def _once(source: Source, target: str, controls: Collection[int], temporary: str
             )
         moved, count = _positions(session.file, controls)
         data = b"".join(_ended(session.file.read(size, position)) for position, size in moved)
-        _take_back(disk, note, temporary, data)
+        _undo(disk, note, temporary, data)
         if not count:
             return 0
         rest = _rest(source, session, temporary, moved)
@@ -136,7 +138,7 @@ def _once(source: Source, target: str, controls: Collection[int], temporary: str
         there = disk.status(source.path)
         if there is None or token_of(there) != before:
             return None
-        disk.rename(temporary, source.file.home)
+        disk.rename(temporary, source.file.real_path)
         if source.file.ledger.token == before:  # record the new positions, and which messages were archived
             source.file.mine = None
             known = _shifted(source.file.ledger, moved)
@@ -216,7 +218,7 @@ def _runs(file: File) -> Iterator[list[tuple[int, int, int]]]:
 @contextlib.contextmanager
 def _locked(disk: Disk, target: str) -> Iterator[None]:
     """Lock the archive, if it is a queue that other programs use."""
-    path = home(target) + ".lck"
+    path = real_path(target) + ".lck"
     if disk.status(path) is None:
         yield
         return
@@ -229,13 +231,13 @@ def _locked(disk: Disk, target: str) -> Iterator[None]:
 
 
 def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> None:
-    archive = open_beside(source.file.disk, target, source.path)
+    archive = open_sidecar(source.file.disk, target, source.path)
     try:
         size = archive.status().size
         text = _end_of(archive, size) + data
         fields: dict[str, Any] = {"target": os.path.abspath(target), "size": size, "length": len(text), "inode": inode}
         fields["digest"] = _digest(text)
-        replace_beside(source.file.disk, note, seal(note, fields), source.path)
+        replace_sidecar(source.file.disk, note, seal(note, fields), source.path)
         try:
             archive.write(text)
             archive.sync()
@@ -247,7 +249,7 @@ def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> 
         archive.close()
 
 
-def _take_back(disk: Disk, note: str, temporary: str, data: bytes) -> None:
+def _undo(disk: Disk, note: str, temporary: str, data: bytes) -> None:
     """Undo what an interrupted run has appended to an archive."""
     try:
         found = read_small(disk, note, _NOTE_BYTES)

@@ -15,17 +15,17 @@ from typing import Final
 
 from textqueue.hot import essence
 
-__all__ = ["Again", "Given", "name_of"]
+__all__ = ["Delivered", "Skips", "hash_of"]
 
 _MARKED: Final = 1 << 16
 
 
-def name_of(raw: bytes) -> int:
+def hash_of(raw: bytes) -> int:
     """Return the hash that identifies a message."""
     return hash(essence(raw))
 
 
-class Again:
+class Skips:
     """The messages that a new pass skips. In an unchanged file, they come in the order in which they were delivered."""
 
     def __init__(self, names: array[int] | None = None) -> None:
@@ -57,7 +57,7 @@ class Again:
         return Counter(self._names[self._next :]) if self._rest is None else self._rest
 
 
-class Given:
+class Delivered:
     """The messages that were delivered and not marked since."""
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ class Given:
     def settle(self) -> None:
         """Move the pending messages into the array."""
         if self.pending != self._marked:  # otherwise each was marked before the next was delivered
-            self._names.extend(map(name_of, self.pending))
-            self._drop(map(name_of, self._marked))
+            self._names.extend(map(hash_of, self.pending))
+            self._drop(map(hash_of, self._marked))
         self.pending.clear()
         self._marked.clear()
 
@@ -88,16 +88,16 @@ class Given:
         self._marked += raws
         self.settle()
 
-    def again(self) -> Again:
+    def skips(self) -> Skips:
         """Return the messages to skip in a new pass."""
         self.settle()
         self._compact()
-        return Again(self._names[:])
+        return Skips(self._names[:])
 
-    def gone(self, again: Again) -> None:
+    def gone(self, skips: Skips) -> None:
         """Remove the messages that a pass over the whole file has not met: they are no longer queued."""
-        if again:
-            self._drop(again.left().elements())
+        if skips:
+            self._drop(skips.left().elements())
 
     def changed(self, old: bytes, new: bytes) -> None:
         """Record that a message has new bytes. It matters only if the message was delivered."""
@@ -105,7 +105,7 @@ class Given:
             self.pending[-1] = new
             return
         self.settle()
-        was, now = name_of(old), name_of(new)
+        was, now = hash_of(old), hash_of(new)
         if was != now:
             self._renamed[was].append(now)
             self._outdate(1)
@@ -127,8 +127,8 @@ class Given:
         if not self._outdated:
             return
         gone, renamed, kept = self._gone, self._renamed, array("q")
-        for given in self._names:
-            name = given
+        for old in self._names:
+            name = old
             while not gone.get(name) and renamed.get(name):
                 name = renamed[name].pop(0)
             if gone.get(name):

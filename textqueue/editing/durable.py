@@ -45,8 +45,8 @@ from sej.system.durable import mend, require_stored
 from sej.system.locks import end_lease, leasable, lease, leased
 from textqueue.editing.proof import entry_at
 from textqueue.format.windows import Token, token_of
-from textqueue.ledger.log import Ledger, Mark
-from textqueue.ledger.sidecar import as_open_as
+from textqueue.ledger.log import Checkpoint, Ledger
+from textqueue.ledger.sidecar import copy_access
 
 __all__ = ["Doubt", "DurableRecord", "require_spans", "rewrite", "sync_names"]
 
@@ -68,7 +68,7 @@ class _Known(NamedTuple):
 
     token: Token
     epoch: int
-    mark: Mark
+    checkpoint: Checkpoint
 
 
 class Doubt(NamedTuple):
@@ -108,8 +108,8 @@ class DurableRecord:
         record = self._load()
         if record is None or record.token[0] != token[0]:
             return Doubt([(0, token[1])], ours=False, names=True, log=0)
-        log = ledger.since(record.mark)
-        whole = Doubt([(0, token[1])], ours=False, names=False, log=0 if log is None else record.mark.position)
+        log = ledger.since(record.checkpoint)
+        whole = Doubt([(0, token[1])], ours=False, names=False, log=0 if log is None else record.checkpoint.position)
         if log is None:
             return whole
         if not log:
@@ -121,7 +121,7 @@ class DurableRecord:
 
     def store(self, token: Token, ledger: Ledger) -> None:
         """Store the state that was just synced. If this fails, the next sync writes more than necessary."""
-        fields = (*token, ledger.epoch, *ledger.mark())
+        fields = (*token, ledger.epoch, *ledger.checkpoint())
         text = b"".join(b"%d " % field for field in fields)
         line = (b"%s%08x\n" % (text, zlib.crc32(text))).ljust(_RECORD_BYTES, b"\n")
         with suppress(OSError):
@@ -129,7 +129,7 @@ class DurableRecord:
                 file = self._disk.open(self._path, "edit")
             except FileNotFoundError:
                 file = self._disk.open(self._path, "temp")
-                as_open_as(self._queue, file)
+                copy_access(self._queue, file)
             try:
                 file.write_at(line, 0)
             finally:
@@ -146,8 +146,8 @@ class DurableRecord:
             file.close()
         if found is None or b"%08x" % zlib.crc32(found[1]) != found[2]:
             return None
-        inode, size, mtime_ns, epoch, *mark = map(int, found[1].split())
-        return _Known((inode, size, mtime_ns), epoch, Mark(*mark))
+        inode, size, mtime_ns, epoch, *checkpoint = map(int, found[1].split())
+        return _Known((inode, size, mtime_ns), epoch, Checkpoint(*checkpoint))
 
 
 def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_Span] | None:

@@ -14,14 +14,14 @@ import time
 from contextlib import suppress
 from typing import Final, Protocol
 
-__all__ = ["KEEPER", "TICK_S", "Keeper", "Kept"]
+__all__ = ["KEEPER", "TICK_S", "Hold", "Keeper"]
 
 TICK_S: Final = 0.005
 _LINGER: Final = 10
 """The thread ends after this many ticks without a hold."""
 
 
-class Kept(Protocol):
+class Hold(Protocol):
     """A hold that its owner may leave unused."""
 
     def tick(self, *, last: bool = False) -> bool:
@@ -41,13 +41,13 @@ class Keeper:
     def __init__(self) -> None:
         """Begin without holds and without a thread."""
         self._lock = threading.Lock()
-        self._kept: set[Kept] = set()
+        self._holds: set[Hold] = set()
         self._thread: threading.Thread | None = None
 
-    def add(self, kept: Kept) -> None:
+    def add(self, hold: Hold) -> None:
         """Add a hold, and start the thread if it is not running."""
         with self._lock:
-            self._kept.add(kept)
+            self._holds.add(hold)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="textqueue-keeper", daemon=True)
                 self._thread.start()
@@ -59,7 +59,7 @@ class Keeper:
                 time.sleep(TICK_S)
                 with self._lock:
                     self._tick()
-                    idle = 0 if self._kept else idle + 1
+                    idle = 0 if self._holds else idle + 1
                     if idle > _LINGER:
                         self._thread = None
         finally:
@@ -67,11 +67,11 @@ class Keeper:
                 self._thread = None
 
     def _tick(self, *, last: bool = False) -> None:
-        for kept in list(self._kept):
-            self._kept.discard(kept)
+        for hold in list(self._holds):
+            self._holds.discard(hold)
             with suppress(OSError):
-                if not kept.tick(last=last):
-                    self._kept.add(kept)
+                if not hold.tick(last=last):
+                    self._holds.add(hold)
 
     def end_all(self) -> None:
         """At the end of the process, end every hold that no thread is using."""
@@ -88,9 +88,9 @@ class Keeper:
 
     def after_fork_in_child(self) -> None:
         """Drop all holds, which belong to the parent. The child has no thread."""
-        for kept in self._kept:
-            kept.forget()
-        self._kept.clear()
+        for hold in self._holds:
+            hold.forget()
+        self._holds.clear()
         self._thread = None
         self._lock.release()
 

@@ -137,7 +137,7 @@ class Marks:
             held, file = self._held, self._file
             if held is None or file is None or time.monotonic() > self._until or not leased(file):
                 return False
-            self._take_in(held)
+            self._collect(held)
             done = queue.commit(Session(file, self._status, True, True), edit, within=self._began)
             if edit.last is not None:
                 self._edits += 1
@@ -146,7 +146,7 @@ class Marks:
                 self.end()
             return done
 
-    def _take_in(self, held: Held | _hot_py.Held) -> None:
+    def _collect(self, held: Held | _hot_py.Held) -> None:
         """Add the marks of the hold so far to the ledger object, and restart their count."""
         if held.marks:
             assert held.last is not None
@@ -154,7 +154,7 @@ class Marks:
             queue = self._queue
             queue.mine = position, raw
             last = Record(raw[0], position, digest(essence(raw)), self._began, EMPTY)
-            queue.ledger.took(held.marks, held.log_bytes, last)
+            queue.ledger.count_appended(held.marks, held.log_bytes, last)
             self._edits += held.marks
             self._high = max(self._high, held.high)
             self._held = self._fast()
@@ -163,7 +163,7 @@ class Marks:
 
     def _hold(self, file: File, now: float) -> None:
         queue, status = self._queue, file.status()
-        log = queue.ledger.held()
+        log = queue.ledger.file_to_append()
         if log is None:
             return
         self._began = self._token = token_of(status)
@@ -204,7 +204,7 @@ class Marks:
         queue, held, file = self._queue, self._held, self._file
         assert held is not None
         assert file is not None
-        self._take_in(held)
+        self._collect(held)
         self._held = self._file = self._log = self._keeping = queue.kept = None
         self._last = time.monotonic()
         try:

@@ -181,7 +181,7 @@ class Message(Core):
 
         old = self._raw
         self._edit(change, f"set variable {index}")
-        self._source.given.changed(old, self._raw)
+        self._source.delivered.changed(old, self._raw)
 
     def _index(self, name: str) -> int:
         variables = variables_of(self._raw)
@@ -199,13 +199,13 @@ class Message(Core):
         raw = self._raw
         if not self._source.marks.one(self, control):
             return False
-        self._source.given.forget(raw)
+        self._source.delivered.forget(raw)
         return True
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         raw = self._raw
         self._edit(marking(self._source, raw, self._position, status, reason), _WHAT[status])
-        self._source.given.forget(raw)
+        self._source.delivered.forget(raw)
 
     def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
         self._moved(self._source.edit(self._place, change, what))

@@ -51,7 +51,7 @@ from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
-from textqueue.ledger.log import APPENDED, ARCHIVED, BESIDE, CLAIMS, EMPTY, IN_MUTEX, MARKS, SET, WAITING, Record
+from textqueue.ledger.log import APPENDED, ARCHIVED, CLAIMS, EMPTY, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING, Record
 
 __all__ = ["Action", "Known", "Plan", "Seen", "older_names", "plan"]
 
@@ -276,7 +276,7 @@ class _Planning:
         # A stale save blanked the claim of an owner that is still at work.
         room = mutex_of(place.raw)
         if room is None or not room.fits(record.owner):
-            self._made.kept[number] = record._replace(kind=BESIDE)
+            self._made.kept[number] = record._replace(kind=IN_LEDGER)
             return
         writes = [(room.position, room.filled(record.owner))]
         self._actions.append((number, Action(place, writes, "claim", "claimed again for its owner")))

@@ -35,7 +35,7 @@ from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
-from textqueue.ledger.sidecar import home
+from textqueue.ledger.sidecar import real_path
 from textqueue.ledger.upgrade import upgrade
 
 __all__ = ["MOMENT_S", "Edit", "Opening", "QueueFile", "Session"]
@@ -137,7 +137,7 @@ class QueueFile:
 
     Attributes:
         path: the path as the caller passed it.
-        home: the path of the real file, if path was a symbolic link. The sidecars are named after it.
+        real_path: the path of the real file, if path was a symbolic link. The sidecars are named after it.
         threads: the lock between threads that protects this object.
         mine: the last edit of this object: its position, and the message's bytes after it.
         kept: the file of a session that remains open after the session; see ``textqueue.editing.marks``.
@@ -148,10 +148,10 @@ class QueueFile:
         self.path = path
         self.disk = disk
         self.conflicts = conflicts
-        self.home = home(path)
-        self.guard = Guard(self.home + ".lck", disk=disk, ask=partial(ask_for_file, path), queue=path)
+        self.real_path = real_path(path)
+        self.guard = Guard(self.real_path + ".lck", disk=disk, ask=partial(ask_for_file, path), queue=path)
         self.threads = self.guard.threads
-        self.ledger = Ledger(self.home + ".log", disk=disk, queue=path)
+        self.ledger = Ledger(self.real_path + ".log", disk=disk, queue=path)
         self.exclusive = Exclusive()
         self.chain = Chain()
         self.mine: tuple[int, bytes] | None = None

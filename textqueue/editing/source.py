@@ -12,7 +12,7 @@ from typing import Final
 
 from sej.system.disk import Disk, File
 from sej.system.locks import end_lease
-from textqueue.editing.delivered import Given
+from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
 from textqueue.editing.edits import Changes
 from textqueue.editing.marks import Marks
@@ -44,7 +44,7 @@ class Source:
         path: the path as the caller passed it.
         file: the file with its lock and ledger.
         marks: single marks, and many marks of one status.
-        given: the messages that were delivered and not marked since.
+        delivered: the messages that were delivered and not marked since.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Source:
         self.path = path
         self.file = QueueFile(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
         self.marks = Marks(self.file)
-        self.given = Given()
+        self.delivered = Delivered()
         self.settle_s = settle_s
         self._clock_ns = clock_ns
-        self._durable = DurableRecord(self.file.home + ".durable", disk=disk, queue=path)
+        self._durable = DurableRecord(self.file.real_path + ".durable", disk=disk, queue=path)
 
     # Reading
 
@@ -89,7 +89,7 @@ class Source:
 
     def in_transit(self, raw: bytes) -> bool:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
-        return read_intent(self.file.disk, self.file.home + ".drain").holds(raw)
+        return read_intent(self.file.disk, self.file.real_path + ".drain").holds(raw)
 
     @property
     def has_ledger(self) -> bool:
@@ -220,7 +220,7 @@ class Source:
                 ledger.state(token)
         end_lease(file)  # other programs need not wait for the disk
         if doubt.names:
-            sync_names(self.file.disk, self.file.home)
+            sync_names(self.file.disk, self.file.real_path)
         file.sync()
         require_spans(file, doubt)
         ledger.sync(doubt.log)

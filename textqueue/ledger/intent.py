@@ -17,7 +17,7 @@ from sej.system.disk import Disk, read_small
 from sej.system.sealed import seal, unseal, whole
 from textqueue.errors import TextQueueError
 from textqueue.format.parser import decode, encode, essence
-from textqueue.ledger.sidecar import replace_beside
+from textqueue.ledger.sidecar import replace_sidecar
 
 __all__ = ["Intent", "read_intent", "write_intent"]
 
@@ -52,7 +52,7 @@ def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
             " drain fewer messages at a time, with batch=",
             path=path,
         )
-    replace_beside(disk, path, data, queue)
+    replace_sidecar(disk, path, data, queue)
 
 
 def read_intent(disk: Disk, path: str) -> Intent:

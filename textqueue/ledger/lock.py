@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from sej.system.disk import Disk, File
 from textqueue.errors import FileInUseError
-from textqueue.ledger.sidecar import open_beside
+from textqueue.ledger.sidecar import open_sidecar
 
 __all__ = ["Guard"]
 
@@ -123,7 +123,7 @@ class Guard:
     def _opened(self) -> File:
         pid = os.getpid()
         if self._file is None or self._pid != pid:
-            self._file = open_beside(self._disk, self.path, self._queue)
+            self._file = open_sidecar(self._disk, self.path, self._queue)
             self._pid = pid
             self._looked = 0.0
         return self._file

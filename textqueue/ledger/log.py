@@ -43,11 +43,11 @@ from sej.system.disk import Disk, File
 from sej.system.durable import renew
 from textqueue.format.windows import Token
 from textqueue.hot import status_lines
-from textqueue.ledger.sidecar import as_open_as, open_beside, replace_beside
+from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
 __all__ = [
-    "APPENDED", "ARCHIVED", "BESIDE", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_MUTEX", "MARKS", "MARKS_KEPT",
-    "MAY_NOT", "SET", "WAITING", "Ledger", "Mark", "Record",
+    "APPENDED", "ARCHIVED", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS", "MARKS_KEPT",
+    "READ_ONLY_ERRORS", "SET", "WAITING", "Checkpoint", "Ledger", "Record",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -57,7 +57,7 @@ MARKS_KEPT: Final = 1 << 18
 GIVEN_BACK: Final = ord("-")
 SET: Final = ord("v")
 APPENDED: Final = ord("a")
-BESIDE: Final = ord("c")
+IN_LEDGER: Final = ord("c")
 IN_MUTEX: Final = ord("m")
 WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
 """The kinds of lines for messages that this library queued."""
@@ -65,17 +65,17 @@ ENDED: Final = ord("e")
 _STATE: Final = ord("r")
 _VERSION: Final = b"2"
 _AGAIN: Final = b"again"
-_SHOWN: Final = MARKS | {APPENDED, IN_MUTEX}
+_VISIBLE: Final = MARKS | {APPENDED, IN_MUTEX}
 _ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
 ARCHIVED: Final = b"archived/"
 """The start of the owner of a mark whose message was archived; the number of the run follows."""
-MAY_NOT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """The errors of the system if this user may only read the file."""
 _READ_BYTES: Final = 1 << 16
 _CHECK_BYTES: Final = 128
 _COPY_BYTES: Final = 1 << 20
-_TELLING: Final = re.compile(rb"(?:^|\n)[cemr-] ")
+_SIGNIFICANT: Final = re.compile(rb"(?:^|\n)[cemr-] ")
 """Finds a line that has more than the state of the file and the place of the last edit."""
 
 
@@ -94,7 +94,7 @@ class Record(NamedTuple):
         return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
-class Mark(NamedTuple):
+class Checkpoint(NamedTuple):
     """A position in a ledger: its inode, the position, and the CRC32 of the bytes before it. All 0: no ledger."""
 
     inode: int = 0
@@ -125,9 +125,7 @@ class Ledger:
         self.claims: dict[int, Record] = {}  # by position
         self.owners: Counter[bytes] = Counter()  # the owners of these claims
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
-        self.shown: Record | None = (
-            None  # the last edit that is visible in the file: a mark, an append, or a claim in a mutex
-        )
+        self.shown: Record | None = None  # the last edit visible in the file: a mark, an append, a claim in a mutex
         self.epochs = 0  # the number of epochs in this file
         self.epoch = 0  # the current epoch; 0: no ledger
         self.older = False  # an older version wrote it: see textqueue.ledger.upgrade
@@ -155,7 +153,7 @@ class Ledger:
                 end = len(data)
             self._torn = len(data) - end
             self._read_to += end
-            self._take_in(data[:end])
+            self._apply_lines(data[:end])
             if b"\n>\n" in b"\n" + data and not self._replaced:
                 self._replaced = True
                 return self.refresh()
@@ -163,8 +161,8 @@ class Ledger:
                 break
         return None
 
-    def _take_in(self, lines: bytes) -> None:
-        if self.claims or _TELLING.search(lines):
+    def _apply_lines(self, lines: bytes) -> None:
+        if self.claims or _SIGNIFICANT.search(lines):
             for record in _records(lines):
                 self._apply(record)
             return
@@ -214,12 +212,12 @@ class Ledger:
         self._read_to += self._torn + len(lines)
         self._torn = 0
 
-    def held(self) -> File | None:
+    def file_to_append(self) -> File | None:
         """Return the file, for a caller that appends to it under the lock; None if the caller must use ``append``."""
         return None if self._torn or self._replaced or self.claims or not self.epoch else self._file
 
-    def took(self, lines: int, size: int, last: Record) -> None:
-        """Count lines that a caller appended to the file of :meth:`held`: marks of messages without claims."""
+    def count_appended(self, lines: int, size: int, last: Record) -> None:
+        """Count lines that a caller appended to :meth:`file_to_append`: marks of messages without claims."""
         self.lines += lines
         self._read_to += size
         self.token, self.last, self.shown = last.token, last, last
@@ -323,7 +321,7 @@ class Ledger:
         file = self._disk.open(temporary, "temp")
         try:
             if self._queue is not None:
-                as_open_as(self._queue, file)
+                copy_access(self._queue, file)
             file.write(head)
             lines = len(known)
             size = len(head)
@@ -357,20 +355,22 @@ class Ledger:
         kept.insert(0, Record(_STATE, epoch or self.epoch or time.time_ns(), _VERSION, token, EMPTY))
         if self._file is not None:
             self._file.write(b"\n>\n")
-        replace_beside(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
+        replace_sidecar(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
         self.refresh(look=True)
 
-    def mark(self) -> Mark:
+    def checkpoint(self) -> Checkpoint:
         """Return the position after the last applied line."""
-        return Mark() if self._file is None else Mark(self._inode, self._read_to, self._check(self._read_to))
+        if self._file is None:
+            return Checkpoint()
+        return Checkpoint(self._inode, self._read_to, self._check(self._read_to))
 
-    def since(self, mark: Mark) -> list[Record] | None:
+    def since(self, checkpoint: Checkpoint) -> list[Record] | None:
         """Return the lines after a position; None if it is not a position in this file."""
-        if self._file is None or mark.inode != self._inode or mark.position > self._read_to:
-            return [] if self._file is None and mark == Mark() else None
-        if self._check(mark.position) != mark.check:
+        if self._file is None or checkpoint.inode != self._inode or checkpoint.position > self._read_to:
+            return [] if self._file is None and checkpoint == Checkpoint() else None
+        if self._check(checkpoint.position) != checkpoint.check:
             return None
-        return list(_records(self._file.read(self._read_to - mark.position, mark.position)))
+        return list(_records(self._file.read(self._read_to - checkpoint.position, checkpoint.position)))
 
     def _check(self, position: int) -> int:
         assert self._file is not None
@@ -398,9 +398,9 @@ class Ledger:
         self._forget()
         self._read_only = False
         try:
-            self._file = open_beside(self._disk, self.path, self._queue)
+            self._file = open_sidecar(self._disk, self.path, self._queue)
         except OSError as error:
-            if error.errno not in MAY_NOT:
+            if error.errno not in READ_ONLY_ERRORS:
                 raise
             self._file = self._disk.open(self.path, "read")  # a user who may only read needs the ledger, too
             self._read_only = True
@@ -420,7 +420,7 @@ class Ledger:
             return
         if record.position >= 0:
             self.last = record
-            if record.kind in _SHOWN:
+            if record.kind in _VISIBLE:
                 self.shown = record
         if record.kind in CLAIMS:
             self._unclaim(record.position)

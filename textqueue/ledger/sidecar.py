@@ -14,31 +14,31 @@ from contextlib import suppress
 
 from sej.system.disk import Disk, File
 
-__all__ = ["as_open_as", "home", "open_beside", "replace_beside"]
+__all__ = ["copy_access", "open_sidecar", "real_path", "replace_sidecar"]
 
 
-def home(path: str) -> str:
+def real_path(path: str) -> str:
     """Return the path of the real file, if path is a symbolic link; otherwise path."""
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
-def open_beside(disk: Disk, path: str, queue: str | None) -> File:
+def open_sidecar(disk: Disk, path: str, queue: str | None) -> File:
     """Open a sidecar for appending. A new one gets the owner and mode of the queue file."""
     new = queue is not None and disk.status(path) is None
     file = disk.open(path, "append")
     if new and queue is not None:
-        as_open_as(queue, file)
+        copy_access(queue, file)
     return file
 
 
-def replace_beside(disk: Disk, path: str, data: bytes, queue: str | None) -> None:
+def replace_sidecar(disk: Disk, path: str, data: bytes, queue: str | None) -> None:
     """Replace a sidecar atomically. The new file gets the owner and mode of the queue file."""
     temporary = path + ".tmp"
     disk.unlink(temporary)  # after a crash within a rename, both names may be one file, which must not be overwritten
     file = disk.open(temporary, "temp")
     try:
         if queue is not None:
-            as_open_as(queue, file)
+            copy_access(queue, file)
         file.write(data)
         file.sync()
     finally:
@@ -46,7 +46,7 @@ def replace_beside(disk: Disk, path: str, data: bytes, queue: str | None) -> Non
     disk.rename(temporary, path)
 
 
-def as_open_as(queue: str, file: File) -> None:
+def copy_access(queue: str, file: File) -> None:
     """Give a new file the owner, group and mode of a queue file, as far as the system permits."""
     with suppress(OSError, ValueError):  # ValueError: a file without a descriptor
         fd = file.fileno()

@@ -6,7 +6,7 @@ program that uses this library moves no message. The ledger tells such changes f
 - :func:`walk` iterates over the messages once. If lines move, it finds its position by the bytes before it.
 - :class:`Cursor` delivers each queued message once. It returns None only after it has seen the whole current file.
   After a foreign change it starts again from the top, and skips the messages that it has delivered. As long as there
-  are more messages below, it may start again only after ``_BACK_S``.
+  are more messages below, it may start again only after ``_RESTART_S``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from sej.system.disk import File, Status
-from textqueue.editing.delivered import Again, name_of
+from textqueue.editing.delivered import Skips, hash_of
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -25,12 +25,12 @@ from textqueue.format.mutex import HELD, holder_of, is_alive
 from textqueue.format.parser import chunks
 from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
 from textqueue.hot import ready
-from textqueue.ledger.log import MAY_NOT
+from textqueue.ledger.log import READ_ONLY_ERRORS
 
 __all__ = ["Cursor", "walk"]
 
-_BACK_S: Final = 1.0
-_TRIES: Final = 16
+_RESTART_S: Final = 1.0
+_MAX_ATTEMPTS: Final = 16
 _TICK_NS: Final = 20_000_000
 """Two changes within this time may have the same modification time."""
 _ANCHOR_BYTES: Final = 64
@@ -57,7 +57,7 @@ class _Reader:
         source = self.source
         found: Window | None = None
         try:
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 file = source.reading()
                 try:
                     status = file.status()
@@ -77,7 +77,7 @@ class _Reader:
                         if self.moved or session.still():
                             return found
                 except OSError as error:
-                    if error.errno not in MAY_NOT:
+                    if error.errno not in READ_ONLY_ERRORS:
                         raise
                     return self._unproven()
         except FileNotFoundError:
@@ -219,7 +219,7 @@ class Cursor:
     def _reset(self) -> None:
         """Start a new pass, which skips the messages that were delivered and are still queued."""
         self._reader = _Reader(self._source)
-        self._again = self._source.given.again()
+        self._skips = self._source.delivered.skips()
         self._given_back = self._source.given_back()
         self._skipped = False
         self._began_ns = time.time_ns()
@@ -251,11 +251,11 @@ class Cursor:
     def _next_window(self) -> Window | None:
         """Read until a window has a queued message; None at the end of the file."""
         while True:
-            self._source.given.settle()
+            self._source.delivered.settle()
             window = self._reader.load()
             if self._first is None:
                 self._first = self._reader.token, self._reader.epoch
-            if self._reader.moved or self._must_go_back():
+            if self._reader.moved or self._must_restart():
                 self._reset()
             elif window is None:
                 break
@@ -264,25 +264,25 @@ class Cursor:
             else:
                 self._reader.at(window.position + len(window.data))
         # The whole file was read: a message that was delivered and not seen again is no longer in the queue.
-        self._source.given.gone(self._again)
-        self._again = Again()
+        self._source.delivered.gone(self._skips)
+        self._skips = Skips()
         return None
 
     def _window(self, window: Window) -> Iterator[Message]:
         """Yield the messages of a window, or only the first ones if the file changes meanwhile."""
         claims = self._source.claims()
         place = window.position, window.data, self._reader.epoch
-        pending = self._source.given.pending
-        if self._again or claims or HELD.search(window.data):
-            return self._carefully(ready(Message, self._reader, self._source, place, _WANTED, None), claims)
+        pending = self._source.delivered.pending
+        if self._skips or claims or HELD.search(window.data):
+            return self._filtered(ready(Message, self._reader, self._source, place, _WANTED, None), claims)
         return ready(Message, self._reader, self._source, place, _WANTED, pending)
 
-    def _carefully(self, messages: Iterator[Message], claims: dict[int, bytes]) -> Iterator[Message]:
+    def _filtered(self, messages: Iterator[Message], claims: dict[int, bytes]) -> Iterator[Message]:
         """Leave out messages that were delivered before, and messages that another process has claimed."""
-        again, remember = self._again, self._source.given.pending.append
+        skips, remember = self._skips, self._source.delivered.pending.append
         for message in messages:
             raw = message._raw
-            if again and again.take(name_of(raw)):
+            if skips and skips.take(hash_of(raw)):
                 continue
             if _taken(self._source, raw, claims.get(message._position)):
                 self._skipped = True
@@ -290,10 +290,10 @@ class Cursor:
                 remember(raw)
                 yield message
 
-    def _must_go_back(self) -> bool:
+    def _must_restart(self) -> bool:
         if not self._reader.foreign:
             return False
         now = time.monotonic()
         if self._foreign_since is None:
             self._foreign_since = now
-        return now - self._foreign_since > _BACK_S
+        return now - self._foreign_since > _RESTART_S

@@ -19,7 +19,7 @@ __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
 
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
-_BESIDE: Final = frozenset({".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable"})
+_SIDECARS: Final = frozenset({".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable"})
 """Suffixes of the files next to a queue file. A pattern may match these files as well."""
 
 
@@ -52,10 +52,10 @@ class Files(NamedTuple):
         # Editors create hidden files (`.jobs.tq.swp`, `.#jobs.tq`), backups (`jobs.tq~`) and autosaves (`#jobs.tq#`).
         if name.startswith(".") or name.endswith("~") or (name[:1] == name[-1:] == "#"):
             return False
-        whose = name
-        while (parts := os.path.splitext(whose))[1] in _BESIDE:
-            whose = parts[0]
-            if whose in names or fnmatch.fnmatchcase(whose, self.pattern):  # name is a file next to that queue file
+        queue = name
+        while (parts := os.path.splitext(queue))[1] in _SIDECARS:
+            queue = parts[0]
+            if queue in names or fnmatch.fnmatchcase(queue, self.pattern):  # name is a file next to that queue file
                 return False
         return fnmatch.fnmatchcase(name, self.pattern)
 

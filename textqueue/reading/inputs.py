@@ -61,10 +61,12 @@ class Inputs:
     def directories(self) -> set[str]:
         """The directories of the files, which may not exist yet."""
         # If a path is a link, programs change the file in its own directory, and replace the link in this one.
-        names = {os.path.dirname(path) or "." for source in self.sources for path in (source.path, source.file.home)}
+        names = {
+            os.path.dirname(path) or "." for source in self.sources for path in (source.path, source.file.real_path)
+        }
         return names | ({self._files.directory} if self._files is not None else set()) or {"."}
 
-    def look(self) -> None:
+    def discover(self) -> None:
         """Find the files that were created since the last call."""
         if self._files is not None and (self._files.single is None or not self.found):
             known = {source.path for source in self.sources}
@@ -74,7 +76,7 @@ class Inputs:
             if self._files.single is None:  # sorted by name, not by when they were found
                 self.found.sort(key=lambda one: one.source.path)
 
-    def refuse(self, target: str) -> None:
+    def require_outside(self, target: str) -> None:
         """Check that a file is not a part of this queue.
 
         Raises:
@@ -85,9 +87,9 @@ class Inputs:
                 "this file would be a part of the queue: choose a path outside of the queue", path=target
             )
 
-    def there(self) -> list[Input]:
+    def existing(self) -> list[Input]:
         """Return the inputs whose files exist now."""
-        self.look()
+        self.discover()
         return [one for one in self.found if self._disk.status(one.source.path) is not None]
 
     def add(self, path: str) -> Source:
