@@ -1,4 +1,4 @@
-"""Another process that claims."""
+"""A process that claims a message for a test."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def claim_elsewhere(path: Path, then: str) -> "subprocess.Popen[str]":
-    """Another process claims the next message, says so, and does something else."""
+    """Start another process that claims the next message, reports it, and then runs more code."""
     script = (
         "import sys, textqueue\n"
         f"q = textqueue.TextQueue({str(path)!r})\n"

@@ -1,4 +1,4 @@
-"""Claims: exactly one owner, whatever stands in the file; and what becomes of a message when the work is over."""
+"""Claims: a message has exactly one owner; and the status of a message after a claim ends."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("variables", [[MUTEX], [], ["mutex=      "], ["MUTEX"]])
-def test_a_claimed_message_goes_to_nobody_else(path: Path, variables: list[str]) -> None:
+def test_a_claimed_message_goes_to_no_other_worker(path: Path, variables: list[str]) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables=variables)
         q.append("a", variables=variables)
@@ -67,7 +67,7 @@ def test_a_failure_puts_it_back_until_its_retries_are_used_up(path: Path) -> Non
         assert (m["retries"], m["mutex"], m["reason"]) == ("0", "", "RuntimeError: again")
 
 
-def test_without_retries_it_is_put_back_and_others_go_first(path: Path) -> None:
+def test_a_failed_message_without_retries_is_taken_after_the_others(path: Path) -> None:
     with TextQueue(path) as q:
         q.append_many(["bad", "good"])
         seen = []
@@ -84,7 +84,7 @@ def test_without_retries_it_is_put_back_and_others_go_first(path: Path) -> None:
     assert path.read_bytes() == b"=bad\n=good\n"
 
 
-def test_an_interrupted_program_gives_back_what_it_held(path: Path) -> None:
+def test_an_interrupted_program_gives_back_its_claims(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("job", variables=["retries=1"])
         with pytest.raises(KeyboardInterrupt), q.claim():
@@ -93,7 +93,7 @@ def test_an_interrupted_program_gives_back_what_it_held(path: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [[MUTEX], []])
-def test_a_dead_owners_claim_is_taken_over_at_once_a_live_ones_never(path: Path, variables: list[str]) -> None:
+def test_the_claim_of_a_dead_owner_is_taken_over_but_not_of_a_live_one(path: Path, variables: list[str]) -> None:
     with TextQueue(path) as q:
         q.append("a", variables=variables)
         with claim_elsewhere(path, "sys.stdin.read()") as owner:
@@ -109,7 +109,7 @@ def test_a_dead_owners_claim_is_taken_over_at_once_a_live_ones_never(path: Path,
     assert path.read_bytes().startswith(b"=a\n")
 
 
-def test_a_message_whose_worker_died_on_its_last_try_is_given_up(path: Path) -> None:
+def test_a_message_whose_worker_died_on_its_last_attempt_becomes_critical(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("poison", variables=["retries=1", MUTEX, "reason=" + " " * 50])
         with claim_elsewhere(path, "import os; os.kill(os.getpid(), 9)") as owner:
@@ -120,7 +120,7 @@ def test_a_message_whose_worker_died_on_its_last_try_is_given_up(path: Path) -> 
         assert m["mutex"] == ""
 
 
-def test_another_hosts_claim_is_taken_over_only_when_that_is_said(path: Path) -> None:
+def test_a_claim_of_another_host_is_taken_over_only_if_that_host_is_dead(path: Path) -> None:
     path.write_bytes(b"-a\n\\mutex=12@elsewhere/345             \n-b\n\\mutex=bob, on holiday            \n")
     with TextQueue(path) as q:
         assert q.take() is None
@@ -131,7 +131,7 @@ def test_another_hosts_claim_is_taken_over_only_when_that_is_said(path: Path) ->
         assert q.take() is None, "what a person wrote there is left alone"
 
 
-def test_an_owner_is_cut_to_its_room_and_still_known() -> None:
+def test_an_owner_that_is_cut_is_still_recognised() -> None:
     name = host_name()
     for room in range(24, 60):
         text = owner_text(room)
@@ -145,14 +145,14 @@ def test_an_owner_is_cut_to_its_room_and_still_known() -> None:
     assert not is_alive(f"{os.getpid()}@{name}/1".encode()), "the number was used again"
 
 
-def test_a_mutex_without_room_has_a_place_all_the_same() -> None:
+def test_a_mutex_without_space_has_a_position() -> None:
     room = mutex_of(b"-a\n\\v=1\n\\MUTEX\n")
     assert room is not None
     assert room.data == b""
     assert mutex_of(b"-mutex=1\n") is None
 
 
-def test_the_next_claim_does_not_walk_over_the_done_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_claim_does_not_read_the_done_messages(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"=done\n" * 20_000 + b"-x\n" * 50)
     reads: list[int] = []
 
@@ -172,7 +172,7 @@ def test_the_next_claim_does_not_walk_over_the_done_ones(path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("owner", ["1@h/" + "9" * 60, "1@h/" + "9" * 20, "1@h\n-b/3", "\ud800@h/3"])
-def test_an_owners_name_never_leaves_its_room(path: Path, owner: str) -> None:
+def test_an_owner_never_exceeds_its_space(path: Path, owner: str) -> None:
     with TextQueue(path) as q:
         q.append("a", variables=[MUTEX])
         q.append("b" * 80)
@@ -188,7 +188,7 @@ def test_an_owners_name_never_leaves_its_room(path: Path, owner: str) -> None:
 
 
 @pytest.mark.parametrize("variable", ["retries=" + "9" * 5000, f"mutex={'9' * 5000}@{host_name()}/1"])
-def test_a_number_without_end_is_none(path: Path, variable: str) -> None:
+def test_retries_with_too_many_digits_are_not_counted(path: Path, variable: str) -> None:
     with TextQueue(path) as q:
         q.append("a", variables=[variable])
         q.append("b")
@@ -201,7 +201,7 @@ def test_a_number_without_end_is_none(path: Path, variable: str) -> None:
     assert all(problem.line == 2 for problem in check(path))
 
 
-def test_a_reason_may_hold_bytes_that_are_no_text(path: Path) -> None:
+def test_a_reason_may_have_bytes_that_are_not_utf8(path: Path) -> None:
     path.write_bytes(b"-caf\xe9\n\\reason=                \n")
     with TextQueue(path) as q, TextQueue(path) as other:
         claim = q.take()
@@ -212,7 +212,7 @@ def test_a_reason_may_hold_bytes_that_are_no_text(path: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [["retries=2"], ["retries=2", MUTEX]])
-def test_a_queue_that_is_closed_puts_back_what_it_held(path: Path, variables: list[str]) -> None:
+def test_closing_a_queue_gives_back_its_claims(path: Path, variables: list[str]) -> None:
     q = TextQueue(path)
     message = q.append("a", variables=variables)
     before = path.read_bytes()
@@ -239,7 +239,7 @@ def test_a_claim_for_another_process_outlasts_the_queue_object(path: Path) -> No
         assert other.take() is None
 
 
-def test_a_forked_child_puts_back_nothing_of_its_parents(path: Path) -> None:
+def test_a_forked_child_does_not_give_back_the_claims_of_its_parent(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a")
         claim = q.take()
@@ -254,7 +254,7 @@ def test_a_forked_child_puts_back_nothing_of_its_parents(path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [24, 30])
-def test_however_many_workers_died_on_a_last_try_the_next_message_is_found(path: Path, room: int) -> None:
+def test_the_next_message_is_found_after_many_workers_died_on_a_last_attempt(path: Path, room: int) -> None:
     dead = owner_text(room, f"999999999@{host_name()}/1").decode()
     path.write_text(f"-x\n\\mutex={dead:{room}}\n\\retries=0\n" * 40 + "-free\n")
     with TextQueue(path) as q:
@@ -264,7 +264,7 @@ def test_however_many_workers_died_on_a_last_try_the_next_message_is_found(path:
     assert path.read_bytes().count(b"!x\n") == 40
 
 
-def test_a_message_that_fails_for_ever_keeps_no_other_file_waiting(tmp_path: Path) -> None:
+def test_a_message_that_always_fails_does_not_block_other_files(tmp_path: Path) -> None:
     (tmp_path / "a.tq").write_text("-hopeless\n")
     (tmp_path / "b.tq").write_text("-fine\n")
     with TextQueue(tmp_path) as q:
@@ -292,7 +292,7 @@ def test_a_forked_child_claims_in_its_own_name() -> None:
 
 
 class Closing(OsDisk):
-    """Has another thread close a queue while the file is being opened for a claim."""
+    """Makes another thread close a queue while the file is being opened for a claim."""
 
     def __init__(self) -> None:
         self.closer = threading.Thread()
@@ -300,11 +300,11 @@ class Closing(OsDisk):
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
         if mode == "edit" and self.closer.ident is None:
             self.closer.start()
-            self.closer.join(0.2)  # it may wait for the claim, which then must not be left behind
+            self.closer.join(0.2)  # it may wait for the claim, which must not remain
         return super().open(path, mode)
 
 
-def test_what_is_claimed_while_another_thread_closes_the_queue_is_put_back(path: Path) -> None:
+def test_a_claim_made_while_another_thread_closes_the_queue_is_given_back(path: Path) -> None:
     path.write_text("-a\n")
     disk = Closing()
     with TextQueue(path, disk=disk) as q, TextQueue(path) as other:

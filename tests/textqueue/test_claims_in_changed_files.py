@@ -1,4 +1,4 @@
-"""Claims in files that people save while messages are held: a claim goes where its message goes, and nowhere else."""
+"""Claims in files that users save while messages are claimed: a claim follows its message."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again(path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", ["reapply", "deliver"])
-def test_a_stale_buffer_brings_no_claim_back_that_had_ended(path: Path, mode: Literal["reapply", "deliver"]) -> None:
+def test_a_stale_buffer_does_not_restore_an_ended_claim(path: Path, mode: Literal["reapply", "deliver"]) -> None:
     with TextQueue(path, on_revert=mode) as q, TextQueue(path, on_revert=mode) as other:
         q.append("a", variables=[MUTEX])
         unclaimed = path.read_bytes()
@@ -58,7 +58,7 @@ def test_a_stale_buffer_brings_no_claim_back_that_had_ended(path: Path, mode: Li
     assert path.read_bytes() == b"# hello\n" + unclaimed.replace(b"-a", b"=a")
 
 
-def test_a_stale_buffer_brings_no_claim_back_that_was_given_back(path: Path) -> None:
+def test_a_stale_buffer_does_not_restore_a_claim_that_was_given_back(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables=["retries=3 ", MUTEX])
         claim = q.take()
@@ -72,7 +72,7 @@ def test_a_stale_buffer_brings_no_claim_back_that_was_given_back(path: Path) -> 
     assert path.read_bytes().count(b"\n=a\n") == 1
 
 
-def test_a_mark_that_was_taken_back_frees_no_equal_message_that_is_worked_on(path: Path) -> None:
+def test_a_reverted_mark_does_not_free_an_equal_message_that_is_claimed(path: Path) -> None:
     with TextQueue(path, on_revert="deliver") as q, TextQueue(path, on_revert="deliver") as other:
         q.append_many(["a", "a"], variables=[MUTEX])
         with q.claim():
@@ -85,7 +85,7 @@ def test_a_mark_that_was_taken_back_frees_no_equal_message_that_is_worked_on(pat
     assert path.read_bytes().startswith(b"# hello\n=a\n")
 
 
-def test_a_claimed_message_that_a_person_deletes_is_reported_and_left(path: Path) -> None:
+def test_a_claimed_message_that_a_user_deletes_is_reported(path: Path) -> None:
     with TextQueue(path) as q:
         q.append_many(["a", "b"])
         with q.claim() as m:
@@ -96,7 +96,7 @@ def test_a_claimed_message_that_a_person_deletes_is_reported_and_left(path: Path
     assert path.read_bytes() == b"#a\n-b\n"
 
 
-def test_a_mark_that_a_person_made_another_one_is_looked_into_once(path: Path) -> None:
+def test_a_mark_that_a_user_changed_is_reconciled_once(path: Path) -> None:
     with TextQueue(path) as q:
         q.append_many(["a", "b"])
         next(q.messages()).mark_as_cleared()
@@ -113,7 +113,7 @@ def test_a_mark_that_a_person_made_another_one_is_looked_into_once(path: Path) -
 
 
 class Saving:
-    """A person who saves while a program reads: right before its n-th reading of a window."""
+    """A user who saves the file right before the n-th read of a window."""
 
     def __init__(self, path: Path, at: int, data: bytes) -> None:
         self.path = path
@@ -143,7 +143,7 @@ def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, mon
         claim = q.take()
         assert claim is not None
         monkeypatch.setattr("textqueue.claims.claim.read_window", Saving(path, 1, b"#x\n-a\n-b\n").read_window)
-        with path.open("rb"):  # somebody keeps it open: no lease
+        with path.open("rb"):  # another program has it open: no lease
             found = other.take()
             assert found is not None
             assert found.message.value == "b"
@@ -154,7 +154,7 @@ def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, mon
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_a_save_while_an_earlier_save_is_looked_into(path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_a_save_while_an_earlier_save_is_reconciled(path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
         claim = q.take()
@@ -174,9 +174,7 @@ def test_a_save_while_an_earlier_save_is_looked_into(path: Path, monkeypatch: py
     assert path.read_bytes() in (b"=c\n# a line above\n=a\n=b\n", b"# one\n=a\n=b\n=c\n")
 
 
-def test_a_stale_buffer_saved_while_a_reader_reads_gives_nothing_out_twice(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_buffer_saved_during_a_read_delivers_nothing_twice(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"-a\n-b\n")
     with TextQueue(path) as q:
         m = q.get_next()
@@ -228,7 +226,7 @@ def test_a_claim_never_ends_on_what_may_be_another_message(path: Path, variables
     assert path.read_bytes() == above + stale.replace(b"-", b"=")
 
 
-def test_a_dead_owners_message_whose_variable_he_set_is_taken_over(path: Path) -> None:
+def test_a_message_whose_dead_owner_set_a_variable_is_taken_over(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("a", variables=["state=1 "])
         worker = claim_elsewhere(path, "claim.message['state'] = '2'\n")
@@ -238,7 +236,7 @@ def test_a_dead_owners_message_whose_variable_he_set_is_taken_over(path: Path) -
         assert claim.message["state"] == "2"
 
 
-def test_of_equal_messages_that_move_everybody_ends_his_own(path: Path) -> None:
+def test_each_worker_ends_its_own_claim_when_equal_messages_move(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "a"], [MUTEX])
         first = b"-a\n\\" + MUTEX.encode() + b"\n"
@@ -258,7 +256,7 @@ def test_of_equal_messages_that_move_everybody_ends_his_own(path: Path) -> None:
     assert path.read_bytes() == 3 * first.replace(b"-a", b"=a")
 
 
-def test_messages_that_are_put_back_together_are_claimed_again(path: Path) -> None:
+def test_messages_that_are_given_back_together_are_claimed_again(path: Path) -> None:
     with TextQueue(path) as q:
         q.append_many(["a", "b", "c"])
         while (claim := q.take()) is not None:
@@ -268,7 +266,7 @@ def test_messages_that_are_put_back_together_are_claimed_again(path: Path) -> No
         assert [claim and claim.message.value for claim in found] == ["a", "b", "c"]
 
 
-def test_what_is_given_back_while_the_ledger_is_cut_is_claimed_again(
+def test_a_message_given_back_while_the_ledger_is_shortened_is_claimed_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 20)

@@ -1,4 +1,4 @@
-"""The page about the format and the syntax files say what the grammar table says."""
+"""The page about the format and the syntax files agree with the grammar table."""
 
 import json
 import re
@@ -15,12 +15,12 @@ PAGE = (ROOT / "docs" / "formats" / "textqueue.md").read_text("utf-8")
 EDITORS = ROOT / "textqueue" / "editors"
 
 
-def test_the_pages_table_is_the_codes() -> None:
+def test_the_table_of_the_page_equals_the_grammar() -> None:
     rows = re.findall(r"^\| `(.)` \| (\w+) \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE)
     assert rows == [(chr(c.byte), c.name, c.role.name, c.meaning) for c in CONTROLS]
 
 
-def test_the_pages_expression_is_the_codes() -> None:
+def test_the_expression_of_the_page_equals_the_grammar() -> None:
     assert r"[-=# !\\][^\n]*(?:\n|<EOF>)|\n" in PAGE
     document = re.compile(rb"[-=# !\\][^\n]*(?:\n|\Z)|\n")
     for byte in range(256):
@@ -28,7 +28,7 @@ def test_the_pages_expression_is_the_codes() -> None:
             assert bool(document.fullmatch(line)) == bool(LINE.fullmatch(line))
 
 
-def test_the_pages_dump_reads_as_it_says() -> None:
+def test_the_dump_of_the_page_parses_as_described() -> None:
     dump = re.findall(r"^[0-9a-f]{8}  ([0-9a-f ]+?)  \|", PAGE, re.MULTILINE)
     data = bytes.fromhex("".join(dump))
     entries = [part for part in parse(data) if isinstance(part, Entry)]
@@ -82,7 +82,7 @@ def test_a_syntax_file_has_every_control_character_and_no_other(patterns: type) 
     assert re.match(found["unknown"], "T2024")
 
 
-def test_vscodes_unknown_is_what_the_table_lacks() -> None:
+def test_vscode_marks_the_bytes_that_the_table_lacks_as_unknown() -> None:
     for byte in range(32, 127):
         known = any(control.byte == byte for control in CONTROLS)
         assert bool(re.match(vscode()["unknown"], chr(byte) + "x")) != known

@@ -1,4 +1,4 @@
-"""A person's file feeds a journal: each message once, wherever the program dies."""
+"""The drain into a journal delivers each message once, wherever the program dies."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def test_messages_are_marked_after_the_journal_has_them(path: Path, tmp_path: Pa
     assert path.read_bytes() == DRAINED + b"=later\n"
 
 
-def test_messages_that_a_worker_holds_are_left_to_it(path: Path, tmp_path: Path) -> None:
+def test_a_drain_leaves_claimed_messages_to_their_workers(path: Path, tmp_path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as worker, sej.Writer(tmp_path / "j") as w:
         claim = worker.take()
         assert claim is not None
@@ -100,7 +100,7 @@ def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Pa
 
 
 class Remembering:
-    """A journal that keeps batches through a power loss once they were synced."""
+    """A journal that keeps synced batches through a power loss."""
 
     def __init__(self, disk: CrashDisk, batches: dict[tuple[str, int], Sequence[bytes]]) -> None:
         self.disk = disk
@@ -123,7 +123,7 @@ def test_a_power_loss_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     file.sync()
     file.close()
     disk.mark({})
-    with monkeypatch.context() as patch:  # the process that the power takes
+    with monkeypatch.context() as patch:  # the process that ends with the power loss
         gone = owner_text(owner=f"999999999@{host_name()}/1")
         patch.setattr("textqueue.claims.claim.owner_text", lambda *_, **__: gone)
         patch.setattr("textqueue.claims.claim.is_alive", lambda *_, **__: True)
@@ -152,17 +152,17 @@ def test_whatever_call_fails_nothing_is_lost_or_repeated(path: Path, tmp_path: P
         with TextQueue(path) as again:
             again.drain_to(w)
             left = [m.value for m in again.messages()]
-    # What this process still holds, because nobody knows what reached the disk, is left to the next one.
+    # This process keeps its claims, because the state of the disk is not known. The next process takes them over.
     assert sorted(journal(tmp_path / "j") + [value.encode() for value in left]) == sorted(VALUES)
 
 
-def test_an_unreadable_intent_is_an_error_with_a_way_out(path: Path, tmp_path: Path) -> None:
+def test_a_damaged_intent_is_an_error_that_says_what_to_do(path: Path, tmp_path: Path) -> None:
     (tmp_path / "jobs.tq.drain").write_text("{")
     with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w, pytest.raises(TextQueueError, match=r"jobs\.tq\.drain"):
         q.drain_to(w)
 
 
-def test_what_the_journal_refuses_is_given_back(path: Path, tmp_path: Path) -> None:
+def test_a_batch_that_the_journal_refuses_is_given_back(path: Path, tmp_path: Path) -> None:
     before = path.read_bytes()
     with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
         with pytest.raises(sej.InvalidMessageError):

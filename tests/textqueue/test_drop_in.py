@@ -11,7 +11,7 @@ import textqueue
 
 ROOT = Path(__file__).parent.parent.parent
 
-# The example of the published package's own README.
+# The example in the README of the published package.
 EXAMPLE = r"""-A queued message begins with a '-' dash control character
 =A processed message begins with an '=' equals sign control character
 !A message that encountered a critical error begins with an `!` exclamation mark control character
@@ -69,7 +69,7 @@ def example(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_readmes_example_reads_as_it_says(example: Path) -> None:
+def test_the_example_of_the_readme_reads_as_described(example: Path) -> None:
     q = textqueue.TextQueue()
     q.add_input(str(example))
     found = []
@@ -128,7 +128,7 @@ def test_a_variable_that_is_too_long_is_a_value_error_as_it_was(example: Path) -
         item.set_variable(0, "x" * 100)
 
 
-def test_a_variable_that_is_not_there_is_what_lists_and_dicts_raise(example: Path) -> None:
+def test_a_missing_variable_is_an_index_error_and_a_key_error(example: Path) -> None:
     q = textqueue.TextQueue()
     q.add_input(example)
     *_, item = list(q.messages())
@@ -138,7 +138,7 @@ def test_a_variable_that_is_not_there_is_what_lists_and_dicts_raise(example: Pat
         item["color"]
 
 
-def test_importing_says_so_where_the_published_package_is_installed_too(tmp_path: Path) -> None:
+def test_importing_warns_if_the_published_package_is_installed_too(tmp_path: Path) -> None:
     (tmp_path / "textqueue-1.1.dist-info").mkdir()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     run = [sys.executable, "-W", "always", "-c", "import textqueue"]

@@ -1,4 +1,4 @@
-"""No editor waits: nothing that takes as long as the file is long is done under the lease."""
+"""No editor waits: no work that depends on the size of the file is done under the lease."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def waits(path: Path) -> bool:
-    """Whether an editor that opens the file now has to wait; it asks for the file in any case."""
+    """Return whether an editor that opens the file now must wait. It requests the file in any case."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
     except BlockingIOError:
@@ -35,7 +35,7 @@ def waits(path: Path) -> bool:
 
 @pytest.fixture
 def asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """An editor opens the file at each window that is read of all of it."""
+    """Open the file as an editor does, at each window while the whole file is read."""
     asked: list[bool] = []
 
     def scan(*arguments: Any) -> Iterator[windows.Window]:
@@ -48,7 +48,7 @@ def asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return asked
 
 
-def test_a_stale_save_is_looked_into_without_the_lease(path: Path, asked: list[bool]) -> None:
+def test_a_stale_save_is_reconciled_without_the_lease(path: Path, asked: list[bool]) -> None:
     stale = path.read_bytes()
     with TextQueue(path) as q:
         messages = list(q.messages())
@@ -118,8 +118,8 @@ def test_a_claim_after_many_done_messages_lets_an_editor_in(path: Path, monkeypa
     assert sum(asked) <= 1
 
 
-def test_a_save_that_took_nothing_back_is_looked_into_by_two_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the file and the ledger are."""
+def test_a_save_that_reverted_nothing_is_reconciled_with_two_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of reads does not depend on the size of file and ledger."""
     with TextQueue(path) as q, TextQueue(path) as other:
         messages = list(q.messages())
         for message in messages[:50]:
@@ -128,7 +128,7 @@ def test_a_save_that_took_nothing_back_is_looked_into_by_two_reads(path: Path, m
         assert claim is not None
 
         def scan(*_: Any) -> Iterator[windows.Window]:
-            raise AssertionError("all of the file is read")
+            raise AssertionError("the whole file is read")
 
         monkeypatch.setattr(reconcile, "scan", scan)
         for old, new in (

@@ -1,4 +1,4 @@
-"""A person edits the file in every way that editors know, while a program holds messages of it."""
+"""A user edits the file in every way that editors do, while a program has read its messages."""
 
 import os
 from collections.abc import Callable
@@ -12,25 +12,25 @@ Save = Callable[[Path, bytes], None]
 
 
 def by_rename(path: Path, data: bytes) -> None:
-    """As Vim, gedit, sed -i and git do."""
+    """Save as Vim, gedit, sed -i and git do."""
     new = path.with_name(f".{path.name}.new")
     new.write_bytes(data)
     new.replace(path)
 
 
 def in_place(path: Path, data: bytes) -> None:
-    """As nano and most others do: the file is emptied and written again."""
+    """Save as nano and most others do: truncate the file and write it again."""
     path.write_bytes(data)
 
 
 def with_backup(path: Path, data: bytes) -> None:
-    """The old file lives on under another name."""
+    """Save into a new file; the old file remains under another name."""
     path.replace(path.with_name(path.name + "~"))
     path.write_bytes(data)
 
 
 def over(path: Path, data: bytes) -> None:
-    """As rsync --inplace does: written over what stands there, then cut."""
+    """Save as rsync --inplace does: overwrite the file, then truncate it."""
     with path.open("r+b") as file:
         file.write(data)
         file.truncate()
@@ -74,10 +74,10 @@ def test_lines_are_reordered(path: Path, save: Save) -> None:
         b"-a\n-c\n more\n",  # deleted
         b"-a\n-B\n\\order=17\n-c\n more\n",  # another text
         b"-a\n-b\n\\order=18\n-c\n more\n",  # another variable
-        b"-a\n-b\n more\n\\order=17\n-c\n more\n",  # a line more
-        b"-a\n-b\n\\order=17\n\\x=1\n-c\n more\n",  # a variable more
+        b"-a\n-b\n more\n\\order=17\n-c\n more\n",  # one more line
+        b"-a\n-b\n\\order=17\n\\x=1\n-c\n more\n",  # one more variable
         b"-a\n#b\n\\order=17\n-c\n more\n",  # commented out
-        b"#-a\n-b\n\\order=17\n-c\n more\n"[:3] + b"\n",  # nearly nothing left
+        b"#-a\n-b\n\\order=17\n-c\n more\n"[:3] + b"\n",  # almost empty
         b"-a\n#x-b\n\\order=17\n-c\n more\n",  # the same bytes within another line
         b"",
     ],
@@ -113,7 +113,7 @@ def test_the_same_bytes_in_the_middle_of_a_line_are_another_message(path: Path) 
 
 
 @SAVES
-def test_a_mark_that_a_stale_buffer_took_back_is_made_again(path: Path, save: Save) -> None:
+def test_a_mark_that_a_stale_buffer_reverted_is_made_again(path: Path, save: Save) -> None:
     buffer = path.read_bytes()
     q = TextQueue(path)
     first = q.get_next()
@@ -131,7 +131,7 @@ def test_a_mark_that_a_stale_buffer_took_back_is_made_again(path: Path, save: Sa
 
 
 @SAVES
-def test_also_the_first_behind_a_byte_order_mark(path: Path, save: Save) -> None:
+def test_a_reverted_mark_after_a_byte_order_mark_is_made_again(path: Path, save: Save) -> None:
     buffer = b"\xef\xbb\xbf" + path.read_bytes()
     path.write_bytes(buffer)
     q = TextQueue(path)
@@ -148,7 +148,7 @@ def test_also_the_first_behind_a_byte_order_mark(path: Path, save: Save) -> None
 
 
 @SAVES
-def test_also_where_variables_were_set_before(path: Path, save: Save) -> None:
+def test_a_reverted_mark_is_made_again_after_variables_were_set(path: Path, save: Save) -> None:
     path.unlink()
     q = TextQueue(path)
     m = q.append("a", variables=["processed=     "])
@@ -164,7 +164,7 @@ def test_also_where_variables_were_set_before(path: Path, save: Save) -> None:
     assert [(c.text, c.kind, c.action) for c in q.conflicts] == [("a", "reverted", "marked again as cleared")]
 
 
-def test_a_done_message_that_is_tidied_away_takes_no_new_one_with_it(path: Path) -> None:
+def test_a_new_message_equal_to_a_removed_done_one_is_delivered(path: Path) -> None:
     path.unlink()
     q = TextQueue(path)
     m = q.append("a", variables=["processed=     "])
@@ -176,7 +176,7 @@ def test_a_done_message_that_is_tidied_away_takes_no_new_one_with_it(path: Path)
 
 
 @SAVES
-def test_or_delivered_again_when_that_is_wished(path: Path, save: Save) -> None:
+def test_a_reverted_message_is_delivered_again_with_on_revert_deliver(path: Path, save: Save) -> None:
     buffer = path.read_bytes()
     q = TextQueue(path, on_revert="deliver")
     first = q.get_next()
@@ -193,7 +193,7 @@ def test_or_delivered_again_when_that_is_wished(path: Path, save: Save) -> None:
 
 
 def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
-    """The same inode, size and time of change: only the mark itself tells."""
+    """Inode, size and modification time are the same: only the mark itself differs."""
     buffer = path.read_bytes()
     q = TextQueue(path)
     a, b, _c = q.messages()
@@ -206,7 +206,7 @@ def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
     assert [conflict.text for conflict in q.conflicts] == ["a"]
 
 
-def test_another_process_finds_it_too(path: Path) -> None:
+def test_another_process_finds_a_stale_save(path: Path) -> None:
     buffer = path.read_bytes()
     worker = TextQueue(path)
     first = worker.get_next()
@@ -220,7 +220,7 @@ def test_another_process_finds_it_too(path: Path) -> None:
     assert path.read_bytes() == b"=a\n-b\n\\order=17\n-c\n more\n-x\n"
 
 
-def test_a_text_that_is_written_anew_is_a_new_message(path: Path) -> None:
+def test_a_deleted_text_that_is_written_again_is_a_new_message(path: Path) -> None:
     path.write_bytes(b"-backup\n")
     q = TextQueue(path)
     for _ in range(3):
@@ -262,7 +262,7 @@ def test_equal_messages_are_interchangeable_but_counted(path: Path) -> None:
     assert path.read_bytes() == b"# moved\n=a\n=a\n=a\n"
 
 
-def test_a_walk_goes_on_where_it_stood_when_lines_move(path: Path) -> None:
+def test_a_walk_continues_at_its_position_when_lines_move(path: Path) -> None:
     lines = [b"-%05d\n" % n for n in range(60_000)]
     path.write_bytes(b"".join(lines))
     q = TextQueue(path)
@@ -274,7 +274,7 @@ def test_a_walk_goes_on_where_it_stood_when_lines_move(path: Path) -> None:
     assert found == [line[1:-1].decode() for line in lines]
 
 
-def test_somebody_else_marked_it(path: Path) -> None:
+def test_a_message_that_another_program_marked_is_not_marked(path: Path) -> None:
     q, other = TextQueue(path), TextQueue(path)
     mine, theirs = next(q.messages()), next(other.messages())
     theirs.mark_as_critical_error()
@@ -284,7 +284,7 @@ def test_somebody_else_marked_it(path: Path) -> None:
     assert path.read_bytes().startswith(b"!a\n-b\n")
 
 
-def test_a_file_that_somebody_keeps_open_can_be_edited_all_the_same(path: Path) -> None:
+def test_a_file_that_another_program_keeps_open_can_be_edited(path: Path) -> None:
     with path.open("rb"):
         q = TextQueue(path)
         for m in q.messages():
@@ -300,7 +300,7 @@ def test_nothing_is_written_by_reading(path: Path) -> None:
     assert [name.name for name in path.parent.iterdir()] == ["jobs.tq"]
 
 
-def test_a_damaged_or_lost_ledger_costs_only_what_it_knew(path: Path) -> None:
+def test_a_damaged_or_lost_ledger_loses_only_its_own_records(path: Path) -> None:
     q = TextQueue(path)
     a, b, c = q.messages()
     a.mark_as_cleared()

@@ -1,7 +1,7 @@
-"""A sync fails, the queue is opened again, and later the power goes: what was acknowledged is on the medium.
+"""A sync fails, the queue is reopened, and later the power fails: acknowledged messages are on disk.
 
-The disk of these tests does what Linux does: after a failed sync the pages are clean, reads see the bytes, and a later
-sync does not write them.
+The disk of these tests behaves as Linux does: after a failed sync the pages are clean, reads return the bytes, and a
+later sync does not write them.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from tests.crash.test_failed_sync import FaultyOnly
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
 
 PATH = "/q/jobs.tq"
-# An index that cannot be written costs time and nothing else; the writer warns.
+# If an index cannot be written, the writer warns, and reads are slower.
 pytestmark = pytest.mark.filterwarnings("ignore:the index .* could not be written:RuntimeWarning")
 MUTEX = "mutex=" + " " * 40
 Work = Callable[[Disk, int], Iterator[bytes]]
-"""One process: opens, works, and yields bytes that are in the file for good. Raises where the disk does."""
+"""One process: opens, works, and yields bytes that are safe in the file. Raises the errors of the disk."""
 
 
 def opened(disk: Disk) -> TextQueue:
@@ -72,7 +72,7 @@ def claiming(disk: Disk, turn: int) -> Iterator[bytes]:
 
 
 def seen(disk: Disk, turn: int) -> Iterator[bytes]:
-    """A sync makes durable what is there, whichever process wrote it, and whether or not this one writes."""
+    """Sync the bytes of all processes, also if this process wrote nothing."""
     with opened(disk) as q:
         there = read(disk)
         if there:
@@ -86,7 +86,7 @@ def seen(disk: Disk, turn: int) -> Iterator[bytes]:
 
 
 def retried(disk: Disk, turn: int) -> Iterator[bytes]:
-    """The same object tries again after a failure."""
+    """Try again with the same object after a failure."""
     with opened(disk) as q:
         for n in range(3):
             q.append(f"{turn}.{n}")
@@ -113,7 +113,7 @@ def made() -> CrashDisk:
 
 
 def run(work: Work, disk: Disk, inner: CrashDisk, turn: int) -> int:
-    """How often something was acknowledged; at that moment it is on the medium."""
+    """Return the number of acknowledgements; each time, the bytes must be on disk."""
     count = 0
     with contextlib.suppress(OSError, TextQueueError):
         for what in work(disk, turn):
@@ -159,14 +159,14 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
 
 
 class Drained(NamedTuple):
-    """What is left of a queue and its journal."""
+    """Return the messages that remain in a queue and in its journal."""
 
     queue: bytes
     journal: list[bytes]
 
 
 def ended(disk: CrashDisk) -> None:
-    """The process ends, and with it every lock."""
+    """End the process, and with it every lock."""
     for node in disk.nodes.values():
         node.holders.clear()
 
@@ -212,7 +212,7 @@ def test_an_intent_whose_name_may_be_lost_is_made_durable_before_its_batch_is_ap
         drain(LostName(disk, PATH + ".drain"))
 
     class Dies:
-        """The power goes when the first batch is in the journal."""
+        """The power fails when the first batch is in the journal."""
 
         def append_once(self, name: str, number: int, values: object, keys: object = None) -> None:
             self.left = disk.crash()
@@ -227,15 +227,15 @@ def test_an_intent_whose_name_may_be_lost_is_made_durable_before_its_batch_is_ap
     assert b'"number":1,' in read(writer.left, PATH + ".drain")
 
 
-# --- the kept record, and people
+# --- the record of the last sync, and users
 
 
-def test_what_is_known_to_be_on_the_medium_is_not_written_again(tmp_path: Path) -> None:
+def test_bytes_known_to_be_on_disk_are_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     sizes: list[int] = []
 
     class Counts(FaultyDisk):
-        """Counts the bytes that are written into the queue file, as on a system that cannot read past its cache."""
+        """Counts the bytes written into the queue file, as on a system that cannot read past its cache."""
 
         blind = True
 
@@ -257,7 +257,7 @@ def test_what_is_known_to_be_on_the_medium_is_not_written_again(tmp_path: Path) 
     assert written(lambda q: q.append("x")) < 1000
 
 
-def test_a_change_by_a_person_is_renewed_too() -> None:
+def test_a_change_by_a_user_is_written_again_too() -> None:
     disk = made()
     with opened(disk) as q:
         q.append("a")
@@ -272,7 +272,7 @@ def test_a_change_by_a_person_is_renewed_too() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"1 2 3\n", b"\0" * 200, b"9" * 200])
-def test_a_damaged_record_means_that_everything_is_renewed(damage: bytes) -> None:
+def test_with_a_damaged_record_the_whole_file_is_written_again(damage: bytes) -> None:
     disk = made()
     with opened(disk) as q:
         q.append("a")
@@ -292,7 +292,7 @@ def test_a_file_that_another_program_keeps_open_is_not_claimed_to_be_durable(tmp
         with path.open("rb"), pytest.raises(FileInUseError, match="open"):
             q.sync()
         q.sync()
-        with path.open("rb"):  # only our own messages are in doubt: each is proven, as for an edit
+        with path.open("rb"):  # only messages of this library are in doubt: each is proven, as for an edit
             message = q.get_next()
             assert message is not None
             message.mark_as_cleared()
@@ -301,20 +301,20 @@ def test_a_file_that_another_program_keeps_open_is_not_claimed_to_be_durable(tmp
     assert path.read_bytes() == b"=a\n-b\n"
 
 
-def test_a_save_between_reading_and_writing_is_not_written_over(tmp_path: Path) -> None:
-    """A person saves in place, over the same bytes, in the middle of a renewal: the save stays."""
+def test_a_save_between_read_and_write_is_not_overwritten(tmp_path: Path) -> None:
+    """A user saves in place, over the same bytes, during a rewrite: the save is kept."""
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n-b\n")
     saved: list[int] = []
 
     class Saves(FaultyDisk):
-        """Lets a person save when the file is about to be written over."""
+        """Saves as a user does, right before the file is written again."""
 
         blind = True
 
         def before(self, verb: str, file: Any = None, data: bytes | None = None) -> None:
             if verb == "write_at" and file.path == os.fspath(path) and not saved:
-                # A lease is held: an open by another process waits until the renewal is over.
+                # During the lease, an open by another process waits until the rewrite is over.
                 saved.append(os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", f"printf -- '-A\\n-B\\n' > '{path}'"))
 
     with TextQueue(path, disk=Saves(OS, 0)) as q:
@@ -323,7 +323,7 @@ def test_a_save_between_reading_and_writing_is_not_written_over(tmp_path: Path) 
     assert path.read_bytes() == b"-A\n-B\n"
 
 
-def test_renewing_is_no_change_to_readers_and_workers(tmp_path: Path) -> None:
+def test_writing_again_is_not_a_change_for_readers_and_workers(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])

@@ -1,4 +1,4 @@
-"""The k-th call to the disk fails: an error comes out, the file stays a queue, and the next try gets everything."""
+"""The k-th call to the disk fails: it raises, the file remains valid, and the next attempt delivers everything."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ MUTEX = "mutex=" + " " * 30
 
 
 def work(q: TextQueue, done: list[str]) -> None:
-    """Everything that changes a file."""
+    """Make every operation that changes a file."""
     q.append("a\nb", ["retries=3", MUTEX])
     q.append_many(["c", "d"])
     with q.claim() as m:
@@ -46,7 +46,7 @@ def test_whatever_call_fails_the_file_stays_whole(tmp_path: Path, fail_at: int, 
     data = path.read_bytes() if path.exists() else b""
     assert WHOLE.fullmatch(data), data
     q.close()
-    # The same process goes on, with a disk that works.
+    # The same process continues with a disk that works.
     with TextQueue(path) as again:
         again.append("after")
         found = [m.value for m in again.messages()]
@@ -72,7 +72,7 @@ def test_an_append_that_fails_leaves_nothing_of_it(tmp_path: Path, fail_at: int)
 
 
 def test_it_works_on_a_disk_of_another_kind() -> None:
-    """No descriptor, no lease: everything goes through the seam."""
+    """A disk without descriptors and leases: every access uses the disk interface."""
     disk = CrashDisk()
     disk.mkdir("/queues")
     with TextQueue("/queues/jobs.tq", disk=disk, settle_s=0) as q:

@@ -1,4 +1,4 @@
-"""What a person does to the file with an editor, and what the queue makes of it: the person wins."""
+"""Edits of a user in an editor, and the reactions of the queue: the user has precedence."""
 
 import zlib
 from pathlib import Path
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def work(path: Path) -> list[str]:
-    """Another program takes all there is."""
+    """Take all messages in another process."""
     with TextQueue(path) as q:
         found = []
         while (claim := q.take()) is not None:
@@ -28,12 +28,12 @@ def work(path: Path) -> list[str]:
         return found
 
 
-# A text that comes again
+# A text that is written again
 
 
 @pytest.mark.parametrize("looked", [False, True], ids=["no worker looked", "a worker looked"])
 @pytest.mark.parametrize("again", [b"=other\n-water the plants\n", b"-water the plants\n=other\n"])
-def test_a_text_that_a_person_deletes_and_writes_again_is_delivered(path: Path, looked: bool, again: bytes) -> None:
+def test_a_text_that_a_user_deletes_and_writes_again_is_delivered(path: Path, looked: bool, again: bytes) -> None:
     assert work(path) == ["water the plants", "other"]
     path.write_bytes(b"=other\n")
     if looked:
@@ -62,7 +62,7 @@ def test_a_deleted_text_that_a_program_appends_is_delivered(path: Path, count: i
     assert work(path) == ["water the plants"] * count
 
 
-# A stale save, and a message that a person queues again
+# A stale save, and a message that a user queues again
 
 
 @pytest.mark.parametrize("above", [b"", b"# note\n"])
@@ -82,7 +82,7 @@ def test_a_stale_save_after_a_variable_was_set_repeats_nothing(path: Path, above
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_a_message_that_a_person_reopens_is_delivered(path: Path, number: int) -> None:
+def test_a_message_that_a_user_reopens_is_delivered(path: Path, number: int) -> None:
     path.write_bytes(b"".join(b"-job %d\n" % n for n in range(5)))
     with TextQueue(path) as q:
         for message in list(q.messages()):
@@ -113,14 +113,16 @@ def test_a_stale_save_that_also_reopens_an_older_message(path: Path) -> None:
         ]
 
 
-# A claimed message that a person marks
+# A claimed message that a user marks
 
 
 @pytest.mark.parametrize("to", [b"=", b"#", b"!"])
 @pytest.mark.parametrize("setting", [False, True], ids=["", "a variable is set"])
 @pytest.mark.parametrize("room", [b"", b"\\mutex=" + b" " * 30 + b"\n"], ids=["", "mutex"])
 @pytest.mark.parametrize("end", ["done", "failed", "give_back", "give_up"])
-def test_a_persons_mark_on_a_claimed_message_wins(path: Path, to: bytes, setting: bool, room: bytes, end: str) -> None:
+def test_the_mark_of_a_user_on_a_claimed_message_has_precedence(
+    path: Path, to: bytes, setting: bool, room: bytes, end: str
+) -> None:
     path.write_bytes(b"-pay 17\n" + room + b"\\step=  \n")
     with TextQueue(path) as q:
         claim = q.take()
@@ -143,7 +145,7 @@ def test_a_persons_mark_on_a_claimed_message_wins(path: Path, to: bytes, setting
 
 
 def archived(path: Path) -> bytes:
-    """Two of three messages are done and archived; returns what an editor has read before."""
+    """Archive two of three messages, and return the bytes that an editor has read before."""
     path.write_bytes(b"-pay 17\n-pay 18\n-other\n")
     stale = path.read_bytes()
     with TextQueue(path) as q:
@@ -221,8 +223,8 @@ def test_a_trimmed_message_is_marked_again_after_a_stale_save(path: Path) -> Non
         assert [m.value for m in q.messages()] == ["other"]
 
 
-def test_a_ledger_of_the_version_before_is_understood(path: Path) -> None:
-    """Its lines as that version wrote them, for a claim without room, a claim in the mutex, and a mark."""
+def test_a_ledger_of_version_1_is_upgraded(path: Path) -> None:
+    """The lines that version 1 wrote for a claim in the ledger, a claim in the mutex, and a mark."""
     mutex = b"\\mutex=" + b" " * 40 + b"\n"
     path.write_bytes(b"-b\n\\reason=  \n-c\n" + mutex + b"-a\n" + mutex + b"-d\n")
     with TextQueue(path) as q:

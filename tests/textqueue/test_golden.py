@@ -1,4 +1,4 @@
-"""The golden files read as their manifests say: by the parser, and through a queue."""
+"""The parser and a queue read the golden files as their manifests describe."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def test_there_are_golden_files() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_parser_reads_them_and_loses_nothing(case: str) -> None:
+def test_the_parser_loses_no_byte_of_a_golden_file(case: str) -> None:
     data = (GOLDEN / f"{case}.tq").read_bytes()
     expected = manifest(case)
     assert len(data) == expected["size"]
@@ -44,7 +44,7 @@ def test_the_parser_reads_them_and_loses_nothing(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_queue_reads_them_and_changes_nothing(case: str, tmp_path: Path) -> None:
+def test_a_queue_reads_golden_files_without_changing_them(case: str, tmp_path: Path) -> None:
     path = tmp_path / "copy.tq"
     shutil.copyfile(GOLDEN / f"{case}.tq", path)
     expected = manifest(case)["entries"]

@@ -38,7 +38,7 @@ BOTH = pytest.mark.parametrize("kind", list(kinds()))
 
 
 class Reader:
-    """Stale at the n-th question."""
+    """A reader that is stale at the n-th check."""
 
     def __init__(self, stale_at: int) -> None:
         self.told: list[int] = []
@@ -53,7 +53,7 @@ class Reader:
         return len(self.asked) == self.stale_at
 
 
-def test_this_environment_has_the_compiled_twin_where_it_can(tmp_path: Path) -> None:
+def test_this_environment_has_the_compiled_twin_if_it_supports_it(tmp_path: Path) -> None:
     import os
 
     if not os.environ.get("SEJ_CODEC"):
@@ -62,7 +62,7 @@ def test_this_environment_has_the_compiled_twin_where_it_can(tmp_path: Path) -> 
 
 @BOTH
 @given(data=ANY, controls=st.sets(st.sampled_from(list(b"-=!#T \n"))), stale_at=st.integers(0, 5))
-def test_a_window_gives_the_messages_that_are_wanted(kind: Any, data: bytes, controls: set[int], stale_at: int) -> None:
+def test_a_window_yields_the_wanted_messages(kind: Any, data: bytes, controls: set[int], stale_at: int) -> None:
     expected, position = [], 100
     for raw in chunks(data):
         if raw[0] in controls:
@@ -82,7 +82,7 @@ def test_a_window_gives_the_messages_that_are_wanted(kind: Any, data: bytes, con
 
 
 @BOTH
-def test_a_window_is_looked_at_again_when_time_has_passed(kind: Any) -> None:
+def test_the_file_is_checked_again_after_a_while(kind: Any) -> None:
     data = b"-x\n" * 3000
     reader = Reader(stale_at=0)
     messages = kind.ready(kind.Core, reader, None, (0, data, 1), b"-", None)
@@ -98,7 +98,7 @@ def test_a_window_is_looked_at_again_when_time_has_passed(kind: Any) -> None:
 
 
 @BOTH
-def test_an_error_of_the_reader_comes_out(kind: Any) -> None:
+def test_an_error_of_the_reader_is_raised(kind: Any) -> None:
     class Broken(Reader):
         def stale(self, position: int) -> bool:
             raise OSError(5, "no")
@@ -239,7 +239,7 @@ def test_no_mark_without_a_lease(kind: Any, held_file: Path) -> None:
 
 
 @BOTH
-def test_a_system_that_refuses_is_an_error(kind: Any, held_file: Path) -> None:
+def test_an_error_of_the_system_is_raised(kind: Any, held_file: Path) -> None:
     file, log = OS.open(held_file, "edit"), OS.open(held_file.with_name("log"), "append")
     identity = file.status().identity
     assert lease(file)

@@ -1,4 +1,4 @@
-"""What is known of our own edits: read quickly, kept small, and never believed when it is damaged."""
+"""The ledger is read quickly, remains small, and ignores damaged lines."""
 
 import random
 from pathlib import Path
@@ -24,7 +24,7 @@ def known(found: Ledger) -> tuple[object, ...]:
 
 
 def slowly(path: Path) -> Ledger:
-    """Every line taken apart."""
+    """Apply every line of a ledger, one by one."""
     found = Ledger(str(path), disk=OS)
     for record in ledger._records(path.read_bytes()):
         found._apply(record)
@@ -32,7 +32,7 @@ def slowly(path: Path) -> Ledger:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_read_in_blocks_is_what_the_lines_say(tmp_path: Path, seed: int) -> None:
+def test_lines_read_in_blocks_give_the_same_state(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = tmp_path / "log"
     lines = []
@@ -46,7 +46,7 @@ def test_what_is_read_in_blocks_is_what_the_lines_say(tmp_path: Path, seed: int)
 
 
 @pytest.mark.parametrize("garbage", [bytes(200_000), b"x" * 200_000, b"\n" * 70_000])
-def test_what_a_power_loss_left_is_passed_over(tmp_path: Path, garbage: bytes) -> None:
+def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) -> None:
     path = tmp_path / "jobs.tq"
     with TextQueue(path) as q:
         first, second = q.append_many(["a", "b"])
@@ -65,7 +65,7 @@ def test_what_a_power_loss_left_is_passed_over(tmp_path: Path, garbage: bytes) -
         assert len(q.conflicts) == 2
 
 
-def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_older_half_is_dropped_when_the_ledger_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 100)
     monkeypatch.setattr("textqueue.ledger.log._READ_BYTES", 512)
     path, log = tmp_path / "jobs.tq", tmp_path / "jobs.tq.log"
@@ -85,7 +85,7 @@ def test_the_older_half_goes_when_it_has_grown(tmp_path: Path, monkeypatch: pyte
         assert other.get_next() is None, "a queue with the old one open continues with the new one"
         assert claim.done(), "a claim is kept however old"
         assert q.conflicts == other.conflicts == []
-        # A stale buffer: the marks that are still known are made again.
+        # A stale buffer: the marks that the ledger has kept are made again.
         path.write_bytes(b"-held\n" + b"".join(lines))
         left = [m.value for m in q.messages()]
         assert 0 < len(left) <= 600

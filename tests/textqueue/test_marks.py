@@ -1,4 +1,4 @@
-"""Marks in a row: lock and lease are kept from one to the next, and nobody waits for them who should not."""
+"""Marks in a row: lock and lease are kept from one mark to the next, and other processes wait only briefly."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["compiled", "reference"], autouse=True)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Everything here runs on both."""
+    """Run every test on both implementations."""
     if request.param == "reference":
         monkeypatch.setattr("textqueue.editing.marks.Held", _hot_py.Held)
         monkeypatch.setattr("textqueue.reading.cursor.ready", _hot_py.ready)
@@ -45,7 +45,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no reason to end a hold, or not to begin one."""
+    """Raise the limits, so that a slow machine does not end a hold."""
     monkeypatch.setattr(marks, "_HOLD_S", 600.0)
     monkeypatch.setattr(marks, "_ROW_S", 600.0)
     monkeypatch.setattr(marks.Marks, "tick", lambda _, last=False: True)
@@ -56,7 +56,7 @@ def held(q: TextQueue) -> bool:
 
 
 def begun(q: TextQueue) -> list[Message]:
-    """The messages, of which the first three are marked, so that the file is held."""
+    """Mark the first three messages, so that a hold begins, and return all messages."""
     found = list(q.messages())
     for message in found[:3]:
         message.mark_as_cleared()
@@ -73,7 +73,7 @@ def test_marks_in_a_row_are_in_the_file_and_in_the_ledger_when_they_return(path:
         for number, message in enumerate(begun(q)[3:], 4):
             message.mark_as_cleared()
             assert held(q)
-            # Through another path, since opening this one would wait for the lease.
+            # Through another path, because opening this one would wait for the lease.
             file = q._inputs.sources[0].marks._file
             assert file is not None
             assert file.read(1000, 0) == cleared(number)
@@ -129,7 +129,7 @@ def test_an_editor_gets_the_file_from_the_mark_that_notices_it(path: Path) -> No
                 message.mark_as_cleared()
                 if not held(q):
                     break
-            q._inputs.sources[0].marks.end()  # where it came too late for that
+            q._inputs.sources[0].marks.end()  # if it came too late for that
             assert editor.wait() == 0
         for message in messages:
             if message.status.name == "queued":
@@ -138,7 +138,7 @@ def test_an_editor_gets_the_file_from_the_mark_that_notices_it(path: Path) -> No
     assert not q.conflicts
 
 
-def test_an_idle_worker_keeps_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_worker_does_not_block_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with TextQueue(path) as q:
         found = list(q.messages())
@@ -150,7 +150,7 @@ def test_an_idle_worker_keeps_nobody_waiting(path: Path, monkeypatch: pytest.Mon
     assert path.read_bytes() == cleared(COUNT - len(found) + 1)
 
 
-def test_a_person_who_renames_a_file_into_place_gets_the_next_mark_there(path: Path) -> None:
+def test_after_a_rename_into_place_the_next_mark_is_in_the_new_file(path: Path) -> None:
     with TextQueue(path) as q:
         messages = begun(q)
         new = path.with_name("new")
@@ -202,7 +202,7 @@ def test_threads_share_a_queue(path: Path) -> None:
     assert path.read_bytes() == cleared(COUNT)
 
 
-def test_every_other_operation_ends_it(path: Path, tmp_path: Path) -> None:
+def test_every_other_operation_ends_a_hold(path: Path, tmp_path: Path) -> None:
     with TextQueue(path) as q:
         *_, last = begun(q)
         operations: list[Callable[[], object]] = [
@@ -229,7 +229,7 @@ def test_every_other_operation_ends_it(path: Path, tmp_path: Path) -> None:
     assert q.conflicts == []
 
 
-def test_messages_that_somebody_claimed_keep_it_from_beginning(path: Path) -> None:
+def test_no_hold_begins_while_messages_are_claimed(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         claim = other.take()
         assert claim is not None
@@ -240,13 +240,13 @@ def test_messages_that_somebody_claimed_keep_it_from_beginning(path: Path) -> No
     assert path.read_bytes() == cleared(6)
 
 
-def test_a_forked_child_leaves_it_to_its_parent(path: Path) -> None:
+def test_a_forked_child_leaves_the_hold_to_its_parent(path: Path) -> None:
     with TextQueue(path) as q:
         messages = begun(q)
         pid = os.fork()
         if not pid:
             try:
-                # It waits for its parent like any other process.
+                # The child waits for its parent like any other process.
                 messages[COUNT - 1].mark_as_critical_error()
                 os._exit(0 if not q.conflicts else 2)
             except BaseException:
@@ -295,7 +295,7 @@ def test_a_process_that_dies_holding_loses_nothing(path: Path, stale: bool) -> N
 
 
 @pytest.mark.parametrize("fail_at", range(1, 12))
-def test_a_write_that_fails_is_an_error_and_the_rest_goes_on(path: Path, fail_at: int) -> None:
+def test_a_failed_write_is_an_error_and_later_marks_succeed(path: Path, fail_at: int) -> None:
     disk = FaultyDisk(OS, 10_000, "enospc")
     with TextQueue(path, disk=disk) as q:
         messages = begun(q)
@@ -313,8 +313,8 @@ def test_a_write_that_fails_is_an_error_and_the_rest_goes_on(path: Path, fail_at
     assert path.read_bytes() == cleared(10)
 
 
-def test_a_lease_that_was_lost_leaves_no_word_of_its_end(path: Path) -> None:
-    """As after the system's lease time, while this process was stopped."""
+def test_after_a_lost_lease_the_ledger_has_no_end_of_the_hold(path: Path) -> None:
+    """The lease ends, as after the lease time of the system while this process was stopped."""
     with TextQueue(path) as q:
         messages = begun(q)
         file = q._inputs.sources[0].marks._file
@@ -326,8 +326,8 @@ def test_a_lease_that_was_lost_leaves_no_word_of_its_end(path: Path) -> None:
     assert path.read_bytes() == b"# somebody came\n" + cleared(4)
 
 
-def test_a_lease_keeps_even_its_own_process_out(path: Path) -> None:
-    """What the whole plan relies on."""
+def test_a_lease_also_excludes_its_own_process(path: Path) -> None:
+    """All holds rely on this."""
     file = OS.open(path, "edit")
     assert lease(file)
     with pytest.raises(BlockingIOError):
@@ -337,7 +337,7 @@ def test_a_lease_keeps_even_its_own_process_out(path: Path) -> None:
 
 
 class Broken:
-    """Something held that cannot be ended."""
+    """A hold that fails to end."""
 
     def __init__(self) -> None:
         self.ticked = threading.Event()
@@ -350,7 +350,7 @@ class Broken:
         pass
 
 
-def test_the_keeper_outlives_what_it_keeps() -> None:
+def test_the_keeper_survives_a_hold_that_fails_to_end() -> None:
     keeper = Keeper()
     for _ in range(3):
         one = Broken()
@@ -358,7 +358,7 @@ def test_the_keeper_outlives_what_it_keeps() -> None:
         assert one.ticked.wait(60)
 
 
-def test_the_end_of_a_process_ends_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_process_ends_its_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     ends = (
         "import sys\nfrom textqueue import TextQueue\nfrom textqueue.editing import keeper, marks\n"
@@ -374,7 +374,7 @@ def test_the_end_of_a_process_ends_what_it_holds(path: Path, monkeypatch: pytest
     assert int(last[5]) == path.stat().st_mtime_ns
 
 
-def test_a_queue_that_is_dropped_gives_back_what_it_held(path: Path) -> None:
+def test_a_queue_that_is_garbage_collected_ends_its_hold(path: Path) -> None:
     def use() -> None:
         q = TextQueue(path)
         first, second, third = list(q.messages())[:3]

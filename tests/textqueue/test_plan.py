@@ -1,4 +1,4 @@
-"""What is done after a foreign change, decided without a file."""
+"""The plan after a foreign change, without a file."""
 
 import os
 from collections import defaultdict
@@ -36,7 +36,7 @@ def seen(*raws: tuple[int, bytes]) -> dict[bytes, list[Seen]]:
 
 
 def only(made: Plan) -> tuple[Action, Record]:
-    """The one action of a plan, and the one record that it keeps."""
+    """Return the only action of a plan, and the only record that it keeps."""
     assert made.lost == []
     (action,) = made.actions
     (record,) = made.kept.values()
@@ -49,7 +49,7 @@ def test_a_mark_moves_with_its_message() -> None:
     assert made == Plan([], {0: mark._replace(position=7)}, [])
 
 
-def test_a_mark_that_a_stale_save_took_back_is_made_again() -> None:
+def test_a_mark_that_a_stale_save_reverted_is_made_again() -> None:
     mark = record(CLEARED, 0, b"=a\n")
     action, kept = only(plan(Known([mark]), seen((7, b"-a\n")), reapply=True))
     assert action.writes == [(0, b"=")]
@@ -57,7 +57,7 @@ def test_a_mark_that_a_stale_save_took_back_is_made_again() -> None:
     assert (action.kind, action.report) == ("reverted", "marked again as cleared")
 
 
-def test_a_mark_that_a_stale_save_took_back_is_forgotten_if_the_option_says_so() -> None:
+def test_a_mark_that_a_stale_save_reverted_is_forgotten_with_deliver() -> None:
     made = plan(Known([record(CLEARED, 0, b"=a\n")]), seen((7, b"-a\n")), reapply=False)
     (action,) = made.actions
     assert (action.writes, made.kept) == ((), {})
@@ -73,7 +73,7 @@ def test_a_mark_that_a_stale_save_took_back_is_forgotten_if_the_option_says_so()
         record(SET, 3, b"-b\n\\x=2\n", b"before"),
     ],
 )
-def test_a_mark_that_a_person_took_back_is_delivered_if_a_later_edit_is_still_there(later: Record) -> None:
+def test_a_mark_that_a_user_removed_is_forgotten_if_a_later_edit_is_still_there(later: Record) -> None:
     mark = record(CLEARED, 0, b"=a\n")
     there = {
         CLEARED: b"=b\n",
@@ -114,7 +114,7 @@ def test_as_many_equal_messages_are_marked_as_there_are_marks() -> None:
     assert {at: one.position for at, one in made.kept.items()} == {0: 0, 1: 3}
 
 
-def test_a_message_that_is_not_there_is_lost() -> None:
+def test_a_record_without_a_message_is_lost() -> None:
     mark, claim = record(CLEARED, 0, b"=a\n"), record(IN_LEDGER, 3, b"-b\n", OWNER)
     assert plan(Known([mark, claim]), {}, reapply=True) == Plan([], {}, [0, 1])
 
@@ -129,20 +129,20 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again() -> None:
     assert (action.kind, action.report) == ("claim", "claimed again for its owner")
 
 
-def test_a_claim_without_room_stays_in_the_ledger() -> None:
+def test_a_claim_without_space_stays_in_the_ledger() -> None:
     claim = record(IN_MUTEX, 0, b"-a\n", OWNER)
     made = plan(Known([claim]), seen((5, b"-a\n")), reapply=True)
     assert made == Plan([], {0: claim._replace(position=5, kind=IN_LEDGER)}, [])
 
 
-def test_of_equal_messages_a_claim_has_the_one_that_names_its_owner() -> None:
+def test_of_equal_messages_a_claim_gets_the_one_with_its_owner() -> None:
     first, second = claimed(b"a"), claimed(b"a", OWNER)
     claim = record(IN_MUTEX, 0, first, OWNER)
     made = plan(Known([claim]), seen((0, first), (len(first), second)), reapply=True)
     assert made == Plan([], {0: claim._replace(position=len(first))}, [])
 
 
-def test_a_mark_that_is_made_again_blanks_the_claim_that_came_back_with_it() -> None:
+def test_a_mark_that_is_made_again_blanks_the_restored_claim() -> None:
     raw = claimed(b"a", OWNER)
     blank, mark = plan(Known([record(CLEARED, 0, raw)]), seen((0, raw)), reapply=True).actions
     assert [data for _, data in blank.writes] == [b"".ljust(ROOM)]
@@ -169,7 +169,7 @@ def test_another_owners_claim_is_not_blanked() -> None:
 def test_a_message_is_found_as_it_was_before_a_variable_was_set() -> None:
     old, new = b"-a\n\\x=1\n", b"-a\n\\x=2\n"
     known = Known([record(SET, 0, new, digest(essence(old))), record(CLEARED, 0, new)])
-    for position in (0, 4):  # also if the person inserted something above it
+    for position in (0, 4):  # also if the user inserted a line above it
         (action,) = plan(known, seen((position, old)), reapply=True).actions
         assert (action.place.position, action.writes) == (position, [(0, b"=")])
 
@@ -191,11 +191,11 @@ CLAIMS = st.builds(
     raws=st.lists(st.sampled_from(RAWS), max_size=6),
     reapply=st.booleans(),
 )
-def test_every_record_has_one_end_and_every_message_one_record(
+def test_every_record_has_one_result_and_every_message_at_most_one_record(
     marks: list[Record], claims: list[Record], raws: list[bytes], reapply: bool
 ) -> None:
     made = plan(Known([*marks, *claims]), seen(*enumerate(raws)), reapply=reapply)
-    # A claim on a message that is done where it was has ended; a mark on one that a person reopened is forgotten.
+    # A claim of a message that is done has ended. A mark of a message that a user reopened is forgotten.
     assert len(made.kept) + len(made.lost) <= len(marks) + len(claims)
     assert len({record.position for record in made.kept.values()}) == len(made.kept)
     for action in made.actions:

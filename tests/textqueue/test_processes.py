@@ -1,4 +1,4 @@
-"""Four workers and a person with an editor on one file."""
+"""Four workers and a user with an editor on one file."""
 
 import ast
 import os
@@ -21,10 +21,9 @@ MUTEX = "mutex=" + " " * 30
 
 
 class Person:
-    """Edits the file as editors do: reads all of it, changes something, saves all of it. Knows no lock.
+    """Edits the file as editors do: reads it, changes it, saves it. It takes no lock.
 
-    Messages carry a number, so that nobody can take one for another. The person never deletes a message, so that all of
-    them must be handled.
+    Each message has a number, so that no two are equal. The user never deletes a message, so all must be handled.
     """
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -62,13 +61,13 @@ class Person:
 
 
 def content(data: bytes) -> Counter[bytes]:
-    """Lines without what the library may edit: the control byte of a message and its mutex."""
+    """Return the lines without the parts that the library may edit: control bytes and mutexes."""
     lines = re.sub(rb"(?m)^\\mutex=.*$", b"\\\\mutex", data).split(b"\n")
     return Counter(re.sub(rb"^[-=!]", b"*", line) for line in lines if line)
 
 
-def at_once(notes: str) -> list[str]:
-    """Messages that two worked on at the same time, by what they noted in one order."""
+def concurrent(notes: str) -> list[str]:
+    """Return the messages that two workers had at the same time, from their common log."""
     busy: dict[str, str] = {}
     found = []
     for line in notes.splitlines():
@@ -83,7 +82,7 @@ def at_once(notes: str) -> list[str]:
 
 
 def run(path: Path, seconds: float, how: str, *, workers: int, act: Callable[[], bool]) -> Counter[str]:
-    """Let workers and an actor at a file, while there is time and he goes on; -> what was worked on, and how often."""
+    """Run workers and an actor on a file until the time is over or the actor ends; return counts by message."""
     notes, stop = path.with_name("notes"), path.with_name("stop")
     notes.touch()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -100,7 +99,7 @@ def run(path: Path, seconds: float, how: str, *, workers: int, act: Callable[[],
     text = notes.read_text()
     bad = [line for line in text.splitlines() if line.startswith("!")]
     assert not bad, bad
-    assert not at_once(text)
+    assert not concurrent(text)
     return Counter(ast.literal_eval(line.split(" ", 2)[2]).decode() for line in text.splitlines() if line[0] == "-")
 
 
@@ -130,7 +129,7 @@ def test_workers_share_what_programs_append(tmp_path: Path, torture_s: float) ->
         def act() -> bool:
             expected.append(f"program {len(expected) + 1}")
             writer.append(expected[-1], variables=[MUTEX] if len(expected) % 2 else [])
-            return len(expected) < 1000 * torture_s  # more than that only waits to be claimed
+            return len(expected) < 1000 * torture_s  # more messages would only wait
 
         handled = run(path, torture_s, "claim", workers=4, act=act)
     assert handled == Counter(expected)
@@ -141,7 +140,7 @@ def test_workers_share_what_programs_append(tmp_path: Path, torture_s: float) ->
 
 @pytest.mark.torture
 @pytest.mark.timeout(0)
-def test_workers_and_a_person_share_one_file(tmp_path: Path, torture_s: float) -> None:
+def test_workers_and_a_user_share_one_file(tmp_path: Path, torture_s: float) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"# a file that people edit\n")
     person = Person(path, seed=1)
@@ -154,7 +153,7 @@ def test_workers_and_a_person_share_one_file(tmp_path: Path, torture_s: float) -
 
 @pytest.mark.torture
 @pytest.mark.timeout(0)
-def test_marks_in_a_row_and_a_person_share_one_file(tmp_path: Path, torture_s: float) -> None:
+def test_marks_in_a_row_and_a_user_share_one_file(tmp_path: Path, torture_s: float) -> None:
     path = tmp_path / "jobs.tq"
     before = b"".join(b"-program %d\n" % n for n in range(300))
     path.write_bytes(b"# a file that people edit\n" + before)

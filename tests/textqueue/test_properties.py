@@ -1,4 +1,4 @@
-"""For any bytes: nothing is lost, nothing is touched unasked, nothing is written into the wrong message."""
+"""For any bytes: no byte is lost, only requested changes are made, and no wrong message is changed."""
 
 import re
 import tempfile
@@ -28,7 +28,7 @@ FUTURE = st.sampled_from(
 
 
 @given(ANY)
-def test_any_bytes_come_out_again(data: bytes) -> None:
+def test_any_bytes_are_parsed_without_loss(data: bytes) -> None:
     parts = [part for part in parse(data) if not isinstance(part, NeedMore)]
     assert b"".join(part.raw for part in parts) == data
     position = 0
@@ -38,18 +38,18 @@ def test_any_bytes_come_out_again(data: bytes) -> None:
 
 
 @given(ANY, st.integers(0, 200))
-def test_a_beginning_is_read_as_the_whole_is(data: bytes, size: int) -> None:
+def test_a_prefix_is_parsed_as_in_the_whole(data: bytes, size: int) -> None:
     end = whole(data[:size])
     assert chunks(data[:end]) + chunks(data[end:]) == chunks(data)
 
 
 @given(ANY)
-def test_the_quick_way_to_take_chunks_is_the_regular_one(data: bytes) -> None:
+def test_the_fast_split_into_chunks_equals_the_regular_one(data: bytes) -> None:
     assert chunks(data) == CHUNK.findall(data)
 
 
 @given(ANY)
-def test_every_line_of_an_entry_is_one_of_the_documents(data: bytes) -> None:
+def test_every_line_of_an_entry_matches_the_original_document(data: bytes) -> None:
     for part in parse(data):
         if isinstance(part, Entry):
             for line in re.findall(rb"[^\n]*\n|[^\n]+", part.raw):
@@ -61,7 +61,7 @@ def test_every_line_of_an_entry_is_one_of_the_documents(data: bytes) -> None:
     st.lists(st.text(max_size=20), max_size=3),
     st.sampled_from(list(MessageStatus)),
 )
-def test_what_can_be_written_is_read_back(text: str | bytes, variables: list[str], status: MessageStatus) -> None:
+def test_rendered_entries_are_parsed_back(text: str | bytes, variables: list[str], status: MessageStatus) -> None:
     try:
         raw = render(text, variables, status=status)
     except (InvalidTextError, UnicodeEncodeError):
@@ -74,7 +74,7 @@ def test_what_can_be_written_is_read_back(text: str | bytes, variables: list[str
 
 
 @given(st.lists(st.tuples(FUTURE, st.binary(max_size=20).map(lambda b: b.replace(b"\n", b""))), min_size=1, max_size=6))
-def test_control_characters_of_the_future_survive_every_operation(future: list[tuple[bytes, bytes]]) -> None:
+def test_unknown_control_characters_survive_every_operation(future: list[tuple[bytes, bytes]]) -> None:
     lines = [control + rest + b"\n" for control, rest in future]
     data = b"-first\n\\v=1 \n" + b"".join(line + b"-m\n\\mutex=" + b" " * 30 + b"\n\\retries=2\n" for line in lines)
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def test_control_characters_of_the_future_survive_every_operation(future: list[t
 
 
 class Editing(RuleBasedStateMachine):
-    """A queue and an editor on one file, in any order; a model says what the file must be."""
+    """A queue and an editor on one file, in any order, compared with a model of the file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Editing(RuleBasedStateMachine):
         self.path.write_bytes(b"")
         self.queues = [TextQueue(self.path), TextQueue(self.path)]
         self.entries: list[bytes] = []
-        self.buffer: list[bytes] = []  # as an editor has read them
+        self.buffer: list[bytes] = []  # the bytes that an editor has read
         self.done: set[bytes] = set()
         self.held: list[Message] = []
         self.number = 0
@@ -184,7 +184,7 @@ class Editing(RuleBasedStateMachine):
             at = data.draw(st.integers(0, len(entries)))
             entries.insert(at, data.draw(st.sampled_from([b"T future\n", b"# -a\n", b"\n", b"#\n more\n"])))
         saved = list(entries)
-        if what == "stale":  # marks since then are taken back, and the queue makes them again; appends are gone
+        if what == "stale":  # reverts later marks, which the queue makes again; later appends are gone
             saved, entries = self.buffer, entries[: len(self.buffer)]
         if by_rename:
             new = self.path.with_name("new")
@@ -214,14 +214,14 @@ class Editing(RuleBasedStateMachine):
             if entry[:1] == b"-" and (value_of(entry), variables_of(entry)[0].data) == wanted:
                 self.entries[at] = b"=" + entry[1:]
                 return
-        raise AssertionError(f"claimed what is not there: {raw!r}")
+        raise AssertionError(f"claimed a missing message: {raw!r}")
 
 
 TestEditing = Editing.TestCase
 
 
 class EditingLarge(Editing):
-    """The same where lines and messages may be larger than everything that is read at once."""
+    """The same with lines and messages that may be larger than a window."""
 
     WINDOWS: Final = {
         "textqueue.editing.append": ["_TAIL_BYTES"],

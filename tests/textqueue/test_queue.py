@@ -1,4 +1,4 @@
-"""Append, read, mark: what a program does with a queue that nobody else touches."""
+"""Append, read and mark in a queue that no other program uses."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def drain(q: TextQueue) -> list[str]:
     return found
 
 
-def test_what_is_appended_is_given_out_once_and_in_order(path: Path) -> None:
+def test_appended_messages_are_delivered_once_and_in_order(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("one")
         q.append("two\nlines\n", variables=["retries=3 ", "mutex=          "])
@@ -49,7 +49,7 @@ def test_a_mark_changes_one_byte(path: Path) -> None:
     assert path.read_bytes() == b"#c\n=a\n!b\n\\v=1\n-c\n"
 
 
-def test_marking_while_reading_gives_each_message_once(path: Path) -> None:
+def test_marking_while_reading_delivers_each_message_once(path: Path) -> None:
     path.write_bytes(b"".join(b"-%d\n" % n for n in range(5000)))
     found = []
     with TextQueue(path) as q:
@@ -67,7 +67,7 @@ def test_mark_many_marks_all_under_one_lock(path: Path) -> None:
     assert path.read_bytes() == b"=a\n=a\n#n\n=b\n"
 
 
-def test_a_variable_is_written_in_its_room(path: Path) -> None:
+def test_a_variable_is_written_in_its_space(path: Path) -> None:
     with TextQueue(path) as q:
         m = q.append("job", variables=["retries=10", "note=été    "])
         m.set_variable(0, "retries=9")
@@ -109,7 +109,7 @@ def test_a_variable_is_measured_in_bytes_not_characters(path: Path) -> None:
         (b"# only a comment\n\\v", b"# only a comment\n\\v\n-new\n"),
     ],
 )
-def test_append_mends_the_end_and_keeps_the_line_ends(path: Path, before: bytes, after: bytes) -> None:
+def test_append_completes_the_last_line_and_keeps_the_line_ends(path: Path, before: bytes, after: bytes) -> None:
     path.write_bytes(before)
     with TextQueue(path) as q:
         m = q.append("new")
@@ -128,7 +128,7 @@ def test_append_keeps_the_line_ends_before_a_long_line_without_one(path: Path, s
     assert path.read_bytes() == before + b"\r\n-new\r\n"
 
 
-def test_a_text_that_is_no_text_is_refused(path: Path) -> None:
+def test_a_text_with_a_surrogate_is_refused(path: Path) -> None:
     with TextQueue(path) as q:
         for text, variables in (("\ud800", ()), ("a", ("v=\ud800",))):
             with pytest.raises(textqueue.InvalidTextError, match="surrogate"):
@@ -142,7 +142,7 @@ def test_a_text_that_is_no_text_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\r", "a\r\nb", "\r"])
-def test_a_text_that_would_not_come_back_is_refused(path: Path, text: str) -> None:
+def test_a_text_that_would_not_be_read_back_is_refused(path: Path, text: str) -> None:
     with TextQueue(path) as q, pytest.raises(textqueue.InvalidTextError, match="carriage return"):
         q.append(text)
     assert not path.exists()
@@ -195,7 +195,7 @@ def test_all_is_exact() -> None:
 
 
 @pytest.mark.parametrize("marked", [0, 1])
-def test_more_messages_than_are_remembered_anywhere_are_given_out_once(tmp_path: Path, marked: int) -> None:
+def test_each_of_very_many_messages_is_delivered_once(tmp_path: Path, marked: int) -> None:
     path = tmp_path / "jobs.tq"
     count = (1 << 18) + 5000
     path.write_bytes(b"".join(b"-%d\n" % n for n in range(count)))
@@ -209,7 +209,7 @@ def test_more_messages_than_are_remembered_anywhere_are_given_out_once(tmp_path:
         assert [m.value for m in iter(q.get_next, None)] == ["new"]
 
 
-def test_what_was_given_out_and_changed_or_marked_is_counted(tmp_path: Path) -> None:
+def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\x=1\n" * 4)
     with TextQueue(path) as q:

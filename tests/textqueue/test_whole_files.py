@@ -1,4 +1,4 @@
-"""What works on whole files: several as one queue, following, archiving, checking."""
+"""Operations on whole files: several files as one queue, follow, archive, check."""
 
 import os
 import stat
@@ -108,7 +108,7 @@ def test_follow_sees_what_programs_append_and_what_editors_save(tmp_path: Path) 
     assert path.read_bytes() == b"=above\n=one\n=in place\n=end\n"
 
 
-def test_follow_ends_at_its_timeout_and_when_it_is_told(tmp_path: Path) -> None:
+def test_follow_ends_at_its_timeout_and_at_its_stop_event(tmp_path: Path) -> None:
     with TextQueue(tmp_path / "jobs.tq") as q:
         q.append("one")
         assert [m.value for m in q.follow(timeout=0.0)] == ["one"]
@@ -154,12 +154,12 @@ textqueue.TextQueue(sys.argv[1], disk=Dies()).archive(sys.argv[2])
 
 
 def archive_and_die(path: Path, target: Path) -> None:
-    """Another process archives, and dies before the queue file is replaced."""
+    """Archive in another process, which dies before the queue file is replaced."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", DIES, str(path), str(target)], env=env, check=False).returncode == 9
 
 
-def test_archive_is_not_done_twice_when_it_was_cut_short(tmp_path: Path) -> None:
+def test_an_interrupted_archive_run_is_not_repeated(tmp_path: Path) -> None:
     path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
     path.write_bytes(b"=a\n-b\n=c\n")
     target.write_bytes(b"=older")
@@ -174,7 +174,7 @@ def test_archive_is_not_done_twice_when_it_was_cut_short(tmp_path: Path) -> None
     assert sorted(file.name for file in tmp_path.iterdir()) == ["done.tq", "jobs.tq", "jobs.tq.lck", "jobs.tq.log"]
 
 
-def test_what_others_wrote_behind_a_run_that_was_cut_short_stays(tmp_path: Path) -> None:
+def test_bytes_written_after_an_interrupted_archive_run_are_kept(tmp_path: Path) -> None:
     path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
     path.write_bytes(b"=a\n")
     archive_and_die(path, target)
@@ -194,7 +194,7 @@ def test_equal_messages_are_all_archived(tmp_path: Path) -> None:
     assert target.read_bytes() == 3 * b"=run backup\n"
 
 
-def test_a_text_that_is_written_anew_after_an_archive_is_a_new_message(tmp_path: Path) -> None:
+def test_a_text_that_is_written_again_after_an_archive_is_a_new_message(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
@@ -244,7 +244,7 @@ def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_pat
     assert (tmp_path / "a.tq").read_bytes() == (tmp_path / "z.tq").read_bytes() == b"=x\n"
 
 
-def test_a_pattern_leaves_out_what_stands_beside_a_queue(tmp_path: Path) -> None:
+def test_a_pattern_does_not_match_sidecars(tmp_path: Path) -> None:
     with TextQueue(tmp_path / "jobs.tq") as q:
         q.append_many(["a", "b"])
         claim = q.take()
@@ -268,7 +268,7 @@ def test_a_pattern_leaves_out_what_stands_beside_a_queue(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_what_stands_beside_a_queue_is_as_open_as_the_queue(tmp_path: Path, mode: int) -> None:
+def test_sidecars_have_the_owner_and_mode_of_the_queue(tmp_path: Path, mode: int) -> None:
     path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
     path.write_bytes(b"=a\n-b\n-c\n")
     path.chmod(mode)
@@ -299,7 +299,7 @@ print([m.value for m in q.messages()], q.get_next().value)
 """
 
 
-def test_who_may_only_read_reads() -> None:
+def test_a_user_without_write_permission_can_read() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "jobs.tq")
@@ -321,7 +321,7 @@ def test_who_may_only_read_reads() -> None:
 
 
 @pytest.mark.parametrize("shown", [".jobs.tq.swp", ".#jobs.tq", "#jobs.tq#", ".~lock.jobs.tq#"])
-def test_archive_is_refused_while_an_editor_shows_the_file_open(tmp_path: Path, shown: str) -> None:
+def test_archive_is_refused_while_an_editor_has_the_file_open(tmp_path: Path, shown: str) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"=a\n")
     (tmp_path / shown).symlink_to("user@host.1234:5678")
@@ -367,7 +367,7 @@ def test_check_finds_nothing_in_a_good_file(tmp_path: Path) -> None:
     assert check(path) == []
 
 
-def test_check_names_line_column_and_a_mend(tmp_path: Path) -> None:
+def test_check_reports_line_column_and_fix(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(
         b"\xef\xbb\xbf lost\n-a\n\n\\lost too\nT2024 what\n-\xc3\xa4\xffb\n"
@@ -392,7 +392,7 @@ def test_check_names_line_column_and_a_mend(tmp_path: Path) -> None:
         check(tmp_path / "missing.tq")
 
 
-def test_check_tells_of_a_claim_whose_worker_is_gone(tmp_path: Path) -> None:
+def test_check_reports_a_claim_whose_worker_has_ended(tmp_path: Path) -> None:
     from sej.system.locks import host_name
 
     path = tmp_path / "jobs.tq"
@@ -401,7 +401,7 @@ def test_check_tells_of_a_claim_whose_worker_is_gone(tmp_path: Path) -> None:
     assert "has ended" in problem.what
 
 
-def test_check_takes_a_line_as_the_queue_does(tmp_path: Path) -> None:
+def test_check_reads_a_line_as_the_queue_does(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"\xef\xbb\xbf\xef\xbb\xbf-a\n-b\n")
     assert [m.value for m in TextQueue(path).messages()] == ["b"]
@@ -415,7 +415,7 @@ def test_lines_of_standard_input_are_kept_as_they_are(tmp_path: Path) -> None:
     assert path.read_bytes() == b"-caf\xe9\n-a\rb\n-\n-end\n"
 
 
-def test_what_is_no_regular_file_is_passed_over(tmp_path: Path) -> None:
+def test_files_that_are_not_regular_are_skipped(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.tq")
     (tmp_path / "b.tq").write_text("-b\n")
     with TextQueue(tmp_path) as q:

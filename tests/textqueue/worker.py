@@ -1,7 +1,7 @@
-"""One of several processes on one queue file: takes messages, notes what it works on, and marks. Run as a script.
+"""A worker process on a queue file that several share: takes messages, logs them, and marks them. Run as a script.
 
-Each message is noted twice in a file opened for appending, where every line has its place in one order: when the work
-on it begins, and when it ends, before the mark. So the test sees any two that worked on one message at once.
+It appends two lines for each message to a log that all workers share: when the work begins, and when it ends, before
+the mark. So the test finds any two workers that had one message concurrently.
 """
 
 import os
@@ -14,7 +14,7 @@ Note = Callable[[str, str], None]
 
 
 def by_claim(q: TextQueue, note: Note) -> bool:
-    """Claim the next message, work, and clear it; False when nothing is free."""
+    """Claim the next message, work, and clear it; return False if no message is free."""
     with q.claim() as m:
         if m is not None:
             work(m, note)
@@ -22,7 +22,7 @@ def by_claim(q: TextQueue, note: Note) -> bool:
 
 
 def by_mark(q: TextQueue, note: Note) -> bool:
-    """Read the next message, work, and mark it, an odd one as an error: whoever finds a wrong mark knows."""
+    """Read the next message, work, and mark it. Odd numbers become errors, so that the test finds wrong marks."""
     m = q.get_next()
     if m is None:
         return False
@@ -37,7 +37,7 @@ def by_mark(q: TextQueue, note: Note) -> bool:
 def work(m: Message, note: Note) -> None:
     note("+", m.value)
     for _ in range(3):
-        os.sched_yield()  # so that another one may come between
+        os.sched_yield()  # so that another worker may come between
     note("-", m.value)
 
 
