@@ -38,6 +38,8 @@ CLEAN: Final = (
     "sej/system",
     "sej/writing",
     "shard",
+    "tests/textqueue",
+    "textqueue",
     "tools",
 )
 SENTENCE_WORDS: Final = 25

@@ -79,9 +79,8 @@ def drain(
     with _alone(source):
         intent = read_intent(source.file.disk, path)
         if intent.raws:
-            source.file.disk.sync_dir(
-                os.path.dirname(path) or "."
-            )  # the run that wrote it may have died before this sync
+            # The run that wrote the intent may have died before this sync.
+            source.file.disk.sync_dir(os.path.dirname(path) or ".")
             count += _finish(source, writer, path, intent, [])
         while True:
             claims: list[Claim] = []

@@ -47,9 +47,8 @@ class Changes:
             MessageMovedError: a message was changed or removed since it was read.
         """
         file, places = session.file, self.found
-        epoch = (
-            self._queue.ledger.epoch if session.alone or session.still() else 0
-        )  # without an epoch, only the bytes count
+        # In epoch 0 a message is found by its bytes alone.
+        epoch = self._queue.ledger.epoch if session.alone or session.still() else 0
         found: list[Place] = []
         lost: list[int] = []
         for number, place in enumerate(places):
