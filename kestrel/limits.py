@@ -12,13 +12,13 @@ __all__ = ["Limits"]
 
 
 class Limits:
-    """What the options of a queue say about size and age.
+    """The limits of a queue for size and age.
 
     Attributes:
         max_items: how many items it may hold; None: any number.
         max_bytes: how much data it may hold, passed by one item at most; None: any amount.
         max_item_bytes: how much data one item may have.
-        max_age_ms: how long an item lives after it was put; None: for ever.
+        max_age_ms: how long an item lives after it was put; None: without a limit.
         bounded: whether max_items or max_bytes is set.
     """
 

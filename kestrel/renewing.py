@@ -1,21 +1,23 @@
-"""Which bytes of a queue's files are on the medium, and writing again those of which that is not known.
+"""Which bytes of a queue's files are known to be on disk, and writing the others again.
 
-``sej.system.disk`` and ``sej.system.durable`` say why a sync that succeeds proves nothing of bytes that were written
-before the file was opened. The kept position is stored in ``<queue>~~durable``. It names one file by its inode and
-first bytes, and covers every older one too, because a file is synced before its successor is made:
+A successful sync says nothing about bytes that were written before the file was opened (see ``sej.system.disk`` and
+``sej.system.durable``). So the queue keeps a record of the position up to which its bytes are on disk, in
+``<queue>~~durable``. The record names one file by its inode and first bytes. It covers all older files as well, because
+a file is synced before its successor is created:
 
-===============================  ==================================================
-the files, oldest first          on the medium
-===============================  ==================================================
-older than the one in the record all of it
-the one in the record            up to the kept position
-newer, or all if none exists   in doubt
-===============================  ==================================================
+======================================  ===========================
+the files, oldest first                 bytes that are on disk
+======================================  ===========================
+older than the file in the record       all
+the file in the record                  up to the kept position
+newer, or all files without a record    in doubt
+======================================  ===========================
 
-What is in doubt is written over with itself when the queue is opened, **before** it is read: the formats have no
-checksums, so what a replay has read could not be told later from what the disk made of it. The pages are then dirty or
-written back, or the sync fails. A process that died costs 64 KiB and what its last sync did not cover. A queue that an
-original or an older version wrote has no record and is renewed whole, once: the originals delete ``~~`` files.
+When the queue is opened, bytes in doubt are overwritten with themselves, **before** they are read. The formats have no
+checksums, so a later read could not detect that the disk returns other bytes. After the overwrite, the pages are dirty
+or written back, or the sync fails. After a process died, this costs 64 KiB and the bytes after its last sync. A queue
+of an original or of an older version has no record, so its files are written again once. The originals delete ``~~``
+files.
 """
 
 from __future__ import annotations

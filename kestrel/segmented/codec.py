@@ -1,7 +1,7 @@
-"""Records out of bytes and back. No I/O.
+"""Decoding and encoding of records. No I/O.
 
-:func:`decode` has three outcomes: a :class:`Record`; None, "more bytes are needed"; :class:`DamageError`, "these bytes
-are no record". :func:`item_of`, :func:`head_of` and :func:`done_of` say what a record means.
+:func:`decode` has three results: a :class:`Record`; None if more bytes are needed; :class:`DamageError` if the bytes
+are not a record. :func:`item_of`, :func:`head_of` and :func:`done_of` return the meaning of a record.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Journal:
         guard: the mutex.
         changed: signalled when an item is put or given back, and when waiting ends.
         waiters: how many calls wait for ``changed``.
-        evictions: how often waiting calls were told to return.
+        evictions: how often waiting calls were made to return.
         files: the writer files.
         tail: appends to the last one.
         fuse: the lifecycle.

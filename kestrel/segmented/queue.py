@@ -68,7 +68,7 @@ class Queue:
     Attributes:
         name: the queue's name.
         directory: where its files are.
-        damage: what was unreadable when it was opened; those bytes are in ``kept/`` or where they were.
+        damage: the unreadable parts that were found at the opening; their bytes are in ``kept/`` or in their file.
 
     Example:
         >>> with Queue(directory, "jobs") as queue:  # doctest: +SKIP
@@ -114,7 +114,7 @@ class Queue:
             drop_oldest: at a limit a reader's oldest items are dropped; otherwise put is refused if any reader is full.
             max_age_s: after how many seconds every item expires.
             on_expired: called with an item that a reader did not get because it expired.
-            max_errors: how often an item may be given back before the reader gives it up; None: for ever.
+            max_errors: how often an item may be given back before the reader gives it up; None: no limit.
             on_given_up: called with the reader's name and the item.
             checkpoint_s: the least time between two checkpoints. At one, reader files are replaced by short ones, and
                 writer files that every reader has passed are retired.

@@ -1,10 +1,10 @@
-"""One reader of a libkestrel queue: what it gets, gives back and commits, in any order.
+"""One reader of a libkestrel queue. It gets, gives back and commits items, in any order.
 
 Every public method takes the queue's mutex. The items are read from the writer files; in memory are those that were
 taken and not committed, and numbers.
 
 The head moves to just before the lowest item that is taken or given back, or to the last one that was read. So it
-passes ids that are missing, and done items above it are skipped after the next opening. (The original stops for ever at
+passes ids that are missing, and done items above it are skipped after the next opening. (The original never passes
 a gap between two files, and delivers done items again.)
 """
 
@@ -102,7 +102,7 @@ class Reader:
         """Take the next item. If it is not committed, it is delivered again after the next opening.
 
         Args:
-            timeout: seconds to wait for an item; 0: do not, None: for ever.
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
 
         Returns:
             The item; None if none came in time. An item that was given back comes before the others, with its
@@ -270,7 +270,7 @@ class Reader:
                     journal.waiters -= 1
 
     def _upcoming(self) -> Item | None:
-        """The next item that has not expired; it stays where it is."""
+        """Return the next item that has not expired, without taking it."""
         while True:
             if self._given_back:
                 item = self._outstanding[self._given_back[0]]

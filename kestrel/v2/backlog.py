@@ -24,10 +24,10 @@ from sej.system.disk import File
 __all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog"]
 
 ENTRY_BYTES: Final = 240
-"""What an entry takes beside its data: a tuple, two integers, the bytes object and its place in the deque."""
+"""The memory of an entry without its data: a tuple, two integers, the bytes object and its place in the deque."""
 
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
-"""At most so many bytes of memory for each byte that an item takes in a file."""
+"""The most bytes of memory for each byte of an item in a file."""
 
 
 class Backlog:
@@ -65,7 +65,7 @@ class Backlog:
 
     @property
     def next_number(self) -> int:
-        """The number of the first entry that is not in memory; only where there is one."""
+        """The number of the first entry that is not in memory. Read it only if such an entry exists."""
         return self._next_number
 
     @property

@@ -1,10 +1,10 @@
-"""Operations out of bytes and back. No I/O.
+"""Decoding and encoding of operations. No I/O.
 
-:func:`decode` has three outcomes: an :class:`Operation`; None, "more bytes are needed"; :class:`DamageError`, "these
-bytes are no operation". Positions in results and errors count from the start of the file that the bytes came from.
+:func:`decode` has three results: an :class:`Operation`; None if more bytes are needed; :class:`DamageError` if the
+bytes are not an operation. Positions in results and errors count from the start of the file of the bytes.
 
-Opcode 8 means CONTINUE in every released program and STATE_DUMP in the document. Bytes in a buffer cannot tell them
-apart, so the caller says which one it is; ``journal`` looks ahead in the file.
+Opcode 8 means CONTINUE in every released program, and STATE_DUMP in the document. The bytes in a buffer do not tell
+which one it is, so the caller passes it; ``journal`` looks ahead in the file.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Layout(NamedTuple):
     Attributes:
         opcode: the first byte.
         name: as the documents write it.
-        fields: names out of :data:`FIELDS`, in order; ``data`` last where there is any.
+        fields: names from :data:`FIELDS`, in order; ``data`` is the last one, if there is data.
         head: the fields before the data, without the opcode.
         stamps_size: the part of ``size`` that is not data; 0 if it has no size.
     """

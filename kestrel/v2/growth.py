@@ -63,7 +63,7 @@ class Growth:
         self.quiet_below = 0
 
     def tend(self, machine: Machine, now_ms: int) -> None:
-        """Rotate, rewrite or pack if the sizes say so. Raises as ``Tail.append``."""
+        """Rotate, rewrite or pack if the files are too large. Raises as ``Tail.append``."""
         storage, backlog = self._storage, self._backlog
         if self._checkpoints:
             self._pack(machine, now_ms)

@@ -141,7 +141,7 @@ def _size(head: bytes, position: int, end: int, dump: bool) -> int:
 
 
 def _is_dump(file: File, position: int, end: int) -> bool:
-    """Whether the opcode 8 at position begins a STATE_DUMP, of which every byte to the end of the file is part."""
+    """Whether the opcode 8 at position begins a STATE_DUMP, which reaches to the end of the file."""
     dump = decode(file.read(_DUMP_HEAD, position), 0, position, dump=True)
     if dump is None or dump.count is None:
         return False

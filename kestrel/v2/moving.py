@@ -176,7 +176,7 @@ def import_(
 
 
 def _adopted(staged: str, storage: Storage, disk: Disk) -> bool:
-    """Whether the staged file is gone, or is a file of the journal by now that still has its old name too."""
+    """Whether the staged file is gone, or is already a file of the journal that still has its old name as well."""
     status = disk.status(staged)
     if status is None:
         return True
@@ -188,7 +188,7 @@ def _read(path: str, disk: Disk) -> dict[str, int] | None:
     """How many items were published, and their checksum; None if none were.
 
     Raises:
-        MoveError: it cannot be told.
+        MoveError: the record cannot be read.
     """
     try:
         data = read_small(disk, path, _MARK_BYTES)

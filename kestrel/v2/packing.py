@@ -1,13 +1,14 @@
-"""Making a journal small again: what a rewrite writes, what a checkpoint remembers, and ``pack``.
+"""Making a journal small again: rewrites, checkpoints, and ``pack``.
 
-A rewrite puts the whole state in the place of everything. It is for queues that fit into memory. A queue in
-read-behind is packed at checkpoints: when the reader has passed the end of a rotated file, that file and all older ones
-are replaced by one that leads to the very state they led to, except that items which are gone by now are written
-without their data. They keep their places, because the newer files still hold the operations that take them away; and
-every item that is still alive is in memory, because the reader has passed it.
+A rewrite replaces all files by one with the whole state. It is for queues that fit into memory.
 
-The original writes the transactions opened since the checkpoint first and one empty item per remove after them, so that
-where removes and reserves are mixed, a reserve may find an empty item. Here each one keeps its place.
+A queue in read-behind is packed at checkpoints. When the reader has passed the end of a rotated file, that file and all
+older ones are replaced by one file that leads to the same state, but has no data for removed items. Removed items keep
+their places, because the newer files still have the operations that remove them. All other items before the checkpoint
+are in memory, because the reader has passed them.
+
+The original writes the transactions opened since the checkpoint first, and after them one empty item for each remove.
+So if removes and reserves are mixed, a reserve may find an empty item. Here each item keeps its place.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class Queue:
         """Take the head.
 
         Args:
-            timeout: seconds to wait for an item; 0: do not, None: for ever.
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
 
         Returns:
             The item; None if none came in time.
@@ -251,7 +251,7 @@ class Queue:
         """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
 
         Args:
-            timeout: seconds to wait for an item; 0: do not, None: for ever.
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
 
         Returns:
             The transaction's id and the item; None if none came in time.

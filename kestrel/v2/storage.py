@@ -138,7 +138,7 @@ class Storage:
         """After the replay: cut what is damaged, each in its own file, and open the current file.
 
         Args:
-            damage: what the replay could not read. The sizes of pieces are by now where each one's good part ends.
+            damage: the parts that the replay could not read. The size of each piece is the end of its good part.
         """
         if damage:
             self.tail.renewing.forget()

@@ -23,6 +23,7 @@ CLEAN: Final = (
     "demo",
     "examples",
     "hub",
+    "kestrel",
     "pipeline",
     "sej/__init__.py",
     "sej/aio.py",
