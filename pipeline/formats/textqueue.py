@@ -37,7 +37,7 @@ from sej.system.locks import Lock
 from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.format.parser import render
-from textqueue.ledger.sidecar import home
+from textqueue.ledger.sidecar import real_path
 from textqueue.reading.files import is_special
 
 if TYPE_CHECKING:
@@ -274,4 +274,4 @@ def _one_file(options: Mapping[str, str], overwrite: bool) -> str:
         raise OptionError(f"expected one .tq file to write to, got {len(paths)}")
     if overwrite:
         raise OptionError("a .tq file cannot be overwritten, because people edit it; append, or write to another file")
-    return home(os.path.abspath(paths[0]))  # the same file for jobs that spell its path differently
+    return real_path(os.path.abspath(paths[0]))  # the same file for jobs that spell its path differently
