@@ -1,8 +1,7 @@
 """Claims: each message has at most one owner at a time.
 
-**The invariant.** A message is claimed if its ``mutex`` variable has the text of a claim, or if the ledger has a claim
-for its position, and if the process in that claim is alive. Claims begin and end only under the queue's lock, so two
-workers never get the same message.
+**The invariant.** A message is claimed if its ``mutex`` variable or the ledger has a claim for it, and the process in
+that claim is alive. Claims begin and end only under the queue's lock, so two workers never get the same message.
 
 ::
 
@@ -17,7 +16,7 @@ The claim is written into the ``mutex`` variable and into the ledger. If the var
 in the ledger only. The ledger identifies the message by its digest, so the claim follows the message when lines move.
 
 Taking a message reduces its ``retries`` by 1, as the original document describes. A failure puts the message back. If
-no retries are left, the message becomes a critical error; so does a message whose worker died on the last attempt.
+no retries are left, the message becomes a critical error. So does a message whose worker died on the last attempt.
 Without the variable there is no limit, but a message that failed is taken again only after all others.
 """
 

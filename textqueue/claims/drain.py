@@ -15,7 +15,7 @@ The steps for a batch::
     4  mark the messages as cleared; sync the queue file
     5  write an empty intent                                     the intent is closed
 
-**The invariant.** As long as the intent is open, its messages are claimed or marked, and the batch is in the journal
+**The invariant.** As long as the intent is open, its messages are claimed or marked. The batch is in the journal
 completely or not at all. After a crash before the end of step 2, the claims end with their process, and the messages
 are free. After a later crash, the next run finds the open intent and repeats from step 3 with the same values, which
 the journal recognises. It then marks the messages that still have the claims of the batch.

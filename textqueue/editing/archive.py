@@ -12,8 +12,8 @@ The steps of a run::
     5  remove the note
 
 **The invariant.** As long as the temporary file of the note exists under its own name, the run is not complete. After a
-crash, the next run removes from the end of the archive what the note describes, unless another program has written
-after it, and begins again. So no message is lost or repeated, and equal messages remain different.
+crash, the next run removes the bytes of the note from the end of the archive, and begins again. If another program has
+written after them, they remain. So no message is lost or repeated, and equal messages remain different.
 
 If another program changes the queue file before step 4, the run begins again. If an editor has the file open, the run
 is refused, because the editor would later save its old buffer.

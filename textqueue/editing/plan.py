@@ -9,8 +9,8 @@
 
 **The ledger tells a stale save from an edit.** A buffer has the state of one moment. A save of it keeps all edits
 before that moment and removes all later ones. *So a stale save reverts a suffix of the ledger.* If a later edit by this
-library is still in the file, the buffer was newer than the mark, and the user made the change on purpose. The user's
-change has precedence.
+library is still in the file, the buffer was newer than the mark. Then the user made the change on purpose, and it has
+precedence.
 
 ==================  ===========================  ==========================================================
 in the ledger       in the file                  what is done

@@ -1,8 +1,8 @@
 """After a foreign change: bring the ledger and the marks of a ``.tq`` file in line with each other.
 
-**The invariant.** If the file is in the state of the ledger's last line, every position in the ledger is correct, and
-every mark in the ledger is in the file. Each operation checks this under the lock before it relies on the ledger. A
-foreign change breaks it in two ways: lines have moved, and an editor that saved an old buffer has reverted marks.
+**The invariant.** If the file is in the state of the ledger's last line, then every position in the ledger is correct.
+Every mark in the ledger is also in the file. Each operation checks the state under the lock before it relies on the
+ledger. A foreign change breaks the invariant in two ways: lines move, and a save of an old buffer reverts marks.
 
 ::
 
