@@ -46,7 +46,7 @@ def check_name(name: str) -> str:
     """
     TEXT("name", name)
     if not name or any(mark in name for mark in _FORBIDDEN):
-        raise BadNameError(f"a queue cannot be named {name!r}: at least one character, and none of . / ~ and NUL")
+        raise BadNameError(f"a queue name must have at least one character, and none of . / ~ and NUL, got {name!r}")
     return name
 
 
@@ -78,7 +78,7 @@ def lock_path(directory: str | os.PathLike[str], name: str) -> str:
 
 
 def durable_path(directory: str | os.PathLike[str], name: str) -> str:
-    """The record of what is on the medium, of a queue; of both formats."""
+    """The path of the record of the bytes on disk, for both formats."""
     return join(directory, f"{name}~~durable")
 
 

@@ -1,4 +1,4 @@
-"""How a file of libkestrel begins, which tells the two formats apart.
+"""The first bytes of a file of libkestrel, which distinguish the two formats.
 
 The magics are big endian. A file of Kestrel 2 begins with an opcode, which is at most 9.
 """

@@ -51,7 +51,7 @@ class Pinned:
             exclude: keep our own processes from opening the queue until ``close``.
 
         Raises:
-            BusyError: the files were replaced faster than they can be opened, or a process of ours has the queue open.
+            BusyError: the files were replaced faster than they can be opened, or another process has the queue open.
         """
         self.files: dict[str, File] = {}
         self.sizes: dict[str, int] = {}
@@ -106,7 +106,7 @@ class Pinned:
         return None
 
     def check(self) -> None:
-        """Make sure that the queue is as it was opened.
+        """Check that the queue has not changed since it was opened.
 
         Raises:
             BusyError: it was changed.

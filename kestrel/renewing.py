@@ -99,7 +99,7 @@ class Renewing:
             return  # this user cannot have made the directory
 
     def keep(self, file: File, position: int) -> None:
-        """After a sync of the newest file: every byte before position is on the medium, and every older file.
+        """After a sync of the newest file: every byte before position is on disk, and every older file.
 
         Stored when the file has grown by 64 KiB, or by :meth:`settle`: an older position costs that much at an opening.
         """

@@ -1,4 +1,4 @@
-"""When written bytes are forced to the medium: never (the system does it in its own time), always, or every so often.
+"""When written bytes are synced to disk: never (the system decides), always, or at an interval.
 
 At every policy files are synced when they are closed, rotated or replaced, so that only the end of the last file can be
 lost to a power failure; a killed process loses nothing, because nothing is buffered in it.

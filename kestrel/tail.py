@@ -1,7 +1,7 @@
 """The end of a queue's newest file, for the one process that holds the queue's lock: append, sync, replace, close.
 
 Both formats write through one :class:`Tail`. It owns what an open queue has once: the lock, the :class:`Fuse`, the sync
-policy, the record of what is on the medium, and the open file. Promises:
+policy, the record of the bytes on disk, and the open file. Promises:
 
 - Every append is one write(2) at the end of the file. A killed process loses none that returned.
 - The lock is checked every 100 ms while the queue is in use, and before files are replaced.
@@ -41,7 +41,7 @@ class Tail:
     Attributes:
         fuse: the lifecycle. :meth:`append` leaves it not live; the caller sets ``fuse.live = True`` when the memory
             is as the file is.
-        renewing: the record of what is on the medium.
+        renewing: the record of the bytes on disk.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Tail:
         Args:
             directory: where the queue's files are; made if missing.
             name: the queue.
-            sync: when writes are forced to the medium.
-            sync_soon: called by the thread that syncs every so many seconds; takes the queue's mutex.
+            sync: when writes are synced to disk.
+            sync_soon: called by the thread that syncs at an interval; takes the queue's mutex.
             disk: the seam.
 
         Raises:
@@ -160,7 +160,7 @@ class Tail:
             self._syncer.wrote()
 
     def sync(self) -> None:
-        """Force what was appended to the medium. Raises as :meth:`append`."""
+        """Sync the appended bytes to disk. It raises the errors of :meth:`append`."""
         if not self.fuse.live:
             self.fuse.refuse()
         with self.failing():

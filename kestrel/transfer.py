@@ -1,6 +1,6 @@
 """What both formats share in moving to SEJ journals and back: messages, progress, checksums, and the export.
 
-What goes where: the data is the value, the add time the timestamp, and an expiry, which SEJ does not have, is stored in
+The mapping: the data is the value, the add time the timestamp, and an expiry, which SEJ does not have, is stored in
 the key as ``expiry=<ms>``, or as ``expired=<ms>`` if it had passed when the export began. SEJ's types and other keys
 have no place in Kestrel: importing them is refused unless they may be dropped. This module knows SEJ only by these
 methods: a writer with ``append_many`` and ``sync``, messages with ``timestamp``, ``type``, ``key`` and ``value``.

@@ -92,7 +92,7 @@ class BookmarkFile:
         self._unsynced = True
 
     def sync(self) -> None:
-        """Force the commits to the medium."""
+        """Sync the commits to disk."""
         if self._log is not None and self._unsynced:
             try:
                 self._log.sync()

@@ -97,7 +97,7 @@ def whole_size(data: bytes, at: int = 0, position: int = 0) -> int | None:
         return head
     if not words:
         raise DamageError(
-            f"command {command} must have a header that begins with the size of its data, and has none",
+            f"command {command} must have a header with the size of its data, got no header",
             position=position,
         )
     if at + 1 + WORD_SIZE > len(data):

@@ -75,7 +75,7 @@ class Command(NamedTuple):
     fields: tuple[tuple[str, int], ...]
 
     def byte(self, words: int) -> int:
-        """The command byte for a header of so many words."""
+        """Return the command byte for a header of this many words."""
         return self.command << 4 | words
 
 

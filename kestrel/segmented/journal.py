@@ -123,7 +123,7 @@ class Journal:
         self._checkpointed = time.monotonic()
 
     def sync(self) -> None:
-        """Force everything that was written to the medium, items before commits."""
+        """Sync all writes to disk, items before commits."""
         self.tail.sync()
         for reader in self.readers.values():
             reader.file.sync()

@@ -1,7 +1,7 @@
-"""Move what a reader of a libkestrel queue has yet to see into a SEJ journal, and messages into a queue.
+"""Move the uncommitted items of a libkestrel reader into a SEJ journal, and messages into a queue.
 
-``kestrel.transfer`` says what goes where. A call that was cut short is finished by calling it again; what was written
-is counted and its checksum is compared.
+``kestrel.transfer`` describes the mapping of the fields. To finish an interrupted call, call it again. The written
+messages are counted, and their checksum is compared.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def export(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Append what a reader has not committed to a SEJ journal. The queue stays as it is: its directory is only read.
+    """Append what a reader has not committed to a SEJ journal. The queue is not changed: its directory is only read.
 
     An original may run on the same files. If it changes the queue meanwhile, the export fails.
 
@@ -59,7 +59,7 @@ def export(
         directory: where the queue's files are.
         name: the queue.
         writer: a ``sej.Writer``.
-        reader: whose items; empty for the default reader.
+        reader: the reader whose items to export; empty: the default reader.
         expired: ``"mark"``: an item that has expired gets the key ``expired=<ms>`` instead of ``expiry=<ms>``;
             ``"leave"``: it is left out.
         read_back: called with the first offset, gives the messages from there on, to be compared.
@@ -69,7 +69,7 @@ def export(
     Raises:
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
-        BusyError: another process of ours has the queue open, or any program changed it while it was read.
+        BusyError: another process has the queue open, or a program changed it while it was read.
         DamageError: the files are those of a Kestrel 2 queue.
         MissingError: the queue has no such reader.
     """

@@ -118,7 +118,7 @@ class Queue:
             on_given_up: called with the reader's name and the item.
             checkpoint_s: the least time between two checkpoints. At one, reader files are replaced by short ones, and
                 writer files that every reader has passed are retired.
-            sync: when puts and commits are forced to the medium: ``"never"``, ``"always"`` or every so many seconds.
+            sync: when puts and commits are synced to disk: ``"never"``, ``"always"``, or the seconds between syncs.
             now_ms: the clock, in ms since the epoch.
             disk: the seam.
 
@@ -349,7 +349,7 @@ class Queue:
             self._journal.checkpoint()
 
     def sync(self) -> None:
-        """Force everything that was written to the medium, items before commits."""
+        """Sync all writes to disk, items before commits."""
         with self._guard:
             if not self._fuse.shut:
                 self._journal.sync()
@@ -377,7 +377,7 @@ class Queue:
         self._leave()
 
     def delete(self) -> None:
-        """Close the queue and remove its files; its lock file stays."""
+        """Close the queue and remove its files; its lock file remains."""
         with self._guard:
             self._files.tail.check()
             self._files.erase()

@@ -111,7 +111,7 @@ class Reader:
         return self._next(timeout, take=True)
 
     def peek(self, timeout: float | None = 0.0) -> Item | None:
-        """The item that ``get`` would take, which stays."""
+        """Return the item that ``get`` would take, without taking it."""
         return self._next(timeout, take=False)
 
     def commit(self, item: Item | int) -> bool:

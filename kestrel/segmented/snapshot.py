@@ -96,7 +96,7 @@ class Snapshot:
                     yield item
 
     def check(self) -> None:
-        """Make sure that the queue is as it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
+        """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
         self._pinned.check()
         for _, end, file in self._readings:
             if file.read(1, end) not in (b"", b"\0") and not any(file.path == one.path for one in self.damage):

@@ -226,7 +226,7 @@ class Contents:
             self.plain_below = min(self.growth.quiet_below, self.storage.size + backlog.room // MEMORY_PER_BYTE)
 
     def sync(self) -> None:
-        """Force everything that was written to the medium."""
+        """Sync all writes to disk."""
         self._tail.sync()
 
     def _sync_soon(self) -> None:

@@ -89,7 +89,7 @@ class Queues:
             if target is not None:
                 if target in (*expiring, name):
                     raise ValueError(
-                        f"expired items would go round in a circle: {' > '.join((*expiring, name, target))}"
+                        f"expire_to must not lead back to its own queue: {' > '.join((*expiring, name, target))}"
                     )
                 options["expire_to"] = self._opened(target, (*expiring, name))
             self._open[name] = Queue(self.directory, name, disk=self._disk, **options)

@@ -1,4 +1,4 @@
-"""Move a Kestrel 2 queue into a SEJ journal, and back. ``transfer`` says what goes where.
+"""Move a Kestrel 2 queue into a SEJ journal, and back. ``transfer`` describes the mapping of the fields.
 
 Both ways are resumable: a call that was cut short (a crash, a full disk) is finished by calling it again, and nothing
 is stored twice. An export only reads the queue's directory; its progress is a file in the SEJ journal until it has
@@ -66,7 +66,7 @@ def export(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Append what a queue holds to a SEJ journal. The queue stays as it is: its directory is only read.
+    """Append what a queue holds to a SEJ journal. The queue is not changed: its directory is only read.
 
     An original may run on the same files. If it changes the queue meanwhile, the export fails.
 
@@ -91,7 +91,7 @@ def export(
         MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
             something else.
         MissingError: the directory has no such queue.
-        BusyError: another process of ours has the queue open, or any program changed it while it was read.
+        BusyError: another process has the queue open, or a program changed it while it was read.
         DamageError: the files are those of a Kestrel 3 queue.
     """
     check_place(directory, name, disk)

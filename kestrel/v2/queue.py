@@ -97,7 +97,7 @@ class Queue:
             expire_to: the queue that expired items are put into, without expiry; one that it refuses is dropped.
             open_timeout_s: after how many seconds a reserved item is put back, at the next get or reserve.
             max_queue_age_s: after how many seconds an empty queue ``is_stale``.
-            sync: when writes are forced to the medium: ``"never"``, ``"always"`` or every so many seconds.
+            sync: when writes are synced to disk: ``"never"``, ``"always"``, or the seconds between syncs.
             max_memory_bytes: what waiting items may take in memory; also the size at which a file is rotated.
             journal_bytes: the size at which the journal of an empty queue is rewritten.
             max_journal_bytes: the size of all files at which the journal of a queue that is in memory is rewritten.
@@ -240,7 +240,7 @@ class Queue:
         return item_of(row)
 
     def peek(self, timeout: float | None = 0.0) -> Item | None:
-        """The head, which stays. As :meth:`get`."""
+        """Return the head, without taking it. As :meth:`get`."""
         with self._guard:
             row = self._wait(timeout)
             if row is not None and self._waiters:
@@ -370,7 +370,7 @@ class Queue:
             )
 
     def sync(self) -> None:
-        """Force everything that was written to the medium."""
+        """Sync all writes to disk."""
         with self._guard:
             if not self._fuse.shut:
                 self._contents.sync()
@@ -391,7 +391,7 @@ class Queue:
         self._shut(lambda: self._contents.close(self._now_ms()))
 
     def delete(self) -> None:
-        """Remove the queue's files and close it; its lock file stays."""
+        """Remove the queue's files and close it; its lock file remains."""
         self._shut(self._contents.erase)
 
     def _shut(self, leave: Callable[[], None]) -> None:

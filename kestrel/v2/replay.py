@@ -209,7 +209,7 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
 
 
 def _identities(parts: list[Part], disk: Disk) -> list[object]:
-    """Which files these are, whatever is appended to them."""
+    """Return what identifies these files, independent of appended bytes."""
     found: list[object] = []
     for part in parts:
         status = disk.status(part.path)

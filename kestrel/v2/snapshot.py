@@ -39,7 +39,7 @@ class Snapshot:
         """The file stays open until ``close``."""
 
     def check(self) -> None:
-        """Make sure that the queue is as it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
+        """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
         self._pinned.check()
 
     def close(self) -> None:

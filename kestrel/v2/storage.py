@@ -96,7 +96,9 @@ class Storage:
         self.directory = os.fspath(directory)
         self.name = check_name(name)
         if name == KEPT:  # its journal would have the name of the folder that keeps damaged bytes of every queue
-            raise BadNameError(f"a queue cannot be named {KEPT!r}, as our folder is", path=self.directory)
+            raise BadNameError(
+                f"a queue cannot be named {KEPT!r}: the directory of damaged bytes has this name", path=self.directory
+            )
         self.damage: list[Damage] = []
         self.current: Piece
         self._disk = disk

@@ -184,7 +184,7 @@ def test_expired_items_go_to_another_queue(tmp_path: Path, clock: Clock) -> None
         assert queues.open("late").get() == (b"slow", START + 10, 0)
     with (
         Queues(tmp_path, {"a": {"expire_to": "b"}, "b": {"expire_to": "a"}}) as queues,
-        pytest.raises(ValueError, match="circle"),
+        pytest.raises(ValueError, match="lead back"),
     ):
         queues.open("a")
 
@@ -535,8 +535,8 @@ def test_a_number_at_the_end_of_all_numbers_is_no_number(tmp_path: Path) -> None
     assert len(found.files) > 1
 
 
-def test_our_folder_is_no_queue(tmp_path: Path) -> None:
-    with pytest.raises(BadNameError, match="our folder"):
+def test_the_directory_of_damaged_bytes_is_not_a_queue(tmp_path: Path) -> None:
+    with pytest.raises(BadNameError, match="directory of damaged bytes"):
         kestrel.Queue(tmp_path, "kept")
 
 
