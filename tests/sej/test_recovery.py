@@ -92,7 +92,7 @@ def test_zeros_are_a_torn_tail(size: int) -> None:
     assert_torn(bytes(size))
 
 
-def test_zeros_behind_the_start_of_a_message_are_torn_at_every_byte() -> None:
+def test_zeros_after_the_start_of_a_message_are_torn_at_every_byte() -> None:
     last = encoded(5, STAMP, 7, b"key", b"value")
     for cut in range(1, len(last)):
         assert_torn(last[:cut] + bytes(len(last) - cut))
@@ -146,7 +146,7 @@ def test_a_chain_that_reaches_the_end_is_corruption_even_in_what_looks_like_a_va
     assert_corrupt(lie + packed(sample(count, start=6)))
 
 
-def test_a_single_message_behind_a_length_that_runs_past_the_end_is_no_chain() -> None:
+def test_a_single_message_after_a_length_past_the_end_is_not_a_chain() -> None:
     lie = encoded(5, STAMP, 0, b"", b"v" * 9)
     assert_torn(lie[:18] + (5000).to_bytes(4, "big") + lie[22:] + packed(sample(1, start=6)))
 
@@ -230,7 +230,7 @@ def test_a_message_that_a_writer_completes_between_two_looks_is_no_damage(tmp_pa
     path.write_bytes(whole[:50])
 
     class Growing(OsFile):
-        """A file that grows right after its size was asked for."""
+        """A file that grows right after its size was read."""
 
         def status(self) -> Status:
             found = super().status()

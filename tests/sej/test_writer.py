@@ -76,7 +76,7 @@ def test_buffered_messages_are_seen_after_flush_close_or_64_kib(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("durability", ["os", "interval", "disk"])
-def test_every_append_is_seen_at_once(durability: Any, tmp_path: Path) -> None:
+def test_every_append_is_seen_immediately(durability: Any, tmp_path: Path) -> None:
     with sej.Writer(tmp_path, durability=durability) as w, sej.Scanner(tmp_path) as s:
         for n in range(5):
             w.append(b"%d" % n)
@@ -317,7 +317,7 @@ def test_threads_that_wait_for_the_disk_share_one_sync(tmp_path: Path) -> None:
         workers = [Worker(lambda: w.append(b"v")) for _ in range(8)]
         assert sorted(int(str(worker.result())) for worker in workers) == list(range(8))
         assert w.durable_offset == 8
-        assert len(syncs) == 2, "one for whoever came first, one for all the others"
+        assert len(syncs) == 2, "one for the first thread, one for all the others"
 
 
 def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
