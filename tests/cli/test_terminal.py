@@ -94,6 +94,11 @@ def test_append_in_a_terminal_says_how_many(tmp_path: Path) -> None:
         code, text = ended(shown)
     assert (code, b"appended 2 messages from offset 0 on" in text) == (0, True)
     assert sej("scan", tmp_path / "j").stdout.endswith("\tzwei größer\n".encode())
+    with terminal("append", tmp_path / "j") as shown:
+        shown.sendline("three")
+        shown.sendeof()
+        code, text = ended(shown)
+    assert (code, b"appended 1 message from offset 2 on" in text) == (0, True)
 
 
 @pytest.mark.parametrize("colour", [True, False])
