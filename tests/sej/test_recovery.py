@@ -99,6 +99,29 @@ def test_zeros_after_the_start_of_a_message_are_torn_at_every_byte() -> None:
         assert_torn(last[:cut] + bytes(4096))
 
 
+def test_a_lost_page_before_a_kept_one_is_corruption() -> None:
+    """Such zeros are not at the end, so they are not a torn tail: nothing is cut."""
+    data = bytearray(packed(sample(200, size=40)))
+    data[4096:8192] = bytes(4096)
+    disk = on_disk(bytes(data))
+    with pytest.raises(CorruptionError):
+        sej.Writer("/j", disk=disk)
+    with pytest.raises(CorruptionError), sej.Scanner("/j", disk=disk) as s:
+        list(s)
+    assert disk.files()[f"/j/jnl/{0:016x}.jnl"] == data
+
+
+def test_a_lost_page_inside_a_value_is_found_by_the_checksum_alone(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"x" * 20_000)
+    data = bytearray(segment(tmp_path, 0).read_bytes())
+    data[4096:8192] = bytes(4096)
+    segment(tmp_path, 0).write_bytes(data)
+    assert read_all(tmp_path)[0].value.count(b"\0") == 4096
+    with pytest.raises(CorruptionError):
+        read_all(tmp_path, verify=True)
+
+
 def test_zeros_where_a_journal_starts_are_no_message_zero(tmp_path: Path) -> None:
     """26 zero bytes look like a message with offset 0, but for their size."""
     for size in (26, 52, 1000):
