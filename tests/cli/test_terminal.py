@@ -72,6 +72,9 @@ def test_an_interrupt_is_130_and_no_traceback(journal: Path) -> None:
     for words in (["tail", "-f", "-n", "1"], ["follow", "--start", "199"]):
         with terminal(*words, journal) as shown:
             shown.expect(b"value 199")
+            with library.Writer(journal) as writer:
+                writer.append(b"while %s waits" % words[0].encode())
+            shown.expect(b"while %s waits" % words[0].encode())  # an interrupt of an import would be another case
             shown.sendintr()
             code, text = ended(shown)
         assert code == 130
