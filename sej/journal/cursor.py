@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, NoReturn, TypeVar
 
 from sej.codec import Columns
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
@@ -203,14 +203,15 @@ class Cursor:
                 return None
 
     def check_available(self) -> None:
-        """Check that the next message was not deleted.
+        """Check that the next message was not deleted. A recorded gap at the start of the journal is passed.
 
         Raises:
-            OffsetTooSmallError: it was.
+            OffsetTooSmallError: it was deleted.
         """
         segments = self._directory.segments()
         if segments and self.due < segments[0].first_offset:
-            self._too_small(segments[0].first_offset)
+            self._begin(segments[0].first_offset)
+        self._asked = self.due
 
     def judge(self) -> bool:
         """Decide whether the bytes at the end are a torn tail or corruption; called after a time without messages.
@@ -273,13 +274,12 @@ class Cursor:
             segments = self._directory.segments()
             if not segments:
                 return None
-            if self._asked is None and self.due < segments[0].first_offset:
-                self.due = segments[0].first_offset
             at = containing(segments, self.due)
             if at < 0:
-                if self._directory.segments() != segments:
+                if self._asked is not None and self._directory.segments() != segments:
                     continue
-                self._too_small(segments[0].first_offset)
+                self._begin(segments[0].first_offset)
+                at = 0
             try:
                 reader = self._reader_of(segments[at])
             except FileNotFoundError:
@@ -354,7 +354,21 @@ class Cursor:
         index.extend(reader.file)
         reader.skip(*index.before_offset(self.due))
 
-    def _too_small(self, first_available: int) -> None:
+    def _begin(self, first: int) -> None:
+        """Move to the first existing message, over recorded gaps only; if no offset was requested, from any offset."""
+        if self._asked is None:
+            self.due = first
+            while self.due > 0 and (before := gap_at(self._directory, self.due - 1)) is not None:
+                self.due = before.start
+        while self.due < first:
+            gap = gap_at(self._directory, self.due)
+            if gap is None:
+                self._too_small(first)
+            stop = min(gap.stop, first)
+            self._report(gap._replace(start=self.due, stop=stop))
+            self.due = stop
+
+    def _too_small(self, first_available: int) -> NoReturn:
         raise OffsetTooSmallError(
             f"message {self.due} was deleted; the first existing one is {first_available}: continue there, or give"
             " the reader a kept offset so that retention waits for it",

@@ -238,14 +238,12 @@ class Scanner:
 
     def _start(self, offset: int | Start) -> Cursor:
         cursor_at: int | None
-        if isinstance(offset, Start):
-            journal = Journal(self.path, disk=self._directory.disk)
-            if offset is FIRST:
-                cursor_at = journal.first_offset
-            else:  # before damage at the end, if that is to be skipped
-                cursor_at = Tail(self._directory).end_offset(judge=self._on_corruption == "raise")
-        else:
+        if not isinstance(offset, Start):
             cursor_at = offset
+        elif offset is FIRST:
+            cursor_at = None
+        else:  # before damage at the end, if that is to be skipped
+            cursor_at = Tail(self._directory).end_offset(judge=self._on_corruption == "raise")
         cursor = Cursor(self._directory, cursor_at, on_corruption=self._on_corruption, verify=self._verify)
         cursor.check_available()
         return cursor

@@ -1,4 +1,4 @@
-"""Repair: after any damage the rest opens, no undamaged message is lost, and every gap is reported."""
+"""Repair: whatever was damaged, what is left opens, nothing undamaged is lost, and every gap is told."""
 
 import json
 import random
@@ -56,11 +56,39 @@ def test_one_damaged_message_is_one_gap(path: Path, number: int) -> None:
     assert [(gap.start, gap.stop) for gap in done.gaps] == [(number, number + 1)]
     offsets, gaps = read(path)
     assert offsets == [n for n in range(30) if n != number]
-    assert gaps == ([(number, number + 1)] if number else [])
+    assert gaps == [(number, number + 1)]
     assert sej.Journal(path).verify() == []
     with sej.Writer(path) as w:
         assert w.recovery is None
         assert w.append(b"on") == 30
+
+
+def test_a_gap_at_the_start_is_passed_from_any_offset_in_it(path: Path) -> None:
+    overwrite(path, 0, b"\xff")
+    overwrite(path, 1, b"\xff")
+    assert [gap[:2] for gap in sej.Journal(path).repair().gaps] == [(0, 2)]
+    for start in (sej.FIRST, 0, 1):
+        with sej.Scanner(path, start) as s:
+            assert s.offset == 2
+            assert [message.offset for message in s] == list(range(2, 30))
+            assert [gap[:2] for gap in s.gaps] == [(1 if start == 1 else 0, 2)]
+    with sej.Scanner(path, 2) as s:
+        assert list(s) and s.gaps == []
+    with sej.Offset(path, "r") as kept:
+        kept.commit(1)
+    assert sej.Consumer(path, "r", timeout=0.0).run(lambda message: None) == 28
+
+
+def test_a_deleted_start_is_no_gap(path: Path) -> None:
+    overwrite(path, 10, b"\xff")
+    sej.Journal(path).repair()
+    segment(path, 0).unlink()
+    for start in (sej.FIRST, 10):
+        with sej.Scanner(path, start) as s:
+            assert [message.offset for message in s] == list(range(11, 30))
+            assert [gap[:2] for gap in s.gaps] == [(10, 11)]
+    with pytest.raises(sej.OffsetTooSmallError):
+        sej.Scanner(path, 9)
 
 
 def test_a_dry_run_changes_nothing_and_says_the_same(path: Path) -> None:
@@ -103,7 +131,7 @@ def test_bytes_that_came_between_cost_no_message(path: Path) -> None:
     assert Path(done.kept[0]).read_bytes() == b"between"
 
 
-def test_a_damaged_offset_does_not_cost_the_messages_after_it(path: Path) -> None:
+def test_a_damaged_offset_does_not_take_the_messages_behind_it(path: Path) -> None:
     overwrite(path, 12, (1 << 40).to_bytes(8, "big"), into=0)
     sej.Journal(path).repair()
     assert read(path) == ([n for n in range(30) if n != 12], [(12, 13)])
@@ -132,7 +160,7 @@ def test_it_is_refused_while_a_writer_is_at_work(path: Path) -> None:
         sej.Journal(path).repair()
 
 
-def test_reindexing_writes_every_index_again(path: Path) -> None:
+def test_reindexing_makes_every_index_anew(path: Path) -> None:
     assert sej.Journal(path).reindex() == 3
     assert sorted(file.name for file in (path / "idx").glob("*.idx")) == [f"{n:016x}.idx" for n in (0, 10, 20)]
 
@@ -163,7 +191,8 @@ def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:
         with sej.Scanner(path) as s:
             found = list(s)
             gaps = [(gap.start, gap.stop) for gap in s.gaps]
-        holes = [(a.offset + 1, b.offset) for a, b in pairwise(found) if b.offset != a.offset + 1]
+        offsets_from = [-1, *(message.offset for message in found)]
+        holes = [(a + 1, b) for a, b in pairwise(offsets_from) if b != a + 1]
         assert gaps == holes, seed
         whole = [message.offset for message in MESSAGES if encoded(*message) in left]
         offsets = {message.offset for message in found if message.offset < 30 and message == MESSAGES[message.offset]}
@@ -207,12 +236,12 @@ def test_what_looks_like_a_message_one_byte_into_a_journal(tmp_path: Path) -> No
     assert [Path(kept).read_bytes() for kept in done.kept] == [data]
 
 
-@pytest.mark.parametrize("after", [b"", b"torn"])
-def test_a_damaged_length_in_the_last_segment_costs_one_message(path: Path, after: bytes) -> None:
-    """It looks like a torn write, but the messages after it reach the end, or the size at its own end is right."""
+@pytest.mark.parametrize("behind", [b"", b"torn"])
+def test_a_damaged_length_in_the_last_segment_costs_one_message(path: Path, behind: bytes) -> None:
+    """It looks like a torn write, but a chain behind it reaches the end, or the size that ends it is right."""
     overwrite(path, 22, (1 << 30).to_bytes(4, "big"), into=18 + len(MESSAGES[22].key))
     with segment(path, 20).open("ab") as file:
-        file.write(after)
+        file.write(behind)
     sej.Journal(path).repair()
     assert read(path) == ([n for n in range(30) if n != 22], [(22, 23)])
 
@@ -245,7 +274,7 @@ def test_where_segments_overlap_only_what_the_next_one_has_is_taken_out(tmp_path
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_bytes_that_are_stored_twice_cost_no_message(tmp_path: Path, copies: int) -> None:
+def test_a_stretch_that_stands_there_twice_costs_no_message(tmp_path: Path, copies: int) -> None:
     """As after a copy that was resumed with an overlap."""
     twice = packed(MESSAGES[15:20]) * copies
     path = by_hand(tmp_path, (0, packed(MESSAGES[:20]) + twice + packed(MESSAGES[20:])))

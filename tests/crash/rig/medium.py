@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A report of a process, and the number of its record in the log."""
+    """What a process said, and which record of the log it is."""
 
     at: int
     word: str
