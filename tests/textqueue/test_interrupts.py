@@ -1,11 +1,33 @@
 """Ctrl-C while a worker takes and ends items of a text queue."""
 
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+
+import pytest
 
 import sej
 import textqueue
 from tests.sej.interrupts import interrupt, locked_below
+from textqueue.editing import hold, marks
+from textqueue.editing.keeper import KEEPER
+
+
+def leased_below(path: Path) -> list[str]:
+    """Return the leased files below a directory: a program that opens one waits for 45 seconds."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            name = os.readlink(f"/proc/self/fd/{number}")
+            if name.startswith(f"{path}/") and fcntl.fcntl(int(number), fcntl.F_GETLEASE) != fcntl.F_UNLCK:
+                found.append(os.path.relpath(name, path))
+                fcntl.fcntl(int(number), fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except FileNotFoundError:  # the descriptor of the list
+            continue
+    return found
 
 
 def test_a_worker_that_is_interrupted_closes_its_queue(tmp_path: Path) -> None:
@@ -27,8 +49,67 @@ def test_a_worker_that_is_interrupted_closes_its_queue(tmp_path: Path) -> None:
             break
         assert type(error) is KeyboardInterrupt, (place, error)
         error = None
+        assert leased_below(tmp_path) == [], place
         assert locked_below(tmp_path) == [], place
         if path.exists():
             with textqueue.TextQueue(path) as queue:
                 assert [message.value for message in queue.messages(set(textqueue.MessageStatus))] in ([], ["one"])
     assert place > 200
+
+
+class Standing:
+    """A hold that never ends, so that the thread of the keeper always runs."""
+
+    def tick(self, *, last: bool = False) -> bool:
+        return last
+
+    def forget(self) -> None:
+        pass
+
+
+@pytest.fixture
+def keeper() -> Iterator[None]:
+    one = Standing()
+    KEEPER.add(one)
+    yield
+    KEEPER.remove(one)
+
+
+@pytest.mark.usefixtures("keeper")
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_an_interrupt_leaves_no_lease_when_the_queue_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupts cover every place of a hold: its begin, marks, another edit, and its end."""
+    monkeypatch.setattr(marks, "_ROW_S", 600.0)
+    monkeypatch.setattr(marks, "_HOLD_S", 600.0)
+    monkeypatch.setattr(hold.Hold, "tick", lambda _, last=False: False)  # the keeper ends nothing
+    held = 0
+    for place in count(1):
+        path = tmp_path / str(place) / "jobs.tq"
+        path.parent.mkdir()
+        queue = textqueue.TextQueue(path)
+        messages = queue.append_many(["one", "two", "three", "four"], ["step=1"])
+
+        def work(queue: textqueue.TextQueue = queue, messages: list[textqueue.Message] = messages) -> None:
+            nonlocal held
+            for message in messages[:3]:
+                message.mark_as_cleared()
+            held += queue._inputs.sources[0].marks.hold is not None
+            messages[3]["step"] = "2"
+            messages[3].mark_as_cleared()
+            queue.close()
+
+        reached, error = interrupt(work, place, KeyboardInterrupt)
+        if not reached:
+            assert error is None
+            break
+        assert type(error) is KeyboardInterrupt, (place, error)
+        queue.close()
+        assert leased_below(path.parent) == [], place
+        assert locked_below(path.parent) == [], place
+        error = None
+        with textqueue.TextQueue(path) as other:  # what was marked is marked, and the rest can be
+            for message in other.messages():
+                message.mark_as_cleared()
+            assert other.conflicts == []
+    assert held > 100
+    assert place > 300

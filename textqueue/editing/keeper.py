@@ -48,9 +48,13 @@ class Keeper:
         """Add a hold, and start the thread if it is not running."""
         with self._lock:
             self._holds.add(hold)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # an interrupt may have prevented its start
                 self._thread = threading.Thread(target=self._run, name="textqueue-keeper", daemon=True)
                 self._thread.start()
+
+    def remove(self, hold: Hold) -> None:
+        """Remove a hold. This takes no lock, because a tick may be the caller; the methods of a set are atomic."""
+        self._holds.discard(hold)
 
     def _run(self) -> None:
         idle = 0
@@ -68,10 +72,11 @@ class Keeper:
 
     def _tick(self, *, last: bool = False) -> None:
         for hold in list(self._holds):
-            self._holds.discard(hold)
+            over = True
             with suppress(OSError):
-                if not hold.tick(last=last):
-                    self._holds.add(hold)
+                over = hold.tick(last=last)
+            if over:
+                self.remove(hold)
 
     def end_all(self) -> None:
         """At the end of the process, end every hold that no thread is using."""

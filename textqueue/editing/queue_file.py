@@ -125,11 +125,12 @@ class Opening:
 
     def __exit__(self, *_: object) -> None:
         """Close the file, unless a hold keeps it, and release the lock."""
+        guard, file = self._queue.guard, self._file
         try:
-            if self._file is not None and self._file is not self._queue.kept:
-                self._file.close()
+            if file is not None and (guard.kept is None or guard.kept.file is not file):
+                file.close()
         finally:
-            self._queue.guard.__exit__()
+            guard.__exit__()
 
 
 class QueueFile:
@@ -140,7 +141,6 @@ class QueueFile:
         real_path: the path of the real file, if path was a symbolic link. The sidecars are named after it.
         threads: the lock between threads that protects this object.
         mine: the last edit of this object: its position, and the message's bytes after it.
-        kept: the file of a session that remains open after the session; see ``textqueue.editing.marks``.
     """
 
     def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
@@ -155,7 +155,6 @@ class QueueFile:
         self.exclusive = Exclusive()
         self.chain = Chain()
         self.mine: tuple[int, bytes] | None = None
-        self.kept: File | None = None
         self._on_revert: OnRevert = on_revert
         self._closed = False
         self._looked = 0.0

@@ -3,9 +3,10 @@
 It relies on ``flock``. It promises that within ``with guard:`` no other thread, process or queue object changes the
 file through this library. Editors do not know this lock.
 
-Marks in a row keep the lock from one mark to the next (``keep``), and release it when another process asks for it. This
-library never removes the lock file. If another program removes or replaces it, operations use the new file after at
-most ``_LOOK_S``. A forked child opens the lock file again, because it would share an open file's lock with its parent.
+Marks in a row keep the lock from one mark to the next (``Guard.kept``), and release it when another process asks for
+it. This library never removes the lock file. If another program removes or replaces it, operations use the new file
+after at most ``_LOOK_S``. A forked child opens the lock file again, because it would share an open file's lock with its
+parent.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from sej.system.disk import Disk, File
 from textqueue.errors import FileInUseError
 from textqueue.ledger.sidecar import open_sidecar
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "Kept"]
 
 _LOOK_S: Final = 0.1
 _FIRST_PAUSE_S: Final = 0.000_05
@@ -29,8 +30,29 @@ _ASK_AFTER_S: Final = 0.0004
 """An operation takes less time than this."""
 
 
+class Kept(Protocol):
+    """What keeps the lock from one operation to the next."""
+
+    @property
+    def file(self) -> File:
+        """The queue file, which stays open."""
+
+    def finish(self) -> None:
+        """End it. The lock is held before and after this call."""
+
+    def drop(self) -> None:
+        """Release everything, because ``finish`` failed or was interrupted."""
+
+
 class Guard:
-    """A lock file that is locked for short times: a context manager, reentrant within a thread."""
+    """A lock file that is locked for short times: a context manager, reentrant within a thread.
+
+    Attributes:
+        path: the lock file.
+        threads: the lock between the threads of this process.
+        kept: what keeps the lock after the ``with`` block. It is set while the lock is held. The next operation of this
+            object calls its ``finish``, and then has the lock.
+    """
 
     def __init__(
         self, path: str, *, disk: Disk, ask: Callable[[], None], timeout: float = 60.0, queue: str | None = None
@@ -53,7 +75,7 @@ class Guard:
         self._depth = 0
         self._file: File | None = None
         self._pid = 0
-        self._kept: Callable[[], None] | None = None
+        self.kept: Kept | None = None
         self._looked = 0.0  # when the open file was last compared with the file at the path
 
     def __enter__(self) -> Self:
@@ -65,41 +87,43 @@ class Guard:
         self.threads.acquire()
         self._depth += 1
         if self._depth == 1:
-            kept, self._kept = self._kept, None
+            kept = self.kept
             try:
                 if kept is None:
                     self._take()
                 else:
-                    kept()
+                    kept.finish()
+                    self.kept = None
             except BaseException:
-                self._depth = 0
-                if kept is not None and self._file is not None:
-                    self._file.unlock()
-                self.threads.release()
+                self.kept = None
+                try:
+                    if kept is not None:
+                        kept.drop()
+                finally:
+                    if self._file is not None and self._pid == os.getpid():
+                        self._file.unlock()  # it may have been taken before the interrupt
+                    self._depth = 0
+                    self.threads.release()
                 raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unlock, unless ``keep`` was called."""
+        """Unlock, unless ``kept`` is set."""
         try:
-            if self._depth == 1 and self._file is not None and self._kept is None:
+            if self._depth == 1 and self._file is not None and self.kept is None:
                 self._file.unlock()
         finally:
             self._depth -= 1
             self.threads.release()
 
-    def keep(self, finish: Callable[[], None]) -> None:
-        """Keep the lock after this ``with`` block. The next one calls finish first, and then has the lock."""
-        self._kept = finish
-
     def forget(self) -> None:
         """Drop the lock in a forked child: it belongs to the parent."""
-        self._kept = self._file = None
+        self.kept = self._file = None
 
     def close(self) -> None:
         """Close the lock file. The next operation opens it again."""
         with self.threads:
-            if self._kept is not None:
+            if self.kept is not None:
                 with self:
                     pass
             if self._file is not None:
