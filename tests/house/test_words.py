@@ -39,6 +39,7 @@ CLEAN: Final = (
     "sej/system",
     "sej/writing",
     "shard",
+    "tests/kestrel",
     "tests/textqueue",
     "textqueue",
     "tools",

@@ -1,4 +1,4 @@
-"""The golden cases of both formats: where they are, how one is laid out for a test."""
+"""The golden cases of both formats: their directory, and how a test copies one."""
 
 import base64
 import json

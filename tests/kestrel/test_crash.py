@@ -22,7 +22,7 @@ Shape = tuple[list[bytes], list[bytes]]
 
 
 def rewriting() -> tuple[dict[str, Any], list[Step]]:
-    """An empty queue whose journal begins anew, with a transaction open, and again with everything confirmed."""
+    """An empty queue whose journal is restarted, first with an open transaction, then with everything confirmed."""
     steps: list[Step] = [lambda q: q.put(b"open" * 8), lambda q: q.reserve()]
     for number in range(4):
         steps += [lambda q, number=number: q.put(b"%d" % number * 20), lambda q: q.get()]  # type: ignore[misc]
@@ -31,7 +31,7 @@ def rewriting() -> tuple[dict[str, Any], list[Step]]:
 
 
 def compacting() -> tuple[dict[str, Any], list[Step]]:
-    """A journal over its size that is written anew with what waits."""
+    """A journal over its size, which is rewritten with the waiting items."""
     steps: list[Step] = []
     for number in range(5):
         steps += [lambda q, number=number: q.put(b"%d" % number * 20), lambda q: q.reserve()]  # type: ignore[misc]

@@ -82,7 +82,7 @@ def test_an_empty_pack_of_a_crash_is_removed_and_kills_nothing(tmp_path: Path) -
 
 
 def test_a_journal_that_ends_with_a_state_dump_takes_new_items(tmp_path: Path) -> None:
-    """Behind a state dump a replay reads nothing: what is put must not stand there."""
+    """A replay reads nothing after a state dump, so a put must not write there."""
     lay_out("kestrel", "state_dump", tmp_path)
     (tmp_path / "cars").unlink()
     (tmp_path / "cars.1475195912703").rename(tmp_path / "cars")
@@ -234,7 +234,7 @@ def exported(path: Path) -> object:
 
 
 def journals(path: Path) -> dict[str, bytes]:
-    """What stands in a folder without the lock, into which its holder writes his name."""
+    """Return the files of a directory without the lock file, which has the name of its holder."""
     return {name: data for name, data in tree(path).items() if not name.endswith("~~lock")}
 
 

@@ -1,7 +1,7 @@
-"""An exception out of a signal's handler, between any two lines: files and memory agree, or the queue says so.
+"""An exception from a signal handler, between any two lines: files and memory agree, or the queue reports it.
 
-Every line of this package at which a step can be interrupted is tried. The step may have happened or not; nothing else
-may have changed, in the files and for who goes on with the same queue.
+Each line of this package at which a step can be interrupted is tried. The step may have happened or not. Nothing else
+may have changed, neither in the files nor for a caller that continues with the same queue.
 """
 
 import os
@@ -101,7 +101,7 @@ def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any])
         reached = interrupted(lambda queue=queue: STEPS[name](queue), line)  # type: ignore[misc]
         due, found, refusal = allowed, None, None
         try:
-            queue.put(b"end")  # who catches it may go on, if the queue lets him
+            queue.put(b"end")  # a caller that catches it may continue, if the queue permits
         except FailedError as error:
             refusal = error
         if refusal is None:

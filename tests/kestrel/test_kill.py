@@ -1,4 +1,4 @@
-"""SIGKILL of real processes at random moments: nothing confirmed comes back, nothing unconfirmed is lost."""
+"""SIGKILL of real processes at random moments: no confirmed item is delivered again, no unconfirmed item is lost."""
 
 import random
 import subprocess

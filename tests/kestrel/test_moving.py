@@ -32,7 +32,7 @@ class TornError(Exception):
 
 
 class TornWriter:
-    """A SEJ writer whose process dies after some calls, before or after what it was asked for."""
+    """A SEJ writer whose process dies after some calls, before or after the requested operation."""
 
     def __init__(self, inner: sej.Writer, calls: int, *, after: bool) -> None:
         self.inner = inner

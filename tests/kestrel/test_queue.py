@@ -525,7 +525,7 @@ def test_a_queue_that_others_expire_into_may_be_deleted(tmp_path: Path, clock: C
 
 
 def test_a_number_at_the_end_of_all_numbers_is_no_number(tmp_path: Path) -> None:
-    """A rotated file is named by a higher one, which must still be a number for everybody."""
+    """A rotated file gets a higher number, which must still be valid for all programs."""
     (tmp_path / "cars.9999999999999999999").write_bytes(b"\x01")
     with kestrel.Queue(tmp_path, "cars", max_memory_bytes=50) as queue:
         for number in range(9):

@@ -1,4 +1,4 @@
-"""The queue against a trivial model: two lists, whatever is done to it, opened anew at any time."""
+"""The queue against a trivial model: two lists. Any operation, and a reopening at any time."""
 
 from contextlib import ExitStack
 from typing import Final
@@ -152,7 +152,7 @@ TestQueueAgainstLists = QueueAgainstLists.TestCase
 
 
 class QueueOfLargeItems(QueueAgainstLists):
-    """The same where items may be larger than everything that is read or written at once."""
+    """The same with items that may be larger than any single read or write."""
 
     WINDOWS: Final = {
         "kestrel.v2.journal": ["_BLOCK"],

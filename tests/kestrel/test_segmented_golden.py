@@ -13,7 +13,7 @@ from kestrel.segmented.format import WRITER_MAGIC
 from tests.kestrel.golden import cases, lay_out, plain, tree
 
 CASES = cases("libkestrel")
-# The original gets out of step here; the documented reading stands in `expected`.
+# The original reads these differently; `expected` has the documented result.
 OUT_OF_STEP = {"negative_size": 30, "put_header_7": None, "put_header_9": None}
 
 

@@ -88,7 +88,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     @property
     def given_back(self) -> dict[str, list[int]]:
-        """Those of waiting that were given back: they stand at its front."""
+        """Return the waiting items that were given back, which are at the front."""
         if not hasattr(self, "_back"):
             self._back: dict[str, list[int]] = {}
         for name, back in self._back.items():
@@ -141,7 +141,7 @@ TestQueueAgainstModel = QueueAgainstModel.TestCase
 
 
 class QueueOfLargeItems(QueueAgainstModel):
-    """The same where items may be larger than everything that is read at once, and than a file may become."""
+    """The same with items that may be larger than any single read, and than the largest file."""
 
     WINDOWS: Final = {
         "kestrel.segmented.bookmarks": ["_GROWN_BYTES"],

@@ -263,7 +263,7 @@ def test_sync_is_named(sync: Any, opened: Callable[..., segmented.Queue]) -> Non
 
 
 def test_a_forked_child_commits_nothing(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
-    """Its heads would stand behind the parent's in the file, or its checkpoint take the file away from the parent."""
+    """Otherwise its heads would follow the parent's in the file, or its checkpoint would replace the parent's file."""
     with opened() as queue:
         reader = queue.reader()
         queue.put_many([b"x"] * 9)
@@ -287,7 +287,7 @@ def test_a_forked_child_commits_nothing(opened: Callable[..., segmented.Queue], 
 
 
 def test_a_lost_lock_stops_commits(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
-    """Whoever has the queue by now may have replaced the reader file, which is not written behind its back."""
+    """The new owner of the queue may have replaced the reader file, so a queue without the lock must not write it."""
     queue = opened()
     queue.put(b"x")
     reader = queue.reader()
