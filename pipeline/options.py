@@ -194,7 +194,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 _WHOLE = "a whole number of 1 or more"
-_TIME = "milliseconds since the epoch (or nanoseconds: from 10^14 on), or an ISO time with its zone,"
+_TIME = "milliseconds since the epoch (or nanoseconds: from 10^14 on), or an ISO time with its zone"
 
 SEJ: Final = (
     Option(

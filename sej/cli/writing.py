@@ -10,6 +10,7 @@ from typing import Final, get_args
 
 import click
 
+from sej.cli.output import counted
 from sej.writing.writer import Durability, Writer
 
 __all__ = ["append"]
@@ -43,7 +44,7 @@ def append(directory: Path, key: str, kind: int, length_prefixed: bool, durabili
             writer.append_many(batch, [os.fsencode(key)] * len(batch), kind)
         stop = writer.offset
     if sys.stderr.isatty():
-        click.echo(f"appended {stop - first} messages from offset {first} on", err=True)
+        click.echo(f"appended {counted(stop - first, 'message')} from offset {first} on", err=True)
 
 
 def _lines(fd: int) -> Iterator[list[bytes]]:

@@ -448,13 +448,13 @@ KINDS: Final[dict[int, Kind]] = {
         "PICK",
         _S._picked,
         "offset attempt holder deadline_ns=b priority",
-        "offset, out of order, is leased to holder until deadline_ns; attempt: which hand-out this is",
+        "offset, out of order, is leased to holder until deadline_ns; attempt: the number of this lease",
     ),
     WAIT: _kind(
         "WAIT",
         _S._waits,
         "offset ready_at_ns=b attempt priority exhausted=extra stamp=a",
-        "offset may be taken from ready_at_ns on; attempt: how often it was handed out; exhausted 1: offset, of this"
+        "offset may be taken from ready_at_ns on; attempt: how often it was leased; exhausted 1: offset, of this"
         " stamp, is being given up",
     ),
     EXTEND: _kind(

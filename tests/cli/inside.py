@@ -35,7 +35,7 @@ def inside(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> Done:
 
 
 def leaves() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that is no group, with the words that call it; those of all packages."""
+    """Yield each command of all packages that is not a group, with the words that call it."""
     yield from _leaves(app, click.Context(app, info_name="sej"), ())
 
 

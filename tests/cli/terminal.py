@@ -35,7 +35,7 @@ def terminal(
 
 
 def ended(running: "pexpect.spawn[bytes]") -> tuple[int | None, bytes]:
-    """The exit code, and what stood in the terminal since the last match."""
+    """Return the exit code, and the text in the terminal since the last match."""
     running.expect(pexpect.EOF)
     text = bytes(running.before or b"")
     running.wait()

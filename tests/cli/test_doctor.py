@@ -190,7 +190,7 @@ def test_files_of_another_user(journal: Path) -> None:
     assert (row["level"], str(journal / "jnl.lck") in row["found"]) == ("note", True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_files_without_read_permission() -> None:
     """The command is imported before it changes its user, because that user cannot read Python either."""
     with tempfile.TemporaryDirectory() as place:
@@ -230,7 +230,7 @@ def test_many_journals(tmp_path: Path) -> None:
 
 
 def test_checks_of_other_packages(journal: Path, tmp_path: Path) -> None:
-    """A package that contributes two checks, one of which fails."""
+    """A package contributes two checks, and one of them fails."""
     package = tmp_path / "site"
     (package / "litter-1.0.dist-info").mkdir(parents=True)
     (package / "litter-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: litter\nVersion: 1.0\n")

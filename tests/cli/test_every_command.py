@@ -60,7 +60,7 @@ def test_nothing_is_wrong_usage(words: tuple[str, ...], monkeypatch: pytest.Monk
 
 
 def test_json_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands on each line of a --json that has something to say."""
+    """Each line that a command prints with --json is JSON."""
     journal = tmp_path / "root" / "orders"
     with library.Writer(journal) as writer:
         writer.append(b"\xff", "ключ".encode(), 255)

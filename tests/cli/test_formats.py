@@ -1,4 +1,4 @@
-"""--format msgpack and bson: values taken apart into JSON; and sej dump between two places."""
+"""--format msgpack and bson, which decode values into JSON; and sej dump between two places."""
 
 import json
 import subprocess

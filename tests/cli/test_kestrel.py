@@ -163,7 +163,7 @@ def test_files_say_whose_they_are(tmp_path: Path) -> None:
     assert len(segmented.load(tmp_path / "three", "jobs").items) == 2
 
 
-def test_a_hub_that_is_none(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_hub(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     done = sej("hub", "ls", tmp_path / "root")
     assert (done.returncode, b"not a hub's root" in done.stderr) == (4, True)

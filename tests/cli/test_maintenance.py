@@ -1,4 +1,4 @@
-"""What changes a journal: sej repair, clean, merge, index; and sej stat and doctor, which say when that is due."""
+"""Commands that change a journal: sej repair, clean, merge, index; and sej stat and doctor, which advise them."""
 
 import json
 import time
@@ -117,7 +117,7 @@ def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
         stuck = sej("stat", "--health", "--stuck-after", "0", journal)
         assert stuck.returncode == 1
         assert b"stuck at 100" in stuck.stdout
-    assert sej("stat", "--health", "--stuck-after", "0", journal).returncode == 0  # nobody runs
+    assert sej("stat", "--health", "--stuck-after", "0", journal).returncode == 0  # no reader runs
     assert sej("stat", tmp_path / "nothing").returncode == 4
 
 

@@ -48,7 +48,7 @@ def test_reset_shows_and_asks(journal: Path) -> None:
     assert b"5 messages will be read again" in done.stdout
     assert b"value 2" in done.stdout
     assert library.read_offset(journal, "billing") == 7
-    assert sej("reset", journal, "billing", "2").returncode == 1  # nobody answers
+    assert sej("reset", journal, "billing", "2").returncode == 1  # no answer on standard input
     assert library.read_offset(journal, "billing") == 7
     assert sej("reset", journal, "billing", "2", stdin=b"y\n").returncode == 0
     assert library.read_offset(journal, "billing") == 2
@@ -120,4 +120,4 @@ def test_follow_into_a_closed_pipe(journal: Path) -> None:
         assert running.stderr.read() == b""
     kept = library.read_offset(journal, "billing")
     assert kept is not None
-    assert kept < 20_010  # what nobody read is not committed
+    assert kept < 20_010  # messages that were not read are not committed

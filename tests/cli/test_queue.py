@@ -143,7 +143,7 @@ def test_sigterm_ends_after_the_item_in_hand(queue: Path, tmp_path: Path) -> Non
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGTERM)
-        gate.write_bytes(b"")  # goes on when the program has opened it
+        gate.write_bytes(b"")  # returns when the program has opened it
         assert process.wait(60) == 0
     found = stats(queue)
     assert (found["ready"], found["leased"], found["done"]) == (1, 0, 1)

@@ -1,4 +1,4 @@
-"""sej shard work: what it says of trees and programs that are not there, and of one that fails."""
+"""sej shard work: its errors for a missing sharded journal, a missing program, and a program that fails."""
 
 import signal
 from pathlib import Path

@@ -15,7 +15,7 @@ HEAVY = {
     *("msgpack", "bson", "grpc", "google", "pyspark", "pyarrow", "numpy", "sortedcontainers", "subprocess", "ctypes"),
     *("shard", "hub", "pipeline", "kestrel"),
 }
-"""What a short command has no use for, and waits for where it is loaded all the same."""
+"""Modules that a short command does not need, and that would make it start later."""
 OF_WRITERS = {"crc32c", "portalocker", "importlib.metadata"}
 OF_WAITING = {"ctypes"}
 OF_TEXT_QUEUES = {"importlib.metadata", "subprocess"} | OF_WAITING

@@ -72,6 +72,9 @@ def test_an_interrupt_is_130_and_no_traceback(journal: Path) -> None:
     for words in (["tail", "-f", "-n", "1"], ["follow", "--start", "199"]):
         with terminal(*words, journal) as shown:
             shown.expect(b"value 199")
+            with library.Writer(journal) as writer:
+                writer.append(b"while %s waits" % words[0].encode())
+            shown.expect(b"while %s waits" % words[0].encode())  # an interrupt of an import would be another case
             shown.sendintr()
             code, text = ended(shown)
         assert code == 130
@@ -94,6 +97,11 @@ def test_append_in_a_terminal_says_how_many(tmp_path: Path) -> None:
         code, text = ended(shown)
     assert (code, b"appended 2 messages from offset 0 on" in text) == (0, True)
     assert sej("scan", tmp_path / "j").stdout.endswith("\tzwei größer\n".encode())
+    with terminal("append", tmp_path / "j") as shown:
+        shown.sendline("three")
+        shown.sendeof()
+        code, text = ended(shown)
+    assert (code, b"appended 1 message from offset 2 on" in text) == (0, True)
 
 
 @pytest.mark.parametrize("colour", [True, False])

@@ -1,4 +1,4 @@
-"""A process that does anything a journal can do, at random, until it is killed; what it says was acknowledged to it."""
+"""A process that uses each operation of a journal at random until it is killed, and reports what was acknowledged."""
 
 import random
 import sys
@@ -11,19 +11,19 @@ from sej.system.disk import Disk
 from tests.crash.dying import dying
 
 LARGE: Final = [1 << 18, 1 << 20, 3 << 20]
-"""Bytes: more than a block of the index, than what is read at once, than several of them."""
+"""Bytes: more than a block of the index, more than a chunk of a read, and several chunks."""
 
 
-def say(word: str, *about: object) -> None:
+def report(word: str, *about: object) -> None:
     print(word, *about, flush=True)
 
 
 class Chaos:
-    """One process: its name, its dice, how many messages it has made, and how many large ones it may make."""
+    """One process: its name, its random numbers, how many messages it has made, how many large ones it may make."""
 
-    def __init__(self, path: str, who: str, dice: random.Random, disk: Disk) -> None:
+    def __init__(self, path: str, process: str, dice: random.Random, disk: Disk) -> None:
         self.path = path
-        self.who = who
+        self.process = process
         self.dice = dice
         self.disk = disk
         self.number = 0
@@ -32,7 +32,7 @@ class Chaos:
     def fresh(self, count: int) -> list[bytes]:
         self.number += count
         names = range(self.number - count, self.number)
-        return [b"%s-%d %s" % (self.who.encode(), n, b"x" * self.size()) for n in names]
+        return [b"%s-%d %s" % (self.process.encode(), n, b"x" * self.size()) for n in names]
 
     def size(self) -> int:
         if self.large and self.dice.random() < 0.01:
@@ -48,41 +48,41 @@ class Chaos:
             "disk": self.disk,
         }
 
-    def tell(self, first: int, values: list[bytes]) -> None:
+    def report_put(self, first: int, values: list[bytes]) -> None:
         for offset, value in enumerate(values, first):
-            say("put", offset, value.split()[0].decode())
+            report("put", offset, value.split()[0].decode())
 
     def share(self) -> None:
-        """Append beside others."""
+        """Append while other shared writers do."""
         with sej.SharedWriter(self.path, **self.options()) as w:
             for _ in range(self.dice.randrange(1, 20)):
                 values = self.fresh(self.dice.choice([1, 1, 5]))
-                self.tell(w.append(values[0]) if len(values) == 1 else w.append_many(values)[0], values)
+                self.report_put(w.append(values[0]) if len(values) == 1 else w.append_many(values)[0], values)
 
     def write(self) -> None:
-        """Have the journal to itself for a while."""
+        """Append as the exclusive writer."""
         with suppress(sej.LockedError), sej.Writer(self.path, **self.options()) as w:
             for _ in range(self.dice.randrange(1, 20)):
                 values = self.fresh(self.dice.choice([1, 1, 5, 40]))
                 match self.dice.randrange(10):
                     case 0:
-                        say("whole", values[0].split()[0].decode(), len(values))
-                        self.tell(w.publish(values)[0], values)
+                        report("whole", values[0].split()[0].decode(), len(values))
+                        self.report_put(w.publish(values)[0], values)
                     case 1 | 2:
                         number = (w.tail.last_batch("p") or 0) + 1
                         batch = [b"p-%d-%d" % (number, part) for part in range(self.dice.choice([1, 3, 50]))]
-                        self.tell(w.append_once("p", number, batch)[0], batch)
+                        self.report_put(w.append_once("p", number, batch)[0], batch)
                     case 3:
                         w.tail.rotate()
                     case 4:
                         w.sync()
                     case _ if len(values) == 1:
-                        self.tell(w.append(values[0]), values)
+                        self.report_put(w.append(values[0]), values)
                     case _:
-                        self.tell(w.append_many(values)[0], values)
+                        self.report_put(w.append_many(values)[0], values)
 
     def read(self) -> None:
-        """Be the reader that retention waits for; what it has seen may go."""
+        """Read as the reader that retention waits for."""
         with (
             suppress(sej.LockedError, sej.JournalNotFoundError),
             sej.Offset(self.path, "reader", disk=self.disk) as kept,
@@ -90,7 +90,7 @@ class Chaos:
         ):
             while batch := s.read(self.dice.choice([1, 10, 1000])):
                 for message in batch:
-                    say("seen", message.offset, message.value.split()[0].decode())
+                    report("seen", message.offset, message.value.split()[0].decode())
                 kept.commit(batch[-1].offset + 1)
 
     def look(self) -> None:
@@ -127,6 +127,6 @@ class Chaos:
 
 
 if __name__ == "__main__":
-    _path, _who, _seed = sys.argv[1:]
+    _path, _process, _seed = sys.argv[1:]
     _dice = random.Random(int(_seed))
-    Chaos(_path, _who, _dice, dying(random.Random(_dice.random()), _dice.choice([0.0, 1.0, 1.0]))).run()
+    Chaos(_path, _process, _dice, dying(random.Random(_dice.random()), _dice.choice([0.0, 1.0, 1.0]))).run()

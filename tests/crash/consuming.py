@@ -1,6 +1,6 @@
 """A process that appends to a journal and is one of its named consumers, at random, until it is killed.
 
-What it says carries the time: one holder of a name after the other makes one history, whoever wrote it down.
+Each line of its output has the time, so that the lines of all processes can be merged into one history.
 """
 
 import json
@@ -22,11 +22,11 @@ MAX_ATTEMPTS = 3
 
 
 class Consuming:
-    """One process: its name, its dice, and a disk that tells what is noted of the message in hand."""
+    """One process: its name, its random numbers, and a disk that reports each stored attempt."""
 
-    def __init__(self, path: str, who: str, dice: random.Random, disk: HookedDisk) -> None:
+    def __init__(self, path: str, process: str, dice: random.Random, disk: HookedDisk) -> None:
         self.path = path
-        self.who = who
+        self.process = process
         self.dice = dice
         self.disk = disk
         self.number = 0
@@ -35,18 +35,18 @@ class Consuming:
         self._die = disk.hook
         disk.hook = self._hook
 
-    def say(self, word: str, name: str, *about: object) -> None:
-        print(time.monotonic_ns(), name, f"{self.who}.{self.runs}", word, *about, flush=True)
+    def report(self, word: str, name: str, *about: object) -> None:
+        print(time.monotonic_ns(), name, f"{self.process}.{self.runs}", word, *about, flush=True)
 
     def _hook(self, verb: str, file: File | None, data: bytes) -> None:
         if file is not None and file.path.endswith(".tries") and data:
             note = json.loads(data.partition(b" ")[2])
-            self.say("note", self.name, note["offset"], note["attempts"])
+            self.report("note", self.name, note["offset"], note["attempts"])
         self._die(verb, file, data)
 
     def append(self) -> None:
         kinds = self.dice.choices(["ok", "bad", "flaky", "kill"], [80, 4, 6, 1], k=self.dice.choice([1, 5, 30]))
-        values = [f"{kind} {self.who}-{self.number + n}".encode() for n, kind in enumerate(kinds)]
+        values = [f"{kind} {self.process}-{self.number + n}".encode() for n, kind in enumerate(kinds)]
         self.number += len(values)
         with sej.SharedWriter(self.path, segment_bytes=self.dice.choice([200, 3000, 1 << 20]), disk=self.disk) as w:
             w.append_many(values)
@@ -56,10 +56,10 @@ class Consuming:
 
     def look(self) -> None:
         for name in NAMES:
-            self.say_kept(name)
+            self.report_kept(name)
 
-    def say_kept(self, name: str) -> None:
-        self.say("kept", name, sej.read_offset(self.path, name) or 0)
+    def report_kept(self, name: str) -> None:
+        self.report("kept", name, sej.read_offset(self.path, name) or 0)
 
     def consume(self) -> None:
         self.name = self.dice.choice(NAMES)
@@ -80,19 +80,19 @@ class Consuming:
 
         def handle(batch: list[sej.Message]) -> None:
             first, last = batch[0].offset, batch[-1].offset
-            self.say("begin", self.name, first, last)
+            self.report("begin", self.name, first, last)
             kinds = {message.value.decode().split()[0] for message in batch}
             if "kill" in kinds:
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.dice.random() < 0.1:
-                self.say_kept(self.name)
+                self.report_kept(self.name)
             if self.dice.random() < 0.02:
-                self.say("stop", self.name)
+                self.report("stop", self.name)
                 consumer.stop()
             if "bad" in kinds or ("flaky" in kinds and self.dice.random() < 0.5):
-                self.say("fail", self.name, first, last)
+                self.report("fail", self.name, first, last)
                 raise RuntimeError("by chance")
-            self.say("end", self.name, first, last)
+            self.report("end", self.name, first, last)
             nonlocal reached
             reached = last + 1
 
@@ -101,7 +101,7 @@ class Consuming:
                 consumer.run_batches(handle, batch_messages=self.dice.choice([2, 10, 100]))
             else:
                 consumer.run(lambda message: handle([message]))
-            self.say("over", self.name, reached)
+            self.report("over", self.name, reached)
 
     def run(self) -> None:
         acts: dict[Callable[[], None], int] = {self.append: 4, self.consume: 8, self.look: 1, self.clean: 1}
@@ -110,6 +110,6 @@ class Consuming:
 
 
 if __name__ == "__main__":
-    _path, _who, _seed = sys.argv[1:]
+    _path, _process, _seed = sys.argv[1:]
     _dice = random.Random(int(_seed))
-    Consuming(_path, _who, _dice, dying(random.Random(_dice.random()), _dice.choice([0.0, 1.0, 1.0]))).run()
+    Consuming(_path, _process, _dice, dying(random.Random(_dice.random()), _dice.choice([0.0, 1.0, 1.0]))).run()

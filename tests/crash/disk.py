@@ -8,8 +8,8 @@ of what happened and yields the disks that a power loss at that moment may leave
 - of the names changed in a directory since its last sync: each number of the changes, in their order. A rename is
   there or not; where it crosses directories the old name may be there too, the file is never lost.
 
-What it leaves out, and docs/guarantees.md says so: a file system that keeps a later page of one file and fills an
-earlier one with zeros.
+As docs/guarantees.md states, it leaves out a file system that keeps a later page of one file and fills an earlier one
+with zeros.
 
 :class:`FaultyDisk` passes calls on to another disk and fails the k-th one.
 """
@@ -129,7 +129,7 @@ class _Node:
 
 
 Change = dict[str, int | None]
-"""Names in a directory, and the nodes that they stand for from now on; None: the name is gone. All of it or nothing."""
+"""An atomic change of a directory: the new node of each name; None: the name is removed."""
 
 
 class _Dir:
@@ -222,7 +222,7 @@ class CrashDisk:
             missing.append(name)
             name = os.path.dirname(name)
         for step in reversed(missing):
-            self._do("mkdir", step)  # synced with its parent at once: an empty directory decides nothing
+            self._do("mkdir", step)  # synced together with its parent: no decision depends on an empty directory
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         old, new = _clean(source), _clean(target)
@@ -378,9 +378,10 @@ class CrashDisk:
 
 
 def _combined(choices: list[list[bytes]]) -> Iterator[tuple[bytes, ...]]:
-    """One file after the other with everything it may hold, while the others hold all or nothing of what is new.
+    """Yield combinations of the contents of dirty files.
 
-    Where many files are dirty the others go together: each for itself would be more states than anybody looks at.
+    One file after the other gets each of its contents, while each other file has all of its new bytes or none. If many
+    files are dirty, all the others have their new bytes or none has, because there would be too many states.
     """
     for at in range(max(len(choices), 1)):
         if len(choices) <= _ALONE_MAX:
@@ -472,7 +473,7 @@ class _OpenFile:
         self._disk._do("rewrite", self._number, position, bytes(data))
 
     def sync(self) -> None:
-        if self._errors != self._node.errors:  # each descriptor that was open then is told once
+        if self._errors != self._node.errors:  # reported once to each descriptor that was open at the failure
             self._errors, self._node.told = self._node.errors, True
             raise OSError(errno.EIO, "an earlier write could not be written back", self._path)
         if self._node.writes:
@@ -488,12 +489,12 @@ class _OpenFile:
         self.truncate(size)
 
     def lose(self) -> None:
-        """A sync that fails takes the unsynced bytes with it, from the medium and not from what is seen."""
+        """Lose the unsynced bytes, as a failed sync does: they are not on the medium, but readers still see them."""
         self._disk._do("lose", self._number)
         self._errors, self._node.told = self._node.errors, True
 
     def refuse(self) -> None:
-        """A write past the cache that fails: as on btrfs, the next sync says so, even of a process that comes later."""
+        """Fail a write past the cache. As on btrfs, the next sync reports it, even in a process that starts later."""
         self._node.errors += 1
         self._node.told = False
 

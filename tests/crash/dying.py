@@ -1,4 +1,4 @@
-"""A disk at which its process may die: just before any call, or in the middle of a write."""
+"""A disk that may kill its process just before any call, or in the middle of a write."""
 
 import os
 import random
@@ -9,7 +9,7 @@ from tests.sej.hooks import HookedDisk
 
 
 def dying(dice: random.Random, odds: float = 1.0) -> HookedDisk:
-    """Far more often than a kill at a random moment finds it, somebody dies between two calls that belong together."""
+    """Return a disk that kills its process between calls far more often than a kill at a random moment would."""
 
     def hook(verb: str, file: File | None, data: bytes) -> None:
         if dice.random() < odds * (0.002 if verb == "write" else 0.02):

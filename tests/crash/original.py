@@ -97,7 +97,7 @@ def frame(offset: int, value: bytes) -> bytes:
 
 
 def _next_offset(path: Path) -> int | None:
-    """The offset after the last message, found backwards; None if what stands there is no message."""
+    """Return the offset after the last message, which is found backwards; None if the file does not end with one."""
     data = path.read_bytes()
     if not data:
         return int(path.stem, 16)
@@ -111,7 +111,7 @@ def _next_offset(path: Path) -> int | None:
 
 
 def _end(data: bytes, start: int) -> int | None:
-    """Where the message at start ends; None if it is none. Offsets are not looked at."""
+    """Return the end of the message at start, or None if there is no message. The offset is not checked."""
     if len(data) - start < _HEAD.size:
         return None
     key_size: int = _HEAD.unpack_from(data, start)[3]

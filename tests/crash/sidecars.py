@@ -1,8 +1,8 @@
 """Small worlds with every kind of file that decisions depend on, what must be true of each, and how such files break.
 
-A world is built once and kept in memory. For each case it is written to an empty folder, one file beside the messages
-is changed, and :meth:`World.check` does what its users would do. A documented error is fine at any place. Wrong data is
-not: nothing may be left out silently, nothing may be delivered that is not due.
+A world is built once and kept in memory. For each case it is written to an empty folder, one sidecar is changed, and
+:meth:`World.check` does what users would do. Any documented error is right. Wrong data is a fault: no message may be
+left out silently, and none may be delivered that must not be.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Random histories of consumers that come and go, fail, stop and die at any call of the disk.
+"""Random histories of consumers that start, fail, stop and may die at any call of the disk.
 
-Whatever happened: one at a time has a name; each message comes in order, and before any behind it is begun it was
-handled or is among the dead letters; what is kept does not come back; and a dead letter has used its attempts, each of
-which is counted.
+After each history: at any time at most one process had a name. The messages were delivered in order, and before the
+next one began, each was handled or is a dead letter. No message below the kept offset was delivered again. A dead
+letter has used all its attempts, and each attempt is counted.
 """
 
 import random
@@ -12,12 +12,12 @@ import pytest
 
 import sej
 from tests.crash.consuming import MAX_ATTEMPTS, NAMES
-from tests.crash.herd import Herd, chance, letters_in
-from tests.crash.past import Past
+from tests.crash.harness import Harness, dead_letters_in, seeded_random
+from tests.crash.reader_history import ReaderHistory
 
 
-class World(Herd):
-    """A journal, two names, one journal of dead letters, and the processes at them."""
+class World(Harness):
+    """A journal, two names, one journal of dead letters, and the processes that use them."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
         super().__init__(folder, dice)
@@ -26,13 +26,13 @@ class World(Herd):
             for name in NAMES:
                 sej.Offset(self.path, name).close()
 
-    def words(self, who: str) -> list[str]:
-        return ["tests.crash.consuming", str(self.path), who]
+    def command(self, process: str) -> list[str]:
+        return ["tests.crash.consuming", str(self.path), process]
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    world = World(folder, chance())
-    world.live(seconds, processes, lambda: "end" in {row[3] for row in world.lines()}, replacing=0.3)
+    world = World(folder, seeded_random())
+    world.run_processes(seconds, processes, lambda: "end" in {row[3] for row in world.lines()}, replacing=0.3)
     judge(world)
 
 
@@ -48,17 +48,17 @@ def judge(world: World) -> None:
     left = {name: drained(world, name) for name in NAMES}
     journal = sej.Journal(world.path)
     assert journal.verify() == []
-    letters = letters_in(f"{world.path}-dead")
+    letters = dead_letters_in(f"{world.path}-dead")
     for name in NAMES:
         rows = [row for row in lines if row[1] == name]
         mine = [letter for letter in letters if letter.reader == name]
-        buried = {letter.message.offset for letter in mine}
+        dead = {letter.message.offset for letter in mine}
         ended, stopped = ({row[2] for row in rows if row[3] == word} for word in ("over", "stop"))
-        past = Past(ended, stopped, buried)
+        past = ReaderHistory(ended, stopped, dead)
         for _, _, run, word, *about in rows:
-            past.tell(run, word, *map(int, about))
+            past.add(run, word, *map(int, about))
         past.end(left[name], journal.end_offset)
-        assert len(buried) == len(mine), "two letters of one message"
+        assert len(dead) == len(mine), "two letters of one message"
         for letter in mine:
             assert past.used[letter.message.offset] >= MAX_ATTEMPTS, f"{letter} was given up early"
             assert letter.attempts == MAX_ATTEMPTS, letter

@@ -1,7 +1,7 @@
 """A sync fails, the object is reopened, and later the power goes: what was acknowledged is on the medium.
 
-After a failed sync the pages stay in the cache and are clean: whoever opens the file reads them, and a later sync
-succeeds without writing them. The disk of these tests does the same, and the judge looks at what is durable alone.
+After a failed sync the pages stay in the cache and are clean. Each process that opens the file reads them, and a later
+sync succeeds without writing them. The disk of these tests does the same. The judge reads only what is durable.
 """
 
 import contextlib

@@ -105,7 +105,7 @@ def test_the_kth_call_fails(durability: Any, fault: Fault, sticky: bool) -> None
         if disk.failed is None and disk.calls < k:
             break
         failures += failed
-        # The process goes on, or dies: everything that reached the kernel is there, but for what a failed sync took.
+        # The process continues or dies: all that reached the kernel is there, except what a failed sync has lost.
         lost = disk.failed == "sync"
         check(inner.crash(keep=True), said, durable if lost or durability == "buffer" else len(acknowledged))
         # The power goes as well.

@@ -1,7 +1,7 @@
-"""Random histories of processes that write, read, publish, retain, merge and look at one journal, and die anywhere.
+"""Random histories of processes that use every operation of one journal and may die at any call of the disk.
 
-Whatever happened: each message that was acknowledged stands once, where it was said to stand; a batch stands whole or
-not at all; and what is left is sound.
+After each history: every acknowledged message is in the journal once, at its acknowledged offset. A batch is there as a
+whole or not at all. The journal is sound.
 """
 
 import random
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.crash.herd import Herd, chance
+from tests.crash.harness import Harness, seeded_random
 
 
-class World(Herd):
-    """A journal and the processes at it."""
+class World(Harness):
+    """A journal and the processes that use it."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
         super().__init__(folder, dice)
@@ -22,44 +22,44 @@ class World(Herd):
         with sej.Writer(self.path), sej.Offset(self.path, "reader"):
             pass
 
-    def words(self, who: str) -> list[str]:
-        return ["tests.crash.chaos", str(self.path), who]
+    def command(self, process: str) -> list[str]:
+        return ["tests.crash.chaos", str(self.path), process]
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    world = World(folder, chance())
-    world.live(seconds, processes, lambda: {"put", "seen"} <= {row[0] for row in world.lines()})
+    world = World(folder, seeded_random())
+    world.run_processes(seconds, processes, lambda: {"put", "seen"} <= {row[0] for row in world.lines()})
     judge(world)
 
 
 def judge(world: World) -> None:
-    stands: dict[int, str] = {}
+    found: dict[int, str] = {}
     lines = world.lines()
     for word, *about in lines:
         if word == "seen":
             offset, name = int(about[0]), about[1]
-            assert stands.setdefault(offset, name) == name, f"message {offset} was another one before"
+            assert found.setdefault(offset, name) == name, f"message {offset} was another one before"
     with sej.Writer(world.path), sej.Offset(world.path, "reader") as kept:
-        assert set(range(kept.value)) <= set(stands), "the reader kept an offset behind what it has seen"
+        assert set(range(kept.value)) <= set(found), "the kept offset is above a message that the reader has not seen"
     journal = sej.Journal(world.path)
-    assert journal.first_offset <= kept.value, "retention took what the reader had not seen"
+    assert journal.first_offset <= kept.value, "retention deleted a message that the reader had not seen"
     assert journal.verify() == []
     with sej.Scanner(world.path, timeout=0, verify=True) as s:
         for message in s:
             name = message.value.split()[0].decode()
-            assert stands.setdefault(message.offset, name) == name, f"message {message.offset} was another one before"
+            assert found.setdefault(message.offset, name) == name, f"message {message.offset} was another one before"
         assert not s.gaps
-    assert sorted(stands) == list(range(journal.end_offset))
-    names = [stands[offset] for offset in range(journal.end_offset)]
-    assert len(set(names)) == len(names), "a message stands twice"
+    assert sorted(found) == list(range(journal.end_offset))
+    names = [found[offset] for offset in range(journal.end_offset)]
+    assert len(set(names)) == len(names), "a message is there twice"
     for word, *about in lines:
         if word == "put":
-            assert stands.get(int(about[0])) == about[1], f"message {about[0]} was acknowledged"
+            assert found.get(int(about[0])) == about[1], f"message {about[0]} was acknowledged"
     there = set(names)
     for word, *about in lines:
         if word == "whole":
-            who, _, number = about[0].partition("-")
-            parts = [f"{who}-{int(number) + part}" in there for part in range(int(about[1]))]
+            process, _, number = about[0].partition("-")
+            parts = [f"{process}-{int(number) + part}" in there for part in range(int(about[1]))]
             assert all(parts) or not any(parts), f"{about[0]} was published in part"
     batches = [tuple(map(int, name.split("-")[1:])) for name in names if name.startswith("p-")]
     assert batches == sorted(batches), "batches are in order"

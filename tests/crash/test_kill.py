@@ -132,7 +132,7 @@ with sej.Offset(path, "r") as o, sej.Scanner(path, o.value, timeout=None) as s:
 """
 
 
-def test_a_killed_reader_goes_on_where_it_committed(tmp_path: Path) -> None:
+def test_a_killed_reader_continues_where_it_committed(tmp_path: Path) -> None:
     with sej.Writer(tmp_path, segment_bytes=500) as w:
         w.append_many([b"v"] * 200)
     handled: list[int] = []

@@ -148,7 +148,7 @@ MUST_NAME = {
 
 
 MAY_BE_MISSING = {"a batch", "the identity"}
-"""A link to nothing counts as no file there, and one that is missing is no fault."""
+"""At these places a missing file is allowed, and a dangling link counts as a missing file."""
 
 
 def use(pristine: Path, folder: Path, kind: str, place: str, name: str) -> None:
@@ -193,7 +193,7 @@ def test_gigabytes_of_zeros_are_not_read(pristine: Path, tmp_path: Path, place: 
 
 
 @pytest.mark.parametrize("name", ["Writer", "verify", "Scanner"])
-def test_zeros_behind_a_sound_index_are_not_read(pristine: Path, tmp_path: Path, name: str) -> None:
+def test_zeros_after_a_sound_index_are_not_read(pristine: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / "j"
     shutil.copytree(pristine, path)
     os.truncate(last("idx")(path), SPARSE_BYTES)

@@ -1,4 +1,4 @@
-"""Beside the original: whatever it does between two calls of ours, nothing that we acknowledged is lost or moved."""
+"""Sharing a journal with the original: whatever it does between two calls of ours, no acknowledged message is lost."""
 
 import contextlib
 import itertools
@@ -32,14 +32,14 @@ SEGMENT_BYTES = 200
 
 
 def journal(path: Path) -> Path:
-    """A journal that a writer of ours made, as an original leaves it that has closed the lock file, not unlinked it."""
+    """Create a journal with a writer of ours."""
     with sej.Writer(path) as w:
         w.append_many([b"first", b"second"])
     return path
 
 
 def up_to(steps: Iterator[str], last: str) -> None:
-    """Let an original go on to one of its calls; one that is refused does nothing more."""
+    """Run an original up to one of its calls. If it is refused the lock, it does nothing more."""
     with contextlib.suppress(OriginalLockedError):
         for step in steps:
             if step == last:
@@ -47,10 +47,10 @@ def up_to(steps: Iterator[str], last: str) -> None:
 
 
 def closed_not_unlinked(path: Path) -> Iterator[str]:
-    """An original that stopped before its last call."""
+    """Run an original that stops before its last call, the removal of the lock file."""
     steps = Original(path).turn([b"of the one that closes"])
     up_to(steps, "close lock")
-    os.utime(path / "jnl.lck", (1, 1))  # long ago: nobody waits for it
+    os.utime(path / "jnl.lck", (1, 1))  # long ago, so that no writer waits for the removal
     return steps
 
 
@@ -86,7 +86,7 @@ Session = Callable[[Path, str, HookedDisk, Acknowledged], None]
 
 
 def check(path: Path, acknowledged: Acknowledged) -> None:
-    """The journal opens, is sound, and has every acknowledged message once, where it was acknowledged."""
+    """Check that the journal is sound and has every acknowledged message once, at its acknowledged offset."""
     with sej.Writer(path):
         pass
     assert sej.Journal(path).verify() == []
@@ -97,7 +97,7 @@ def check(path: Path, acknowledged: Acknowledged) -> None:
 
 
 def interleave(path: Path, session: Session, at: int, stop: str, *, appending: bool) -> bool:
-    """One original unlinks before the at-th call of our session, the next comes as far as stop, and ends after it.
+    """Let one original unlink before the at-th call of our session. The next one runs up to stop, and ends after it.
 
     Returns:
         Whether our session came to this call.

@@ -1,4 +1,4 @@
-"""Whatever happens to a file beside the messages: a documented error, or the right data; in bounded time and memory."""
+"""A broken sidecar causes a documented error or nothing: the data is right, and time and memory are bounded."""
 
 import random
 import shutil
@@ -28,7 +28,7 @@ from shard import Path as ShardPath
 from shard.plans import load_plan
 from shard.records import read_record
 from tests.crash.bounded import bounded
-from tests.crash.herd import chance
+from tests.crash.harness import seeded_random
 from tests.crash.sidecars import (
     WORLDS,
     Hubs,
@@ -87,7 +87,7 @@ def test_a_broken_sidecar_gives_no_wrong_data(kind: type[World], tmp_path: Path)
 @pytest.mark.torture
 @pytest.mark.parametrize("kind", WORLDS)
 def test_many_broken_sidecars_give_no_wrong_data(kind: type[World], tmp_path: Path, torture_s: float) -> None:
-    world, dice = kind(tmp_path / "built"), chance()
+    world, dice = kind(tmp_path / "built"), seeded_random()
 
     def many() -> int:
         count, deadline = 0, time.monotonic() + torture_s
@@ -206,7 +206,7 @@ def read_broken(reader: Reader, path: Path, dice: random.Random, more: Callable[
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.file)
-def test_a_reader_of_a_broken_sidecar_says_so(reader: Reader, tmp_path: Path) -> None:
+def test_a_reader_of_a_broken_sidecar_raises_or_reads_right(reader: Reader, tmp_path: Path) -> None:
     """The same cases each time: alone, because most of what is broken is seen by the first look."""
     reader.world(tmp_path / "world")
     read_broken(reader, tmp_path / "world", random.Random(14), lambda count: count < QUICK)
@@ -214,9 +214,11 @@ def test_a_reader_of_a_broken_sidecar_says_so(reader: Reader, tmp_path: Path) ->
 
 @pytest.mark.torture
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.file)
-def test_a_reader_of_many_broken_sidecars_says_so(reader: Reader, tmp_path: Path, torture_s: float) -> None:
+def test_a_reader_of_many_broken_sidecars_raises_or_reads_right(
+    reader: Reader, tmp_path: Path, torture_s: float
+) -> None:
     reader.world(tmp_path / "world")
-    dice, deadline = chance(), time.monotonic() + torture_s
+    dice, deadline = seeded_random(), time.monotonic() + torture_s
     work = lambda: read_broken(reader, tmp_path / "world", dice, lambda _: time.monotonic() < deadline)  # noqa: E731
     ended = bounded(work, MEMORY_BYTES, more_s=torture_s)
     print(f"{reader.file}: {ended.text[:2000]} cases")

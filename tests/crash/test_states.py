@@ -166,7 +166,7 @@ def test_append_once_is_all_or_nothing_and_exactly_once(durability: Any) -> None
     for crash in states(work):
         end = check(work, crash)
         ends.add(end)
-        # The producer comes back and repeats what it is not sure of: the last batch, if any of it was there.
+        # The producer restarts and repeats the batches whose acknowledgement it may have missed.
         with sej.Writer(ROOT, disk=crash.disk) as w:
             for number, span in ((1, work.whole[0]), (4, work.whole[1])):
                 if end >= span.stop:

@@ -39,7 +39,14 @@ CLEAN: Final = (
     "sej/system",
     "sej/writing",
     "shard",
+    "tests/cli",
+    "tests/crash",
+    "tests/hub",
     "tests/kestrel",
+    "tests/property",
+    "tests/queue",
+    "tests/sej",
+    "tests/shard",
     "tests/textqueue",
     "textqueue",
     "tools",
@@ -153,8 +160,7 @@ LONGEST_WORDS: Final = 36
 
 
 def prose(page: str) -> str:
-    """Return a page without code, links, and the rows that are compared with the code, with its line ends."""
-    page = re.sub(r"^\| \d+ \| [A-Z]+ \|.*$", "", page, flags=re.MULTILINE)
+    """Return a page without code and links, with its line ends."""
     page = re.sub(r"^ *```.*?^ *```", lambda code: "\n" * code[0].count("\n"), page, flags=re.MULTILINE | re.DOTALL)
     page = re.sub(r"`[^`]*`", lambda code: "x" + "\n" * code[0].count("\n"), page)
     return re.sub(r"\]\([^)]*\)|<[^>]*>", lambda link: "\n" * link[0].count("\n"), page)

@@ -61,7 +61,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody has at the moment: for servers that die and must come back where they were."""
+    """Return a port that is free at the moment, for a server that must restart at the same port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The copier: what it brings over, where it goes on, what it does not let pass, and that it survives."""
+"""The copier: what it copies, where it continues, what it refuses, and what it survives."""
 
 import contextlib
 import json
@@ -193,7 +193,7 @@ def test_messages_after_damage_are_not_left_out_silently(tmp_path: Path) -> None
 
 
 class Standin:
-    """Says where the journal stands and takes nothing; keeps what it was to take."""
+    """Reports a fixed end of the journal and stores nothing; keeps the chunks that it got."""
 
     def __init__(self, standing: JournalState) -> None:
         self.standing = standing
@@ -266,7 +266,7 @@ def run_until_good(tree: Path, client: Client) -> dict[str, sej.SejError]:
     return copier.progress.failures
 
 
-def test_a_name_that_cannot_stand_on_the_hub_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_a_name_that_the_hub_refuses_does_not_stop_the_other_journals(tmp_path: Path) -> None:
     fill(tmp_path / "tree" / "a name", sample(1))
     fill(tmp_path / "tree" / "good", sample(5))
     with connected(tmp_path / "hub") as (store, client):
@@ -361,7 +361,7 @@ def test_following_brings_appends_and_new_shards(tmp_path: Path) -> None:
         same_bytes(tmp_path / "tree" / name, tmp_path / "hub" / f"client-a.{name}")
 
 
-def test_it_survives_a_hub_that_goes_and_comes(tmp_path: Path) -> None:
+def test_it_survives_a_hub_that_restarts(tmp_path: Path) -> None:
     stop, some, rest = threading.Event(), threading.Event(), threading.Event()
     fill(tmp_path / "journal", sample(100))
     address = f"127.0.0.1:{free_port()}"
@@ -375,7 +375,7 @@ def test_it_survives_a_hub_that_goes_and_comes(tmp_path: Path) -> None:
         runner.start()
         with serving(tmp_path / "hub", address):
             until(some)
-        fill(tmp_path / "journal", sample(200, 100))  # while nobody is there
+        fill(tmp_path / "journal", sample(200, 100))  # while no hub runs
         with serving(tmp_path / "hub", address):
             until(rest)
         stop.set()
@@ -404,13 +404,13 @@ def test_backoff_doubles_with_jitter(tmp_path: Path) -> None:
                 self.set()
             return self.is_set()
 
-    class Nobody:
+    class Unavailable:
         def where(self, journal_dir: str) -> JournalState:
-            raise hub.UnavailableError("nobody is there")
+            raise hub.UnavailableError("no hub runs")
 
     fill(tmp_path / "journal", sample(1))
     rng = random.Random(1)
-    Copier(tmp_path / "journal", Nobody(), backoff_s=1.0, max_backoff_s=16.0, rng=rng).run(Stop())  # type: ignore[arg-type]
+    Copier(tmp_path / "journal", Unavailable(), backoff_s=1.0, max_backoff_s=16.0, rng=rng).run(Stop())  # type: ignore[arg-type]
     limits = [min(16.0, 2.0**failures) for failures in range(1, 13)]
     assert all(0 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
     assert len({round(wait, 6) for wait in waits}) == 12

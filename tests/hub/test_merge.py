@@ -131,7 +131,7 @@ def test_commit_keeps_returned_messages_and_no_more(tmp_path: Path) -> None:
                 if part_number == 40:
                     break
             merge.commit()
-            merge.read(5)  # given out after the commit: comes again
+            merge.read(5)  # returned after the commit, so returned again
         if not part:
             break
         seen += part
@@ -205,7 +205,7 @@ def test_one_merge_a_name(tmp_path: Path) -> None:
         '{"format": 1, "offsets": {}, "journals": {"a.j": "no hex"}}',
     ],
 )
-def test_a_vector_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_vector_is_named(tmp_path: Path, text: str) -> None:
     with hub.Store(tmp_path):
         pass
     (tmp_path / ".merge").mkdir()
@@ -263,7 +263,7 @@ def test_a_directory_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
         assert [source.client for source in merge.skipped] == ["a"]
 
 
-def test_a_commit_keeps_what_was_given_out_of_a_client_that_was_left_out(tmp_path: Path) -> None:
+def test_a_commit_keeps_returned_messages_of_a_client_that_was_left_out(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(n, n) for n in range(20)])
         store.put("b", "j", [at(0, 50)])
@@ -299,7 +299,7 @@ def test_a_directory_that_was_recreated_under_a_merge_is_named(tmp_path: Path, c
         assert [message.offset for _, message in merge] == [1]
 
 
-def test_no_message_of_a_journal_that_took_the_place_of_another_is_given_out(tmp_path: Path) -> None:
+def test_no_message_of_a_journal_that_replaced_another_is_returned(tmp_path: Path) -> None:
     def write(value: bytes) -> None:
         with sej.Writer(tmp_path / "a.j", segment_bytes=2000) as writer:
             writer.append_many([value] * 5000)
@@ -315,7 +315,7 @@ def test_no_message_of_a_journal_that_took_the_place_of_another_is_given_out(tmp
         assert b"new" not in found
 
 
-def test_what_a_slot_refused_is_due_again(tmp_path: Path) -> None:
+def test_what_a_slot_refused_is_returned_again(tmp_path: Path) -> None:
     """Also where no identity tells the journals apart: the original's have none."""
     with hub.Store(tmp_path) as store:
         store.put("a", "j", [at(n, n) for n in range(10)])
@@ -540,7 +540,7 @@ def test_the_originals_hub(tmp_path: Path) -> None:
         mine = [message for source, message in found if source.name == name]
         assert [message.offset for message in mine] == [message["offset"] for message in messages]
         assert [message.type for message in mine] == [message["type"] for message in messages]
-    with hub.Store(tmp_path / "hub") as store:  # ours goes on where the original's ended
+    with hub.Store(tmp_path / "hub") as store:  # ours continues where the original's ended
         source = store.sources()[0]
         end = store.end_offset(*source)
         assert store.put(*source, store.get(*source, 0)) == end

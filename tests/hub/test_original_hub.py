@@ -1,4 +1,4 @@
-"""Our clients beside an original hub, which knows Put and Get alone: they send to it, and say what it cannot do."""
+"""Our clients with an original hub, which only has Put and Get: they send to it, and report what it cannot do."""
 
 import subprocess
 import sys

@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 @contextlib.contextmanager
 def program(*words: object) -> Iterator[Any]:
-    """A process that is told to end when the block does; its first line is read."""
+    """Run a process whose standard input is closed at the end of the block. Its first line is read."""
     with subprocess.Popen(
         [*map(str, words)], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -95,7 +95,7 @@ def everything(address: str, offset: int = 0) -> pb.GetResponse:
         return answer
 
 
-def test_an_answer_is_limited_whatever_is_asked_for(tmp_path: Path) -> None:
+def test_an_answer_is_limited_whatever_is_requested(tmp_path: Path) -> None:
     rows = [large(number, 10_000) for number in range(100)]
     fill(tmp_path / "a.j", rows)
     with serving(tmp_path, max_answer_bytes=200_000) as (_, server):
@@ -217,7 +217,7 @@ def test_a_reader_gets_its_turn_when_another_one_continues(tmp_path: Path) -> No
         assert next(get)[0] == large(0, 2 << 20)
 
 
-def test_a_reader_that_does_not_go_on_is_let_go_when_others_wait(
+def test_a_reader_that_does_not_continue_is_ended_when_others_wait(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with hungry(tmp_path, stall_s=0.1) as (server, client), unread_stream(server) as call:

@@ -62,7 +62,7 @@ def test_resend_changes_nothing(tmp_path: Path, put: Put) -> None:
     assert b"".join(segments(tmp_path / "a.j").values()) == packed(messages)
 
 
-def test_gap_is_refused_and_says_what_is_due(tmp_path: Path, put: Put) -> None:
+def test_a_gap_is_refused_with_the_expected_offset(tmp_path: Path, put: Put) -> None:
     messages = sample(10)
     with hub.Store(tmp_path) as store:
         put(store, "a", "j", messages[:3])
@@ -280,7 +280,7 @@ def test_concurrent_batches_of_one_directory_share_syncs(tmp_path: Path) -> None
         assert syncing.wait(30)
         # The first is in its sync; eight more come, each one a resend of all before it, and share the next one.
         others = [pool.submit(store.put, "a", "j", messages[:count]) for count in range(2, 10)]
-        # All nine messages lie in the file before the first sync ends, so whoever asks, and when, one more is enough.
+        # All nine messages are in the file before the first sync ends, so one more sync is enough for all of them.
         writer = store._pool._entries[hub.Source("a", "j")].writer
         assert writer is not None
         until(lambda: writer.offset == 9)
@@ -468,7 +468,7 @@ def test_single_messages_by_time(tmp_path: Path) -> None:
 
 
 def test_public_names_are_no_modules() -> None:
-    """A module of a public name's name would take its place as soon as somebody imports it."""
+    """A module with the name of a public object would replace it as soon as it is imported."""
     for name in hub.__all__:
         assert not isinstance(getattr(hub, name), types.ModuleType)
         assert importlib.util.find_spec(f"hub.{name}") is None

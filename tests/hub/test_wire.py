@@ -41,7 +41,7 @@ EDGES = [
 
 
 def raw(address: str, name: str, data: bytes) -> bytes:
-    """A call with any bytes; a grpc.RpcError where it is refused."""
+    """Call a method with any bytes. If the hub refuses them, this raises grpc.RpcError."""
     with grpc.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(f"/hub.Hub/{name}", None, None)
         answer: bytes = call(data, timeout=20)
@@ -49,7 +49,7 @@ def raw(address: str, name: str, data: bytes) -> bytes:
 
 
 def outside(root: Path) -> list[str]:
-    """Everything beside a root: nothing must ever be written there."""
+    """Return the names next to a root, where nothing must ever be written."""
     return sorted(path.name for path in root.parent.iterdir() if path != root)
 
 
@@ -132,7 +132,7 @@ def test_a_journal_is_returned_as_stored(tmp_path: Path) -> None:
         assert open_read_response(pb.ReadResponse(Encoded=chunks[0]).SerializeToString()) == chunks[0]
 
 
-def test_a_damaged_journal_is_given_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_damaged_journal_is_returned_if_it_is_requested(tmp_path: Path) -> None:
     messages = sample(30)
     with connected(tmp_path) as (store, client):
         store.put("client-a", "j", messages)
@@ -341,7 +341,7 @@ def test_two_names_in_one_stream_are_refused(tmp_path: Path) -> None:
         assert store.sources() == [hub.Source("a", "j")]
 
 
-def test_a_silent_sender_is_let_go(tmp_path: Path) -> None:
+def test_the_call_of_a_silent_sender_is_ended(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", idle_s=0.1) as server:
         ended = threading.Event()
 
@@ -375,7 +375,7 @@ def refusal(address: str, **options: Any) -> grpc.StatusCode:
     return code
 
 
-def test_a_sender_that_says_nothing_at_all_is_let_go(tmp_path: Path) -> None:
+def test_the_call_of_a_sender_that_sends_nothing_is_ended(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", idle_s=0.1) as server:
         assert refusal(server.address) is grpc.StatusCode.UNAVAILABLE
         assert store.sources() == []
@@ -533,7 +533,7 @@ def test_offsets_beyond_the_largest_one_are_refused(tmp_path: Path) -> None:
                 attempt()
 
 
-def test_a_thousand_clients_at_once(tmp_path: Path) -> None:
+def test_a_thousand_concurrent_clients(tmp_path: Path) -> None:
     messages = sample(3)
     with hub.Store(tmp_path, max_open=50) as store, Server(store, "127.0.0.1:0") as server:
         clients = [Client(server.address, client_id=f"c{number}") for number in range(1000)]
@@ -557,7 +557,7 @@ def test_more_streams_than_allowed_are_refused_for_now(tmp_path: Path) -> None:
         next(stream)
         with pytest.raises(BusyError, match="try again later"):
             next(client.follow("j", 0))
-        assert client.put("j", sample(2)) == 2  # other calls go on
+        assert client.put("j", sample(2)) == 2  # other calls still work
         assert list(client.copy("j", [packed(sample(3))])) == [3]  # copiers have places of their own
 
 

@@ -1,7 +1,7 @@
 """A hub behind a transport that loses, repeats, reorders and cuts, all by one seed; no threads, no clock.
 
-It stands where :class:`hub.wire.Client` stands: a copier asks it where a journal stands and hands it chunks. Requests
-and acknowledgements are what goes wrong here; what the store says to them is real.
+It replaces :class:`hub.wire.Client`: a copier requests the end of a journal and sends chunks. Requests and
+acknowledgements go wrong here, but the answers of the store are real.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Transport:
         self.refused = 0
 
     def where(self, journal_dir: str) -> JournalState:
-        """Asked and answered, or lost on either way."""
+        """Return the state of a journal, or lose the request or the answer."""
         self._deliver_late()
         if self._goes_wrong():
             raise hub.UnavailableError("the question was lost")
@@ -41,7 +41,7 @@ class Transport:
         for data in chunks:
             chunk, create = (data, create), False
             if self._goes_wrong():
-                self._late.append((journal_dir, *chunk))  # comes much later, when nobody expects it
+                self._late.append((journal_dir, *chunk))  # arrives much later, when the client has given up
                 raise hub.UnavailableError("cut before it arrived")
             waiting.append(chunk)
             if len(waiting) < 3 and self._rng.random() < 0.5:

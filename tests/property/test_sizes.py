@@ -63,7 +63,7 @@ class SizesMachine(RuleBasedStateMachine):
         self.rows.append(message)
         return message
 
-    # --- whoever appends
+    # --- appending
 
     @rule(kind=st.integers(0, 3))
     def reopen(self, kind: int) -> None:
@@ -235,7 +235,7 @@ class SizesMachine(RuleBasedStateMachine):
         self.w = None
         self.reopen(kind)
 
-    # --- whoever reads
+    # --- reading
 
     def end(self) -> int:
         return sej.Journal(ROOT, disk=self.disk).end_offset

@@ -44,7 +44,7 @@ class Case:
             sej.Journal(path).reindex()
         self.done: list[tuple[str, int]] = []
         numbers = {BASE + dice.randrange(count) for _ in range(dice.choice([1, 1, 2, 3, 8]))}
-        for number in sorted(numbers, reverse=True):  # so that a message is where it was until its turn comes
+        for number in sorted(numbers, reverse=True):  # so that a message does not move before it is damaged
             self.damage(dice.choice(KINDS), number)
 
     def value(self, number: int) -> bytes:
@@ -55,7 +55,7 @@ class Case:
         return b"".join(encoded(first + n, STAMP, 0, b"", b"inside") for n in range(self.dice.randrange(1, 5)))
 
     def damage(self, kind: str, number: int) -> None:
-        """Damage one message, and for some kinds what is behind it."""
+        """Damage one message, and for some kinds the bytes after it."""
         self.done.append((kind, number))
         dice = self.dice
         first = max(one for one in self.firsts if one <= number)

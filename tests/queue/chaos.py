@@ -1,4 +1,4 @@
-"""A process that does anything a queue can do, at random, until it is killed; what it says was acknowledged to it."""
+"""A process that uses each operation of a queue at random until it is killed, and reports what was acknowledged."""
 
 import mmap
 import random
@@ -17,11 +17,11 @@ from tests.crash.dying import dying
 CLOCKS: Final = struct.Struct("<qqq")
 PADDING: Final = b"x" * 2000
 LARGE: Final = [1 << 18, 1 << 20, 3 << 20]
-"""Bytes: more than a block of the index, than what is read at once, than several of them."""
+"""Bytes: more than a block of the index, more than a chunk of a read, and several chunks."""
 
 
 class SharedClock:
-    """Clocks that whoever holds the file moves for everybody: how far they are ahead, and which boot it is."""
+    """Clocks of many processes, which a test moves through a file: how far they are ahead, and which boot it is."""
 
     def __init__(self, path: str | Path) -> None:
         with open(path, "r+b") as file:
@@ -40,7 +40,7 @@ class SharedClock:
         return CLOCKS.unpack(self._map[: CLOCKS.size])
 
 
-def say(word: str, *about: object) -> None:
+def report(word: str, *about: object) -> None:
     print(time.monotonic_ns(), word, *about, flush=True)
 
 
@@ -49,11 +49,11 @@ def name_of(item: Any) -> str:
 
 
 class Chaos:
-    """One process: what it holds, its dice, and how many large messages it may put."""
+    """One process: the items it holds, its random numbers, and how many large messages it may put."""
 
-    def __init__(self, q: JournalQueue, who: str, dice: random.Random) -> None:
+    def __init__(self, q: JournalQueue, process: str, dice: random.Random) -> None:
         self.q = q
-        self.who = who
+        self.process = process
         self.dice = dice
         self.held: list[Any] = []
         self.number = 0
@@ -62,7 +62,7 @@ class Chaos:
     def put(self) -> None:
         dice = self.dice
         count = dice.choice([1, 1, 1, 2, 5])
-        values = [b"%s-%d" % (self.who.encode(), self.number + index) for index in range(count)]
+        values = [b"%s-%d" % (self.process.encode(), self.number + index) for index in range(count)]
         options: dict[str, Any] = {
             "delay_s": dice.choice([0, 0, 1, 5, 30]),
             "priority": dice.choice([0, 0, 0, -3, -1, 1, 3]),
@@ -77,13 +77,13 @@ class Chaos:
             offsets = list(self.q.put_many(sent, timeout=0.0, **options))
             self.number += count
             for value in values:
-                say("put", value.decode())
+                report("put", value.decode())
             if options["dedupe_keys"]:  # again: there is always room for what is there
                 assert list(self.q.put_many(sent, timeout=0.0, **options)) == offsets
 
     def get(self) -> None:
         for item in self.q.get_many(self.dice.choice([1, 1, 2, 10]), timeout=self.dice.choice([0, 0, 0.01])):
-            say("got", name_of(item), item.message.offset, item.attempts)
+            report("got", name_of(item), item.message.offset, item.attempts)
             self.held.append(item)
 
     def end(self) -> None:
@@ -98,12 +98,12 @@ class Chaos:
                     items += self.held
                     self.held = []
                 for one in items:
-                    say("ending", name_of(one), one.message.offset, one.attempts)
+                    report("ending", name_of(one), one.message.offset, one.attempts)
                 try:
                     self.q.done_many(items) if how == "done_many" else item.done()
                 finally:
                     for one in items:
-                        say("done" if one.ended else "lost", name_of(one), one.message.offset, one.attempts)
+                        report("done" if one.ended else "lost", name_of(one), one.message.offset, one.attempts)
             elif how == "fail":
                 item.fail("by chance")
             elif how == "extend":
@@ -125,7 +125,7 @@ class Chaos:
         sej.Journal(self.q.path).clean(max_bytes=1000)
 
     def forget(self) -> None:
-        """What nobody ends comes back when its lease is over."""
+        """Forget the items that it holds. They are delivered again after their leases."""
         self.held = []
 
     def run(self) -> None:
@@ -136,7 +136,7 @@ class Chaos:
             self.dice.choices(list(acts), list(acts.values()))[0]()
 
 
-def main(path: str, clock: str, who: str, seed: str) -> None:
+def main(path: str, clock: str, process: str, seed: str) -> None:
     dice = random.Random(int(seed))
     with JournalQueue(
         path,
@@ -152,7 +152,7 @@ def main(path: str, clock: str, who: str, seed: str) -> None:
         maxsize=dice.choice([0, 0, 500]),
         disk=dying(random.Random(dice.random()), dice.choice([0.0, 0.0, 1.0])),
     ) as q:
-        Chaos(q, who, dice).run()
+        Chaos(q, process, dice).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One test needs a small file system of its own; where none can be mounted, it is named and not run."""
+"""One test needs a small file system of its own. If none can be mounted, the test is reported and not run."""
 
 import subprocess
 

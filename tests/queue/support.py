@@ -34,7 +34,7 @@ class FakeClock:
         self.wall += int(seconds * NS)
 
     def reboot(self, set_by_s: float = 0) -> None:
-        """The boot-time clock starts again; the wall clock goes on, or is set meanwhile."""
+        """Start the boot-time clock again. The wall clock continues, or is set in the meantime."""
         self.boot = 10 * NS
         self.wall += int(set_by_s * NS)
         self.id = (int.from_bytes(self.id, "big") + (1 << 64)).to_bytes(16, "big")
@@ -45,7 +45,7 @@ def opened(path: str | Path, clock: FakeClock, disk: Disk = OS, name: str = "wor
 
 
 def kill(queue: JournalQueue) -> None:
-    """What the kernel does to a process that dies: every descriptor is closed, nothing is written."""
+    """Do what the kernel does when a process dies: every descriptor is closed, and nothing is written."""
     queue._life.shut()
     queue._syncer.close()
     queue._holders.release()

@@ -1,4 +1,4 @@
-"""The face for coroutines: tasks that wait in crowds, that are cancelled, and that wait for room."""
+"""The asyncio API of a queue: many tasks that wait, that are cancelled, and that wait for room."""
 
 import asyncio
 import threading
@@ -16,19 +16,19 @@ from tests.queue.test_queue import values
 
 
 class Counting(JournalQueue):
-    """Counts who waits at once, and who tried to put."""
+    """Counts the threads that wait concurrently, and the calls of put."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, "worker", clock=FakeClock(), **options)
         self.guard = threading.Lock()
-        self.waiting = self.crowd = self.puts = 0
+        self.waiting = self.most_waiting = self.puts = 0
 
     def get_many(self, n: int, timeout: float | None = None) -> list[sej.Item]:
         if timeout == 0:
             return super().get_many(n, timeout)
         with self.guard:
             self.waiting += 1
-            self.crowd = max(self.crowd, self.waiting)
+            self.most_waiting = max(self.most_waiting, self.waiting)
         try:
             return super().get_many(n, timeout)
         finally:
@@ -47,28 +47,28 @@ async def until(true: Callable[[], object]) -> None:
 
 def test_tasks_that_wait_take_up_one_thread(tmp_path: Path) -> None:
     async def main(q: Counting) -> None:
-        face = sej.AsyncQueue(q)
-        tasks = [asyncio.ensure_future(face.get()) for _ in range(20)]
-        gone = asyncio.ensure_future(face.get(timeout=0.001))
+        async_queue = sej.AsyncQueue(q)
+        tasks = [asyncio.ensure_future(async_queue.get()) for _ in range(20)]
+        gone = asyncio.ensure_future(async_queue.get(timeout=0.001))
         await until(lambda: q.waiting)
         assert await gone is None
-        await face.put_many(iter([b"%d" % number for number in range(20)]), iter([b"key"] * 20))
+        await async_queue.put_many(iter([b"%d" % number for number in range(20)]), iter([b"key"] * 20))
         items = [item for item in await asyncio.gather(*tasks) if item is not None]
         assert {item.value for item in items} == {b"%d" % number for number in range(20)}
-        await face.extend(items[0], 60)
-        await face.done_many(items)
+        await async_queue.extend(items[0], 60)
+        await async_queue.done_many(items)
 
     with Counting(tmp_path) as q:
         asyncio.run(main(q))
-        assert q.crowd == 1
+        assert q.most_waiting == 1
         assert q.stats() == (0, 0, 0, 20, 0)
         asyncio.run(main(q))  # in another loop
 
 
-def test_a_crowd_is_told_of_the_close(tmp_path: Path) -> None:
+def test_close_wakes_all_waiting_tasks(tmp_path: Path) -> None:
     async def main(q: Counting) -> None:
-        async with sej.AsyncQueue(q) as face:
-            tasks = [asyncio.ensure_future(face.get()) for _ in range(5)]
+        async with sej.AsyncQueue(q) as async_queue:
+            tasks = [asyncio.ensure_future(async_queue.get()) for _ in range(5)]
             await until(lambda: q.waiting)
         for task in tasks:
             with pytest.raises(sej.ClosedError):
@@ -77,12 +77,12 @@ def test_a_crowd_is_told_of_the_close(tmp_path: Path) -> None:
     asyncio.run(main(Counting(tmp_path)))
 
 
-def test_a_crowd_that_is_cancelled_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_cancelled_tasks_keep_no_item(tmp_path: Path) -> None:
     async def main(q: Counting) -> None:
-        face = sej.AsyncQueue(q)
-        tasks = [asyncio.ensure_future(face.get()) for _ in range(20)]
+        async_queue = sej.AsyncQueue(q)
+        tasks = [asyncio.ensure_future(async_queue.get()) for _ in range(20)]
         await until(lambda: q.waiting)
-        await face.put_many([b"x"] * 5)
+        await async_queue.put_many([b"x"] * 5)
         for task in tasks:
             task.cancel()
         found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -98,9 +98,9 @@ def test_a_crowd_that_is_cancelled_takes_nothing_with_it(tmp_path: Path) -> None
 
 def test_a_put_that_is_cancelled_while_it_waits_for_room_puts_nothing(tmp_path: Path) -> None:
     async def main(q: Counting) -> None:
-        face = sej.AsyncQueue(q)
-        await face.put(b"first")
-        waiting = [asyncio.ensure_future(face.put(b"second")) for _ in range(2)]
+        async_queue = sej.AsyncQueue(q)
+        await async_queue.put(b"first")
+        waiting = [asyncio.ensure_future(async_queue.put(b"second")) for _ in range(2)]
         await until(lambda: q.puts >= 4)  # one has tried twice, and waits for its third time
         for task in waiting:
             task.cancel()
@@ -116,19 +116,19 @@ def test_a_put_that_is_cancelled_while_it_waits_for_room_puts_nothing(tmp_path: 
 
 def test_a_put_waits_for_room_without_holding_up_the_loop(tmp_path: Path) -> None:
     async def main(q: Counting) -> None:
-        face = sej.AsyncQueue(q)
-        await face.put(b"first")
+        async_queue = sej.AsyncQueue(q)
+        await async_queue.put(b"first")
         with pytest.raises(sej.QueueFullError):
-            await face.put(b"late", timeout=0.01)
+            await async_queue.put(b"late", timeout=0.01)
         with pytest.raises(sej.QueueFullError, match="never fit"):
-            await face.put_many([b"a", b"b"])
-        waiting = [asyncio.ensure_future(face.put(b"%d" % number)) for number in range(3)]
+            await async_queue.put_many([b"a", b"b"])
+        waiting = [asyncio.ensure_future(async_queue.put(b"%d" % number)) for number in range(3)]
         with pytest.raises(sej.QueueFullError):
-            await face.put(b"late", timeout=0.01)
+            await async_queue.put(b"late", timeout=0.01)
         for _ in waiting:
-            item = await face.get()
+            item = await async_queue.get()
             assert item is not None
-            await face.done(item)
+            await async_queue.done(item)
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             waiting = [task for task in waiting if not task.done()]
 

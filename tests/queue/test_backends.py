@@ -66,7 +66,7 @@ def test_in_order_and_once(q: sej.WorkQueue) -> None:
     assert q.stats() == (0, 0, 0, 4, 0)
 
 
-def test_what_was_given_back_comes_again(q: sej.WorkQueue) -> None:
+def test_an_item_that_was_given_back_is_delivered_again(q: sej.WorkQueue) -> None:
     q.put(b"job")
     take(q).retry(0)
     again = take(q)
@@ -76,7 +76,7 @@ def test_what_was_given_back_comes_again(q: sej.WorkQueue) -> None:
     assert q.stats()[:3] in ((1, 0, 0), (0, 1, 0))
 
 
-def test_attempts_run_out_and_the_dead_come_back_by_redrive(backend: str, tmp_path: Path) -> None:
+def test_attempts_run_out_and_redrive_delivers_dead_letters_again(backend: str, tmp_path: Path) -> None:
     with open_backend(backend, tmp_path, max_attempts=2) as q:
         q.put(b"job")
         take(q).retry(0, "first")
@@ -97,7 +97,7 @@ def test_fail(q: sej.WorkQueue) -> None:
         item.done()
 
 
-def test_what_was_held_comes_back_when_the_queue_is_opened_anew(backend: str, tmp_path: Path) -> None:
+def test_held_items_are_delivered_again_after_reopening(backend: str, tmp_path: Path) -> None:
     with open_backend(backend, tmp_path) as q:
         q.put_many([b"a", b"b", b"c"])
         take(q)
@@ -182,14 +182,14 @@ def test_asyncio(q: sej.WorkQueue) -> None:
     import asyncio
 
     async def main() -> None:
-        face = sej.AsyncQueue(q)
-        assert await face.get(timeout=0) is None
-        waiter = asyncio.ensure_future(face.get())
-        await face.put(b"job")
+        async_queue = sej.AsyncQueue(q)
+        assert await async_queue.get(timeout=0) is None
+        waiter = asyncio.ensure_future(async_queue.get())
+        await async_queue.put(b"job")
         item = await waiter
         assert item is not None
-        await face.done(item)
-        assert (await face.stats()).done == 1
+        await async_queue.done(item)
+        assert (await async_queue.stats()).done == 1
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Power loss at every moment, and every call failing: nothing that was promised is lost, nothing done comes back."""
+"""Power loss at every moment, and failures of every call: no acknowledged item is lost, no done one is there again."""
 
 import contextlib
 import itertools
@@ -170,7 +170,7 @@ def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
     count = 0
     for crash in disk.crash_states(since=since):
         count += 1
-        buried = set(crash.marks)
+        given_up = set(crash.marks)
         with opened(PATH, clock, crash.disk) as q:
             clock.move(100)
             items = q.get_many(10, timeout=0)
@@ -178,7 +178,7 @@ def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
             left = Counter(item.value for item in items)
             for value in (b"a", b"b"):
                 assert dead[value] + left[value] == 1
-                assert dead[value] or value not in buried
+                assert dead[value] or value not in given_up
             for item in items:
                 item.fail("again")
         assert letters(crash.disk) == {b"a": 1, b"b": 1}, crash.step
@@ -186,7 +186,7 @@ def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("days", [0, 1000, -1000])
-def test_dead_letters_come_back_once_whatever_happens_meanwhile(days: int) -> None:
+def test_redriven_dead_letters_are_delivered_once_after_any_crash(days: int) -> None:
     clock = FakeClock()
     disk = CrashDisk()
     q = opened(PATH, clock, disk)

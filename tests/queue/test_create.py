@@ -1,4 +1,4 @@
-"""A second queue on a journal is handed everything again, so it is made only if the caller says so."""
+"""A second queue on a journal gets every message again, so it is created only if the caller requests it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Random histories of many processes that are killed, with clocks that jump and machines that reboot.
 
-Whatever happened, each item that was acknowledged is done, or still there, once: none is lost, doubled or stuck.
+After each history: every acknowledged item is done or is still in the queue, once. None is lost, duplicated or stuck.
 """
 
 import random
@@ -12,13 +12,13 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from tests.crash.herd import Herd, chance
+from tests.crash.harness import Harness, seeded_random
 from tests.queue.chaos import CLOCKS, SharedClock, name_of
 from tests.queue.support import NS
 
 
-class World(Herd):
-    """A queue, its clocks, and the processes at it."""
+class World(Harness):
+    """A queue, its clocks, and the processes that use it."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
         super().__init__(folder, dice)
@@ -27,8 +27,8 @@ class World(Herd):
         self.clock.write_bytes(bytes(CLOCKS.size))
         self.set_clock()
 
-    def words(self, who: str) -> list[str]:
-        return ["tests.queue.chaos", str(self.path), str(self.clock), who]
+    def command(self, process: str) -> list[str]:
+        return ["tests.queue.chaos", str(self.path), str(self.clock), process]
 
     def set_clock(self) -> None:
         with self.clock.open("r+b") as file:
@@ -43,8 +43,8 @@ class World(Herd):
         self.set_clock()
 
     def reboot(self) -> None:
-        count = len(self.alive)
-        for child in list(self.alive):
+        count = len(self.running)
+        for child in list(self.running):
             self.kill(child)
         self.ahead = NS - time.monotonic_ns()
         self.boot += 1
@@ -53,12 +53,12 @@ class World(Herd):
             self.start()
 
     def events(self) -> list[list[str]]:
-        """What was said, in the order of time."""
+        """Return the reports of all processes, in the order of time."""
         return sorted(self.lines(), key=lambda row: int(row[0]))
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    with World(folder, chance()) as world:
+    with World(folder, seeded_random()) as world:
         acts = [world.replace] * 4 + [world.pass_time] * 3 + [world.set_wall_clock] * 2 + [world.reboot]
         for _ in range(processes):
             world.start()
@@ -72,7 +72,9 @@ def history(folder: Path, seconds: float, processes: int) -> None:
 def judge(world: World) -> None:
     put: set[str] = set()
     done: Counter[str] = Counter()
-    ended: dict[str, tuple[int, int]] = {}  # by the last hand-out: one that was slow to be told of came before it
+    ended: dict[
+        str, tuple[int, int]
+    ] = {}  # offset and attempts of the last delivery; earlier ones may be reported late
     hands: Counter[tuple[str, ...]] = Counter()
     doubt: set[tuple[str, ...]] = set()
     for _, word, *about in world.events():
@@ -80,7 +82,7 @@ def judge(world: World) -> None:
             put.add(about[0])
         elif word == "got":
             hand = int(about[1]), int(about[2])
-            assert hand < ended.get(about[0], (2**63, 0)), f"{about} came back after it was done"
+            assert hand < ended.get(about[0], (2**63, 0)), f"{about} was delivered again after it was done"
             hands[tuple(about)] += 1
         elif word == "ending":
             doubt.add(tuple(about))
@@ -90,7 +92,7 @@ def judge(world: World) -> None:
                 done[about[0]] += 1
                 ended[about[0]] = int(about[1]), int(about[2])
     assert put
-    assert max(hands.values()) == 1, "one attempt was handed out twice"
+    assert max(hands.values()) == 1, "one attempt was delivered twice"
     assert max(done.values()) == 1, "done twice"
     with JournalQueue(world.path, "worker", clock=SharedClock(world.clock), max_attempts=10**4) as q:
         assert q.recovered is None

@@ -1,7 +1,7 @@
-"""A signal's handler anywhere in an operation: one that raises, one that uses the queue, one that closes it.
+"""A signal handler anywhere in an operation: one that raises, one that uses the queue, one that closes it.
 
-Whatever it does, the locks are let go of, the operation has happened or not, and what the object knows is what the
-files say: it goes on with the queue as another one would.
+Afterwards the locks are free, the operation has happened or not, and the state in memory is the state of the files. The
+object continues as one that was just opened would.
 """
 
 import os

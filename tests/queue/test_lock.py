@@ -1,4 +1,4 @@
-"""The queue's lock: who is in a hurry has turns of his own, who waits gets ahead, and a claim never stops anybody."""
+"""The queue's lock: a process in a hurry gets turns, a waiting one gets ahead, and a claim never stops a process."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TURN_NS = queue_lock._TURN_NS
 
 
 class Time:
-    """A clock that goes on when somebody sleeps, and wakes nobody late."""
+    """A clock that advances when the lock sleeps, by exactly that time."""
 
     def __init__(self) -> None:
         self.now = 10**12
@@ -36,7 +36,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 class Others:
-    """What the lock hears of the others: whether they have written."""
+    """The other processes, as the lock sees them: whether they have written."""
 
     def __init__(self, working: bool) -> None:
         self.working = working
@@ -95,7 +95,7 @@ def test_operations_in_a_row_become_a_turn_and_then_others_get_ahead(lock: Queue
     assert time.slept == queue_lock._REST_S
 
 
-def test_who_works_between_operations_claims_nothing(lock: QueueLock, time: Time) -> None:
+def test_a_process_that_works_between_operations_claims_nothing(lock: QueueLock, time: Time) -> None:
     for _ in range(20):
         time.now += 10**6
         operation(lock)
@@ -110,7 +110,7 @@ def test_the_turn_of_another_is_waited_for(lock: QueueLock, time: Time) -> None:
     assert time.now == ends
 
 
-def test_nobody_claims_in_the_turn_of_another(lock: QueueLock, time: Time) -> None:
+def test_no_process_claims_in_the_turn_of_another(lock: QueueLock, time: Time) -> None:
     for _ in range(queue_lock._ROW - 1):
         operation(lock)
     lock.take()
@@ -142,13 +142,13 @@ def test_patience_ends(lock: QueueLock, time: Time, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("content", [b"", b"short", CLAIM.pack(7, 0), CLAIM.pack(7, 2**64 - 1)])
-def test_nonsense_in_the_file_holds_nobody_up(lock: QueueLock, time: Time, content: bytes) -> None:
+def test_nonsense_in_the_file_delays_no_process(lock: QueueLock, time: Time, content: bytes) -> None:
     Path(lock._path).write_bytes(content)
     operation(lock, True)
     assert time.slept == 0
 
 
-def test_a_lock_file_that_lost_its_name_is_taken_anew(lock: QueueLock) -> None:
+def test_a_lock_file_that_lost_its_name_is_opened_again(lock: QueueLock) -> None:
     path = Path(lock._path)
     path.unlink()
     lock.take()

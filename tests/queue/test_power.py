@@ -33,7 +33,7 @@ def durably(clock: FakeClock, disk: CrashDisk) -> JournalQueue:
 
 
 def values(q: JournalQueue) -> list[bytes]:
-    """What is handed out, and done."""
+    """Get all items and end them; return their values."""
     items = q.get_many(100, timeout=0)
     q.done_many(items)
     return [item.value for item in items]
@@ -68,7 +68,7 @@ def test_what_was_done_stays_done_though_a_later_message_that_was_taken_is_lost(
         assert values(q) == [b"delayed"]
 
 
-def test_of_a_run_that_was_taken_at_once_what_was_done_or_given_up_stays_so_though_its_last_message_is_lost() -> None:
+def test_ended_items_of_a_batch_stay_ended_though_its_last_message_is_lost() -> None:
     clock, disk = FakeClock(), CrashDisk()
     q = durably(clock, disk)
     q.put_many([b"done", b"done too", b"dead"])
@@ -102,7 +102,7 @@ def taken_out_of_order(q: JournalQueue) -> None:
 
 
 @pytest.mark.parametrize("act", [purged, taken_out_of_order])
-def test_what_is_put_in_the_place_of_a_message_that_was_lost_is_handed_out(act: Callable[[JournalQueue], None]) -> None:
+def test_a_message_in_the_place_of_a_lost_one_is_delivered(act: Callable[[JournalQueue], None]) -> None:
     clock, disk = FakeClock(), CrashDisk()
     q = opened(PATH, clock, disk)
     q.sync()
@@ -120,7 +120,7 @@ def test_what_is_put_in_the_place_of_a_message_that_was_lost_is_handed_out(act: 
     assert count > 10
 
 
-def test_a_key_that_is_known_stands_for_a_message_that_is_on_the_disk() -> None:
+def test_a_known_dedupe_key_means_a_message_on_the_disk() -> None:
     clock, disk = FakeClock(), CrashDisk()
     with opened(PATH, clock, disk) as q, durably(clock, disk) as other:
         q.put(b"once", dedupe_key=b"key")

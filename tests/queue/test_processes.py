@@ -1,4 +1,4 @@
-"""Processes that put and get while others are killed: nothing acknowledged is lost, nothing confirmed comes back."""
+"""Processes that put and get while others are killed: no acknowledged item is lost, no item is done twice."""
 
 import random
 import signal
@@ -12,47 +12,47 @@ import pytest
 import sej
 from sej.queue.backends import open_queue
 from sej.writing.shared_writer import SharedDurability
-from tests.crash.herd import fork
+from tests.crash.harness import fork
 
 
 class Worker:
-    """A child whose lines go to a file of its own, so that nothing it said is lost with it."""
+    """A child process. Its output goes to a file, which is still there after the process died."""
 
-    def __init__(self, kind: str, path: Path, durability: str, said: Path) -> None:
-        self.said = said
+    def __init__(self, kind: str, path: Path, durability: str, output: Path) -> None:
+        self.output = output
         self.kind = kind
-        self.child = fork(["tests.queue.worker", kind, str(path), "worker", durability, said.stem], said)
+        self.child = fork(["tests.queue.worker", kind, str(path), "worker", durability, output.stem], output)
 
     def kill(self) -> None:
         self.child.send_signal(signal.SIGKILL)
         assert self.child.wait(30) == -signal.SIGKILL, "it ended by itself"
 
     def lines(self) -> list[list[str]]:
-        text = self.said.read_text()
+        text = self.output.read_text()
         return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def torture(path: Path, said: Path, durability: SharedDurability, seconds: float, each: int) -> None:
+def torture(path: Path, output: Path, durability: SharedDurability, seconds: float, each: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
     path.mkdir()
-    said.mkdir()
+    output.mkdir()
     names = iter(range(10**6))
-    everybody: list[Worker] = []
+    workers: list[Worker] = []
 
     def start(kind: str) -> Worker:
-        worker = Worker(kind, path, durability, said / f"{kind}{next(names)}")
-        everybody.append(worker)
+        worker = Worker(kind, path, durability, output / f"{kind}{next(names)}")
+        workers.append(worker)
         return worker
 
     alive = [start(kind) for kind in ("put", "get") for _ in range(each)]
     end = time.monotonic() + seconds
     # On a machine that is busy with other things a process may need the whole time only to start.
-    while time.monotonic() < end or not said_anything(everybody):
+    while time.monotonic() < end or not have_worked(workers):
         try:
             alive[0].child.wait(dice.uniform(0.05, 0.4))
-            raise AssertionError(f"a worker ended by itself: {alive[0].said.read_text()[-500:]}")
+            raise AssertionError(f"a worker ended by itself: {alive[0].output.read_text()[-500:]}")
         except subprocess.TimeoutExpired:
             pass
         victim = alive.pop(dice.randrange(len(alive)))
@@ -64,7 +64,7 @@ def torture(path: Path, said: Path, durability: SharedDurability, seconds: float
     put: set[str] = set()
     done: Counter[str] = Counter()
     hands: Counter[tuple[str, str]] = Counter()
-    for worker in everybody:
+    for worker in workers:
         for word, *rest in worker.lines():
             assert word != "LOST", "a living worker lost a lease before its deadline"
             if word == "put":
@@ -73,9 +73,9 @@ def torture(path: Path, said: Path, durability: SharedDurability, seconds: float
                 hands[rest[1], rest[2]] += 1
             elif word == "done":
                 done[rest[0]] += 1
-    assert put, "nobody put anything"
-    assert not [row for row, count in hands.items() if count > 1], "one attempt was handed out twice"
-    assert not [value for value, count in done.items() if count > 1], "what was done came back"
+    assert put, "no item was put"
+    assert not [row for row, count in hands.items() if count > 1], "one attempt was delivered twice"
+    assert not [value for value, count in done.items() if count > 1], "an item was delivered after it was done"
     with open_queue(path, "worker", max_attempts=1000) as q:
         left: Counter[str] = Counter()
         for item in q:
@@ -83,20 +83,20 @@ def torture(path: Path, said: Path, durability: SharedDurability, seconds: float
             item.done()
         assert q.recovered is None  # type: ignore[attr-defined]
         assert q.stats()[:3] == (0, 0, 0)
-    assert not [value for value in left if value in done], "what was confirmed came back"
+    assert not [value for value in left if value in done], "an item is still there after it was done"
     assert not [value for value, count in left.items() if count > 1]
-    assert not [value for value in put if value not in done and value not in left and not ended(everybody, value)]
+    assert not [value for value in put if value not in done and value not in left and not ended(workers, value)]
     assert sej.Journal(path).verify() == []
 
 
-def said_anything(workers: list[Worker]) -> bool:
-    """Whether something was put and something got."""
+def have_worked(workers: list[Worker]) -> bool:
+    """Return whether an item was put and one was done."""
     words = {row[0] for worker in workers for row in worker.lines()}
     return words >= {"put", "done"}
 
 
 def ended(workers: list[Worker], value: str) -> bool:
-    """Whether somebody was killed between saying that it ends a value and saying that it has."""
+    """Return whether a worker was killed between its reports that it ends a value and that it has ended it."""
     offsets = {}
     for worker in workers:
         last = ""
@@ -111,10 +111,10 @@ def ended(workers: list[Worker], value: str) -> bool:
 
 @pytest.mark.parametrize("durability", ["os", "interval", "disk"])
 def test_killed_at_random(tmp_path: Path, durability: SharedDurability) -> None:
-    torture(tmp_path / "q", tmp_path / "said", durability, 2.0, 2)
+    torture(tmp_path / "q", tmp_path / "output", durability, 2.0, 2)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("durability", ["os", "interval", "disk"])
 def test_killed_at_random_for_long(tmp_path: Path, durability: SharedDurability, torture_s: float) -> None:
-    torture(tmp_path / "q", tmp_path / "said", durability, torture_s, 4)
+    torture(tmp_path / "q", tmp_path / "output", durability, torture_s, 4)

@@ -59,7 +59,9 @@ class TestContract:
             assert q.stats() == (0, 1, 0, 2, 1)
             assert q.get(timeout=0.0) is None
 
-    def test_an_exception_in_the_block_gives_the_item_back_and_goes_on(self, q: JournalQueue, clock: FakeClock) -> None:
+    def test_an_exception_in_the_block_gives_the_item_back_and_continues(
+        self, q: JournalQueue, clock: FakeClock
+    ) -> None:
         q.put(b"job")
         with pytest.raises(KeyError), take(q):
             raise KeyError("x")
@@ -83,7 +85,7 @@ class TestOrder:
         assert take(q).value == b"0"
         assert [item.value for item in q.get_many(10, timeout=0)] == [b"2", b"3", b"4"]
 
-    def test_bands(self, q: JournalQueue) -> None:
+    def test_priorities(self, q: JournalQueue) -> None:
         q.put(b"low", priority=-1)
         q.put(b"usual")
         q.put_many([b"high", b"high too"], priority=2)
@@ -133,7 +135,9 @@ class TestLeases:
             again.done()
             assert one.stats() == (0, 0, 0, 1, 0)
 
-    def test_done_after_the_deadline_counts_while_nobody_took_it(self, q: JournalQueue, clock: FakeClock) -> None:
+    def test_done_after_the_deadline_counts_while_no_worker_has_taken_the_item(
+        self, q: JournalQueue, clock: FakeClock
+    ) -> None:
         q.put(b"job")
         item = take(q)
         clock.move(100)
@@ -150,7 +154,7 @@ class TestLeases:
             assert other.get(timeout=0) is None
             item.done()
 
-    def test_the_dead_give_back_at_once(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_items_of_a_dead_process_are_given_back_immediately(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as survivor:
             dying = opened(tmp_path, clock)
             dying.put(b"job")
@@ -159,7 +163,9 @@ class TestLeases:
             clock.move(0.2)
             assert take(survivor).attempts == 2
 
-    def test_whoever_reuses_a_dead_slot_gives_back_first(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_a_process_that_reuses_a_dead_slot_gives_its_items_back_first(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
         dying = opened(tmp_path, clock)
         dying.put(b"job")
         take(dying)
@@ -213,7 +219,7 @@ class TestDeadLetters:
         assert (letter.message.value, letter.message.key, letter.message.offset) == (b"job", b"key", 0)
         assert (letter.reader, letter.attempts, letter.reason) == ("worker", 5, "failure 5")
 
-    def test_what_kills_its_processes_is_buried(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_an_item_that_kills_its_processes_becomes_a_dead_letter(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, max_attempts=2) as q:
             q.put(b"killer")
             q.put(b"good")
@@ -336,7 +342,7 @@ class TestPutting:
             assert not putter.is_alive()
             assert len(q) == 2
 
-    def test_what_nobody_wants_any_more_takes_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_expired_items_take_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, maxsize=4) as q:
             q.put_many([b"held", b"fresh"], expire_s=5)
             q.put(b"later", expire_s=5, delay_s=50)
@@ -445,7 +451,7 @@ class TestWhole:
             first.done()
         assert sej.read_offset(tmp_path, "worker") == 2
 
-    def test_a_consumer_may_go_on_and_the_queue_after_it(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_a_consumer_may_continue_and_the_queue_after_it(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a", b"b", b"c", b"d"])
             take(q).done()
@@ -454,7 +460,7 @@ class TestWhole:
         with opened(tmp_path, clock) as q:
             assert values(q) == [b"d"]
 
-    def test_a_reset_reader_hands_out_again(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_a_reset_reader_delivers_again(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a", b"b"])
             assert values(q) == [b"a", b"b"]
@@ -477,7 +483,9 @@ class TestWhole:
             assert 0 < journal.first_offset <= 12
             assert len(values(q)) == 7
 
-    def test_what_retention_took_away_is_counted_told_once_and_passed(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_items_that_retention_deleted_are_counted_reported_once_and_skipped(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
         with opened(tmp_path, clock, segment_bytes=100) as q, opened(tmp_path, clock) as other:
             q.put_many([b"%d" % n * 120 for n in range(3)], priority=1)
             q.put(b"3" * 120, delay_s=5)
@@ -517,7 +525,7 @@ class TestWhole:
         with opened(tmp_path, clock, segment_bytes=100) as q:
             q.put(b"0" * 120)
             take(q).retry(0)
-            take(q).done()  # was looked up where it stands; the next look-up goes on from there
+            take(q).done()  # its position was looked up, and the next look-up continues from there
             for n in range(1, 6):
                 q.put(b"%d" % n * 120)
             *gone, last = q.get_many(5, timeout=0)
@@ -567,7 +575,7 @@ class TestWhole:
             clock.move(1.5)
             assert take(q).value == b"later"
 
-    def test_a_wall_clock_set_back_over_a_reboot_makes_nobody_wait_longer(
+    def test_a_wall_clock_set_back_over_a_reboot_makes_no_item_wait_longer(
         self, tmp_path: Path, clock: FakeClock
     ) -> None:
         with opened(tmp_path, clock) as q:
@@ -771,7 +779,7 @@ class TestDamage:
             assert values(q) == [b"plain", b"lost"]
 
 
-def test_a_journal_that_was_replaced_is_said_not_taken_for_done(tmp_path: Path) -> None:
+def test_a_replaced_journal_is_an_error_and_not_taken_for_done(tmp_path: Path) -> None:
     with sej.open_queue(tmp_path, "worker") as q:
         q.put_many([b"a", b"b"])
         for item in q.get_many(2, timeout=1):

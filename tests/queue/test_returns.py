@@ -1,4 +1,4 @@
-"""Items that come back, and those that must not: purges, cancelled tasks, resets, locks that others have."""
+"""Items that are delivered again, and items that must not be: purges, cancelled tasks, resets, held locks."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def test_purge_takes_what_nobody_holds_any_more(tmp_path: Path, clock: FakeClock) -> None:
+def test_purge_removes_items_whose_leases_ended(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, lease_s=10) as q:
         q.put_many([b"slow", b"dead", b"held"])
         take(q)
@@ -53,7 +53,7 @@ def test_a_purge_forgets_an_intent_without_its_message(tmp_path: Path, clock: Fa
         assert values(q) == [b"new"]
 
 
-def test_whoever_has_the_journal_keeps_nobody_from_taking(tmp_path: Path, clock: FakeClock) -> None:
+def test_processes_that_wait_for_the_journal_do_not_stop_a_get(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock) as q, opened(tmp_path, clock) as other, opened(tmp_path, clock) as third:
         q.put_many([b"a", b"b"])
         take(q).fail()
@@ -90,7 +90,7 @@ def late(clock: FakeClock, other: JournalQueue) -> bytes:
     return bytes(take(other).value)
 
 
-def test_an_exception_goes_on_where_the_lease_is_lost(tmp_path: Path, clock: FakeClock) -> None:
+def test_an_exception_is_raised_although_the_lease_is_lost(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, lease_s=10) as q, opened(tmp_path, clock) as other:
         q.put(b"job")
         with pytest.raises(KeyError), take(q):
@@ -218,10 +218,10 @@ def test_a_message_without_a_timestamp_is_not_old(tmp_path: Path, clock: FakeClo
         assert values(q) == [b"timeless"]
 
 
-def test_what_cannot_be_buried_keeps_nobody_from_the_others(tmp_path: Path, clock: FakeClock) -> None:
-    grave = tmp_path / "grave"
-    grave.write_bytes(b"a file where a journal is due")
-    with opened(tmp_path / "q", clock, dead_letter=grave, max_attempts=1, lease_s=10) as q:
+def test_items_that_cannot_become_dead_letters_do_not_block_the_others(tmp_path: Path, clock: FakeClock) -> None:
+    letters_path = tmp_path / "letters_path"
+    letters_path.write_bytes(b"a file, not a journal")
+    with opened(tmp_path / "q", clock, dead_letter=letters_path, max_attempts=1, lease_s=10) as q:
         q.put_many([b"a", b"b"])
         q.get_many(2, timeout=0)
         q.put_many([b"c", b"d"])
@@ -234,18 +234,18 @@ def test_what_cannot_be_buried_keeps_nobody_from_the_others(tmp_path: Path, cloc
         with pytest.raises(sej.NotAJournalError):
             found[1].fail("as a caller sees it")
         found[1].done()  # it is held still
-        grave.unlink()
+        letters_path.unlink()
         assert q.get(timeout=0) is None
         assert q.stats() == (0, 2, 0, 2, 0)
         clock.move(11)
         assert q.get(timeout=0) is None
         assert q.stats() == (0, 0, 0, 2, 2)
-        letters = [(letter.message.value, letter.attempts, letter.reason) for letter in sej.dead_letters(grave)]
+        letters = [(letter.message.value, letter.attempts, letter.reason) for letter in sej.dead_letters(letters_path)]
         why = "its holder died or did not end it in time, at attempt 1"
         assert letters == [(b"a", 1, why), (b"b", 1, why)]
 
 
-def test_a_journal_of_dead_letters_that_somebody_has_stops_nobody(
+def test_a_locked_journal_of_dead_letters_does_not_stop_a_get(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sej.queue.dead_letters._LOCK_S", 0.0)
@@ -259,7 +259,7 @@ def test_a_journal_of_dead_letters_that_somebody_has_stops_nobody(
             assert take(q).value == b"b"
 
 
-def test_items_that_were_found_before_a_fault_are_handed_out(tmp_path: Path, clock: FakeClock) -> None:
+def test_items_that_were_found_before_a_fault_are_delivered(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, segment_bytes=1) as q:
         q.put_many([b"first", b"second"], priority=1)
         q.put(b"third")
@@ -272,7 +272,7 @@ def test_items_that_were_found_before_a_fault_are_handed_out(tmp_path: Path, clo
             q.get_many(9, timeout=0)
 
 
-def test_a_head_that_cannot_be_kept_takes_no_item_from_anybody(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_head_that_cannot_be_stored_loses_no_item(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, max_attempts=1) as q:
         q.put_many([b"a", b"b", b"c"])
         for _ in range(2):
@@ -302,7 +302,7 @@ def test_a_dead_letter_says_what_ended_the_last_attempt(tmp_path: Path, clock: F
         assert reasons == ["its holder died or did not end it in time, at attempt 2", "returned at attempt 2"]
 
 
-def test_fresh_items_before_a_fault_are_handed_out(tmp_path: Path, clock: FakeClock) -> None:
+def test_fresh_items_before_a_fault_are_delivered(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, segment_bytes=1) as q:
         q.put_many([b"first"])
         q.put_many([b"second"])

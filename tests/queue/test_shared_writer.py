@@ -1,4 +1,4 @@
-"""The shared writer: beside others of its kind, exclusive writers, the original, retention, death and damage."""
+"""The shared writer with other shared writers, exclusive writers, the original, retention, crashes and damage."""
 
 import errno
 import os
@@ -63,7 +63,7 @@ def test_index_entries_are_written_after_their_bytes_were_synced(tmp_path: Path)
     assert len(ends) == 2, "as it grew, and at the next opening"
 
 
-def test_beside_an_exclusive_writer(tmp_path: Path) -> None:
+def test_an_exclusive_writer_excludes_a_shared_one_while_it_is_open(tmp_path: Path) -> None:
     with sej.SharedWriter(tmp_path, lock_timeout=0.0) as shared:
         shared.append(b"a")
         with sej.Writer(tmp_path, segment_bytes=30) as exclusive:
@@ -99,7 +99,7 @@ def test_an_exclusive_writer_that_cannot_destroy_the_mark_is_refused(tmp_path: P
 
 
 def test_a_failed_sync_of_what_the_first_append_finds_is_a_failure(tmp_path: Path) -> None:
-    """It poisons, and is told as one."""
+    """It is reported as one, and the writer has failed."""
     sej.SharedWriter(tmp_path).append(b"not synced")
 
     def refuse(verb: str, file: File | None, data: bytes) -> None:
@@ -173,7 +173,7 @@ def test_the_original_unlinks_the_lock_file(tmp_path: Path) -> None:
         assert one.append(b"c") == 2
 
 
-def test_processes_append_at_once(tmp_path: Path) -> None:
+def test_processes_append_concurrently(tmp_path: Path) -> None:
     code = """
 import sys, sej
 with sej.SharedWriter(sys.argv[1], segment_bytes=2000) as w:
@@ -203,7 +203,7 @@ print(sorted(os.listdir("jobs")), sorted(os.listdir(".")))
     assert output(code, tmp_path) == "['id', 'idx', 'jnl', 'jnl.lck', 'ofs', 'tmp'] ['jobs']"
 
 
-def test_buffer_is_no_durability_of_it(tmp_path: Path) -> None:
+def test_the_durability_buffer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no message can wait in the buffer"):
         sej.SharedWriter(tmp_path, durability="buffer")  # type: ignore[arg-type]
 
@@ -281,7 +281,7 @@ def test_an_append_that_meets_close_is_synced_or_refused(
     assert covered[-1] == (tmp_path / "jnl" / f"{0:016x}.jnl").stat().st_size
 
 
-def test_a_turn_goes_on_after_an_append_that_was_refused_or_of_nothing(tmp_path: Path) -> None:
+def test_a_turn_continues_after_an_append_that_was_refused_or_empty(tmp_path: Path) -> None:
     with sej.SharedWriter(tmp_path) as w:
 
         def append() -> None:

@@ -1,4 +1,4 @@
-"""A process that puts or gets until it is killed; what it says on its pipe was acknowledged to it."""
+"""A process that puts or gets until it is killed, and reports what was acknowledged."""
 
 import sys
 
@@ -6,23 +6,23 @@ import sej
 from sej.queue.backends import open_queue
 
 
-def put(path: str, name: str, durability: str, who: str) -> None:
+def put(path: str, name: str, durability: str, process: str) -> None:
     with open_queue(path, name, durability=durability, segment_bytes=20_000) as q:
         number = 0
         while True:
-            batch = [b"%s-%d" % (who.encode(), number + index) for index in range(number % 5 + 1)]
+            batch = [b"%s-%d" % (process.encode(), number + index) for index in range(number % 5 + 1)]
             q.put_many(batch)
             number += len(batch)
             print("\n".join(f"put {value.decode()}" for value in batch), flush=True)
 
 
-def get(path: str, name: str, durability: str, who: str) -> None:
+def get(path: str, name: str, durability: str, process: str) -> None:
     with open_queue(path, name, durability=durability, max_attempts=1000, compact_bytes=20_000) as q:
         step = 0
         while True:
             for item in q.get_many(step % 3 + 1, timeout=None):
                 step += 1
-                # Said before and after: between the two lines nobody else may say the same item.
+                # Reported before and after: between the two lines no other process may report the same item.
                 print(f"got {item.value.decode()} {item.message.offset} {item.attempts}", flush=True)
                 if step % 7 == 0:
                     print(f"back {item.message.offset} {item.attempts}", flush=True)

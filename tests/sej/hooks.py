@@ -85,7 +85,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Worker(threading.Thread):
-    """A thread whose result, or error, :meth:`result` hands on."""
+    """A thread whose result :meth:`result` returns, or whose error it raises."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__(daemon=True)

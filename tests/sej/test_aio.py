@@ -1,4 +1,4 @@
-"""The asyncio faces: they wait without blocking the loop, share syncs, and lose nothing when cancelled."""
+"""The asyncio API: it waits without blocking the loop, shares syncs, and loses nothing when a task is cancelled."""
 
 import asyncio
 import gc
@@ -50,7 +50,7 @@ def test_an_invalid_append_does_not_stop_the_others(tmp_path: Path) -> None:
     assert isinstance(second, sej.InvalidMessageError)
 
 
-def test_a_scanner_follows_while_the_loop_goes_on(tmp_path: Path) -> None:
+def test_a_scanner_follows_while_the_loop_runs(tmp_path: Path) -> None:
     async def main() -> list[bytes]:
         async with sej.aio.Writer(tmp_path) as w, sej.aio.Scanner(tmp_path, timeout=None) as s:
             found: list[bytes] = []
@@ -133,7 +133,7 @@ def test_a_read_that_is_cancelled_again_and_again_leaves_no_thread(tmp_path: Pat
                 await asyncio.sleep(0)
                 reading.cancel()
             assert reading.cancelled()
-            assert s.scanner.read(timeout=0.0) == [], "nobody else reads"
+            assert s.scanner.read(timeout=0.0) == [], "no other thread reads"
 
     asyncio.run(main())  # waits for all threads
 

@@ -66,7 +66,7 @@ def test_the_same_number_with_other_messages_is_a_conflict(other: dict[str, Any]
         assert w.append_once("p", 1, [b"a", b"b"]) == range(2)
 
 
-def test_a_number_that_goes_backwards_is_refused(tmp_path: Path) -> None:
+def test_a_number_below_the_last_one_is_refused(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_once("p", 5, [b"a"])
         with pytest.raises(BatchConflictError, match="not in the journal; a new batch needs a number above 5"):
@@ -129,7 +129,7 @@ def interrupted(path: Path, at: int) -> bool:
     return died
 
 
-def test_whichever_writer_comes_next_finishes_what_was_promised(tmp_path: Path) -> None:
+def test_the_next_writer_finishes_a_promised_batch(tmp_path: Path) -> None:
     outcomes = set[int]()
     for at in range(100):
         path = tmp_path / str(at)
@@ -149,7 +149,7 @@ def test_whichever_writer_comes_next_finishes_what_was_promised(tmp_path: Path) 
 
 
 def pending(path: Path) -> Path:
-    """A journal with an intent that was promised and of which nothing stands in it yet."""
+    """Return a journal with an intent whose messages are not in the journal yet."""
     at = 0
     while True:
         here = path / f"pending-{at}"
@@ -171,7 +171,7 @@ def test_offsets_once_seen_never_change_when_foreign_messages_came_between(tmp_p
     assert values(read_all(path)) == [b"before", b"it", b"a", b"foreign", b"b", b"c"]
 
 
-def test_a_torn_batch_is_finished_behind_the_tear(tmp_path: Path) -> None:
+def test_a_torn_batch_is_finished_after_the_tear(tmp_path: Path) -> None:
     path = pending(tmp_path)
     with open(segment(path, 0), "ab") as file:
         file.write(encoded(2, STAMP, 0, b"", b"a") + encoded(3, STAMP, 0, b"", b"b")[:-3])
@@ -224,7 +224,7 @@ def test_what_retention_took_of_a_batch_is_not_appended_again(keep_bytes: int, t
 
     def strike(verb: str, file: File | None, data: bytes) -> None:
         if data.find(b'"batches"') >= 0:
-            raise OSError(errno.EIO, "the batch is appended, and nobody has written that down")
+            raise OSError(errno.EIO, "the batch is appended, but its record is not written")
 
     w = sej.Writer(tmp_path, segment_bytes=300, disk=HookedDisk(strike))
     w.append_many([b"old"] * 10)
@@ -239,7 +239,7 @@ def test_what_retention_took_of_a_batch_is_not_appended_again(keep_bytes: int, t
     assert read_all(tmp_path) == left
 
 
-def test_where_others_wrote_behind_what_retention_took_the_batch_is_appended(tmp_path: Path) -> None:
+def test_a_batch_is_appended_if_other_messages_follow_what_retention_deleted(tmp_path: Path) -> None:
     rows = [b"%03d" % n for n in range(100)]
 
     def strike(verb: str, file: File | None, data: bytes) -> None:

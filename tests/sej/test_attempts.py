@@ -1,4 +1,4 @@
-"""The note of the message in hand: no death loses what was counted, and none blames a message that nobody had."""
+"""The note of the message in hand: no crash loses a counted attempt, or counts one for another message."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.sej.hooks import HookedDisk
 
 
 class DiedError(BaseException):
-    """The process is gone: from here on it does nothing."""
+    """The process died: from here on it does nothing."""
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def path(tmp_path: Path) -> Path:
 
 
 def in_hand(path: Path, offset: int, disk: Disk = OS) -> int:
-    """What somebody who died with this message in hand was told when he took it."""
+    """Take a message, and die; return the number of earlier attempts that was reported."""
     return Attempts(Directory(path, disk), "worker", 0, 1000).begin(offset, 5)
 
 
 def dying_at(call: int, cut: int) -> HookedDisk:
-    """Dies at its call-th call, of whose data so much is written."""
+    """Return a disk that dies at its call-th call, and writes the first cut bytes of this call."""
 
     def hook(verb: str, file: File | None, data: bytes) -> None:
         if disk.calls >= call:
@@ -44,7 +44,9 @@ def dying_at(call: int, cut: int) -> HookedDisk:
 
 
 @pytest.mark.parametrize(("before", "now"), [(10, 10), (19, 20), (9, 10), (100, 99)])
-def test_a_death_at_any_byte_of_a_note_loses_no_count_and_blames_nobody_else(path: Path, before: int, now: int) -> None:
+def test_a_death_at_any_byte_of_a_note_loses_no_count_and_blames_no_other_message(
+    path: Path, before: int, now: int
+) -> None:
     note = path / "ofs" / "worker.tries"
     assert [in_hand(path, before) for _ in range(3)] == [0, 1, 2]
     there = note.read_bytes()
@@ -87,7 +89,7 @@ def test_a_death_while_a_message_is_put_aside_is_no_attempt(tmp_path: Path) -> N
     assert (letter.attempts, letter.reason) == (3, "it ended the process 3 times")
 
 
-def test_whoever_commits_seldom_finds_what_ends_it_as_soon() -> None:
+def test_a_consumer_that_commits_rarely_finds_the_message_that_kills_it_as_soon() -> None:
     def hook(verb: str, file: File | None, data: bytes) -> None:
         if dead:
             raise DiedError

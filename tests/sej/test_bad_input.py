@@ -87,7 +87,7 @@ def test_an_empty_directory_is_no_journal_yet(opener: str, tmp_path: Path) -> No
     ],
     ids=lambda found: "-".join(f"{name}={row}"[:30] for name, row in found.items()) if isinstance(found, dict) else "",
 )
-def test_a_bad_message_is_refused_and_the_writer_goes_on(
+def test_a_bad_message_is_refused_and_the_writer_continues(
     durability: Any, fields: dict[str, Any], error: type[Exception], named: str, tmp_path: Path
 ) -> None:
     row: dict[str, Any] = {"value": b"v", "key": b"k", "type": 0, "timestamp": 0, **fields}
@@ -125,7 +125,7 @@ def test_columns_of_different_length_are_named(method: str, arguments: Any, name
         assert w.append(b"first") == 0
 
 
-def test_a_str_where_values_are_due_is_not_taken_letter_by_letter(tmp_path: Path) -> None:
+def test_a_str_instead_of_values_is_not_split_into_characters(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         with pytest.raises(TypeError, match="bytes"):
             w.append_many("text")  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ def test_names_cannot_leave_their_directory(name: str, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_bad_options_are_named_and_leave_no_lock_behind(options: dict[str, Any], tmp_path: Path) -> None:
+def test_bad_options_are_named_and_leave_no_lock(options: dict[str, Any], tmp_path: Path) -> None:
     name = "durability" if options == {"durability": "always"} else list(options)[-1]
     with pytest.raises(ValueError, match=name):
         sej.Writer(tmp_path, **options)

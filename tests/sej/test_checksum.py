@@ -48,7 +48,7 @@ def test_is_the_library_s_beyond_the_rounds_of_one_go(size: int) -> None:
 
 
 @given(data=st.binary(max_size=10 * ROUND), cut=st.integers(0, 10 * ROUND))
-def test_goes_on_where_it_stopped(data: bytes, cut: int) -> None:
+def test_continues_at_the_end_of_the_last_call(data: bytes, cut: int) -> None:
     assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
 
 

@@ -44,7 +44,7 @@ messages = st.builds(
 
 
 def buffer_of(codec: ModuleType) -> Any:
-    """The buffer that belongs to a codec, from the module beside it."""
+    """Return the buffer class of a codec, which is in a module of its own."""
     name = "sej.codec.buffer_reference" if codec is REFERENCE else "sej.codec._buffer_c"
     return importlib.import_module(name).Buffer
 

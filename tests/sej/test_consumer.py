@@ -1,4 +1,4 @@
-"""Consumers: at least once, in order, nothing skipped; what cannot be handled goes where it can be found."""
+"""Consumers: at least once, in order, nothing skipped. A message that cannot be handled becomes a dead letter."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a journal says of its end when the last segment is damaged: never that it is empty."""
+"""The end of a journal whose last segment is damaged: it is never reported as empty."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_single_message_with_another_offset_is_not_an_empty_journal(tmp_path: 
 
 
 @pytest.mark.parametrize("cut", [1, 10, 25])
-def test_a_torn_tail_is_none_of_this(cut: int, tmp_path: Path) -> None:
+def test_a_torn_tail_is_not_damage(cut: int, tmp_path: Path) -> None:
     rows = sample(3)
     data = packed(rows)
     by_hand(tmp_path, (0, data[:-cut]))

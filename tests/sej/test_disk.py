@@ -51,7 +51,7 @@ def test_reading_gives_fewer_only_at_the_end(tmp_path: Path) -> None:
     file.close()
 
 
-def test_status_knows_who_a_file_is(tmp_path: Path) -> None:
+def test_status_has_the_identity_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123")
     os.link(tmp_path / "a", tmp_path / "b")
     one, two = OS.status(tmp_path / "a"), OS.status(tmp_path / "b")
@@ -159,7 +159,7 @@ def test_a_forgotten_file_is_closed(tmp_path: Path) -> None:
         os.fstat(fd)
 
 
-def test_locks_exclude_and_are_let_go(tmp_path: Path) -> None:
+def test_locks_exclude_and_are_released(tmp_path: Path) -> None:
     one, two = (OS.open(tmp_path / "file", "append") for _ in range(2))
     assert one.lock() and not two.lock() and not two.lock(exclusive=False)
     one.unlock()

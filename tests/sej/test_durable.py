@@ -164,7 +164,7 @@ def test_the_real_disk_reads_and_writes_past_the_cache(disk_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing is dropped from the cache here")
 @pytest.mark.parametrize("size", [100, 4096, 5000, 1 << 20])
 @pytest.mark.parametrize("lost", [False, True], ids=["cut", "lost"])
-def test_what_others_write_behind_the_bytes_stays(
+def test_bytes_that_others_write_after_these_stay(
     disk_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, lost: bool
 ) -> None:
     """A reader renews without the writer's lock: meanwhile a writer may cut a torn tail and append."""

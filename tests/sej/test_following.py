@@ -155,7 +155,7 @@ def test_old_segments_may_go_under_a_tailing_scanner(tmp_path: Path) -> None:
             (tmp_path / "jnl" / f"foreign-{n}").write_bytes(b"")
 
 
-def test_a_slow_reader_reads_the_segment_it_has_open_and_then_is_told(tmp_path: Path) -> None:
+def test_a_slow_reader_reads_its_open_segment_and_then_gets_an_error(tmp_path: Path) -> None:
     rows = sample(40)
     with sej.Writer(tmp_path, segment_bytes=200) as w:
         w.append_messages(rows)
@@ -173,7 +173,7 @@ def test_a_slow_reader_reads_the_segment_it_has_open_and_then_is_told(tmp_path: 
         assert list(s) == rows[raised.value.first_available :]
 
 
-def test_the_whole_journal_may_go_and_come_back_further_on(tmp_path: Path) -> None:
+def test_the_journal_may_be_removed_and_start_again_at_a_higher_offset(tmp_path: Path) -> None:
     rows = sample(20)
     path = by_hand(tmp_path, (0, packed(rows[:10])))
     with sej.Scanner(path) as s:
@@ -195,7 +195,7 @@ def test_a_segment_replaced_by_a_longer_one_is_read_on(tmp_path: Path) -> None:
         assert list(s) == rows[5:]
 
 
-def test_damage_that_stands_for_a_second_is_judged_while_following(tmp_path: Path) -> None:
+def test_damage_that_lasts_for_a_second_is_judged_while_following(tmp_path: Path) -> None:
     rows = sample(5)
     bad = bytearray(encoded(3, STAMP, 0, b"", b"v"))
     bad[17] = 0xFF

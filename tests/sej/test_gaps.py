@@ -1,4 +1,4 @@
-"""Recorded gaps: whatever a byte of one says, a scanner goes on or says what is wrong."""
+"""Recorded gaps: if any byte of one is changed, a scanner continues or raises an error that names the file."""
 
 import json
 from pathlib import Path

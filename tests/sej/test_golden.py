@@ -16,10 +16,10 @@ SOUND = [case for case in cases() if case not in (*CORRUPT, *GAPS, *TORN)]
 
 
 def damage_at(found: dict[str, Any]) -> tuple[str, int]:
-    """The segment and position where the message after the good ones is due."""
+    """Return the segment and the position after the good messages."""
     messages = expected(found["messages"])
-    due = found["next_offset"]
-    first = max(int(each["name"][:16], 16) for each in found["segments"] if int(each["name"][:16], 16) <= due)
+    end = found["next_offset"]
+    first = max(int(each["name"][:16], 16) for each in found["segments"] if int(each["name"][:16], 16) <= end)
     return f"{first:016x}.jnl", len(packed(message for message in messages if message.offset >= first))
 
 
@@ -49,7 +49,7 @@ def test_sound_journal_reads_as_written(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", SOUND)
-def test_writer_goes_on_where_the_original_ended(case: str, tmp_path: Path) -> None:
+def test_writer_continues_where_the_original_ended(case: str, tmp_path: Path) -> None:
     found = manifest(case)
     path = golden(case, tmp_path)
     before = segments(path)
@@ -176,7 +176,7 @@ def test_writer_refuses_a_damaged_last_segment(case: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("case", ["torn-nonlast", "torn-nonlast-first-message", *GAPS])
-def test_writer_goes_on_behind_damage_in_older_segments(case: str, tmp_path: Path) -> None:
+def test_writer_continues_after_damage_in_older_segments(case: str, tmp_path: Path) -> None:
     found = manifest(case)
     path = golden(case, tmp_path)
     before = segments(path)
@@ -194,7 +194,7 @@ def test_skipping_passes_the_damage_and_counts_it(case: str, tmp_path: Path) -> 
         read = list(scanner)
         gaps = scanner.gaps
     good = expected(found["messages"])
-    # What stands in wrong-offset-tail is well formed, and nobody can say whether it belongs.
+    # The messages of wrong-offset-tail are well formed, and no reader can decide whether they belong to the journal.
     after = expected(found.get("messages_after_damage", [])) or read[len(good) :]
     assert read == [*good, *after]
     assert [gap.start for gap in gaps] == [found["next_offset"]]

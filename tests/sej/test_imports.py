@@ -18,7 +18,7 @@ def test_a_lazy_package_lists_its_names_and_no_other(name: str) -> None:
 
 
 def test_a_compiled_module_serves_if_it_is_built_and_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    built, missing = "sej.message", "sej.no_such_module"  # any module stands for one that is built
+    built, missing = "sej.message", "sej.no_such_module"  # any existing module will do for a built one
     monkeypatch.delenv("SEJ_CODEC", raising=False)
     assert twin(built, "sej.errors").__name__ == built
     assert twin(missing, "sej.errors").__name__ == "sej.errors"

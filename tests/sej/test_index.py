@@ -146,7 +146,7 @@ def test_a_writer_rebuilds_the_index_of_the_segment_it_appends_to(name: str, tmp
     DAMAGE[name](index(tmp_path))
     with sej.Writer(tmp_path) as w:
         fill(w)
-    if name not in ("flipped", "order"):  # what is odd in the middle is found by whoever reads it
+    if name not in ("flipped", "order"):  # an odd entry in the middle is found by its reader
         assert covered(tmp_path) > len(packed(ROWS[:7500]))
     assert sej.Journal(tmp_path).verify() == []
     assert read_all(tmp_path, verify=True)[:COUNT] == ROWS
@@ -183,7 +183,7 @@ def test_where_the_entry_agrees_and_the_bytes_differ_the_journal_is_damaged(path
     segment(path, 0).write_bytes(data)
     (problem,) = sej.Journal(path).verify()
     assert problem.kind == "checksum" and problem.position <= len(packed(ROWS[:700])) < (problem.end or 0)
-    assert len(read_all(path)) == COUNT, "without verify nobody looks"
+    assert len(read_all(path)) == COUNT, "without verify the checksum is not read"
 
 
 def kinds(path: Path) -> list[str]:
@@ -216,7 +216,7 @@ def test_a_closed_journal_has_a_checksum_for_every_message(how: str, tmp_path: P
     assert kinds(tmp_path) == []
 
 
-def test_a_writer_goes_on_with_the_short_block_of_the_one_before(tmp_path: Path) -> None:
+def test_a_writer_continues_the_short_block_of_the_one_before(tmp_path: Path) -> None:
     for start in range(0, COUNT, 400):
         with sej.Writer(tmp_path) as w:
             w.append_messages(ROWS[start : start + 400])
@@ -244,7 +244,7 @@ def test_a_short_block_has_its_checksum_whenever_the_next_writer_dies(tmp_path: 
     assert all(int.from_bytes(entry[60:], "big") == crc32c(entry[:60]) for entry in found)
 
 
-def test_what_is_found_behind_a_short_block_gets_its_own(tmp_path: Path) -> None:
+def test_messages_after_a_short_block_get_a_block_of_their_own(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_messages(ROWS[:5])
     with open(segment(tmp_path, 0), "ab") as original:
@@ -320,11 +320,9 @@ def test_what_a_dead_writer_had_staged_is_swept(path: Path) -> None:
 
 @pytest.mark.parametrize("small", [1, 200_000])
 @pytest.mark.parametrize("large", [1 << 20, 3 << 20])
-def test_a_message_that_is_larger_than_what_is_read_at_once_ends_a_block(
-    tmp_path: Path, small: int, large: int
-) -> None:
+def test_a_message_that_is_larger_than_a_read_ends_a_block(tmp_path: Path, small: int, large: int) -> None:
     values = [bytes(small), bytes(large), b"behind"]
-    with SharedWriter(tmp_path) as w:  # it knows the end alone, and indexes what stands before that when it opens
+    with SharedWriter(tmp_path) as w:  # it opens at the end, and indexes the messages before it
         for value in values:
             w.append(value)
     with sej.Scanner(tmp_path, 1) as s:

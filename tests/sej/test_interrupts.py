@@ -1,7 +1,7 @@
-"""An exception out of a signal's handler, at each place of a call where the interpreter runs handlers.
+"""An exception that a signal handler raises, at each place of a call where the interpreter runs handlers.
 
-Afterwards the object goes on: what it was to append is there or is not, in its order and once, and no lock is held that
-nobody owns.
+Afterwards the object is usable. The messages of the interrupted call are in the journal or not, in order and once. No
+lock is held without an owner.
 """
 
 import time
@@ -85,13 +85,13 @@ def interrupt_all(path: Path, name: str, every: int, until_s: float = float("inf
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_writer_goes_on_after_an_exception(tmp_path: Path, name: str) -> None:
+def test_a_writer_continues_after_an_exception(tmp_path: Path, name: str) -> None:
     assert interrupt_all(tmp_path, name, STEPS[name][1]) >= 1
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", STEPS)
-def test_a_writer_goes_on_after_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
+def test_a_writer_continues_after_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
     interrupt_all(tmp_path, name, 1, time.monotonic() + torture_s)
 
 
@@ -171,7 +171,7 @@ def test_a_kept_offset_is_old_or_new_and_its_lock_is_free(tmp_path: Path, name: 
     assert place >= 10
 
 
-def test_a_consumer_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+def test_a_consumer_continues_where_it_was_interrupted(tmp_path: Path) -> None:
     with sej.Writer(tmp_path, disk=QuickDisk()) as w:
         w.append_many([b"%d" % n for n in range(2000)])
     seen: list[int] = []

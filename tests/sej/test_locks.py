@@ -23,7 +23,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_writer_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_the_name_of_the_holder(tmp_path: Path) -> None:
     holder = script(HOLDER, tmp_path)
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     start = time.monotonic()
@@ -58,7 +58,7 @@ def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
         assert w.offset == 1
 
 
-def test_the_file_is_never_removed_and_not_emptied_by_who_does_not_own_it(tmp_path: Path) -> None:
+def test_the_file_is_never_removed_and_only_its_holder_truncates_it(tmp_path: Path) -> None:
     path = tmp_path / "jnl.lck"
     with sej.Writer(tmp_path):
         inode, text = path.stat().st_ino, path.read_bytes()
@@ -112,7 +112,7 @@ class _UnlinkedWhenLocked(OsFile):
         return taken
 
 
-def test_a_lock_on_a_file_that_loses_its_name_is_taken_anew(tmp_path: Path) -> None:
+def test_a_lock_on_a_file_that_loses_its_name_is_taken_again(tmp_path: Path) -> None:
     (tmp_path / "jnl.lck").write_bytes(b"")
     with sej.Writer(tmp_path, disk=UnlinkingDisk(tmp_path / "jnl.lck")) as w:
         with pytest.raises(LockedError):
@@ -182,7 +182,7 @@ def test_a_lease_is_had_alone_and_for_as_long_as_the_file_is_open(tmp_path: Path
     path.write_bytes(b"")
     with open(path, "rb"):
         file = OS.open(path, "edit")
-        assert not lease(file), "somebody else has it open"
+        assert not lease(file), "another process has it open"
         file.close()
     file = OS.open(path, "edit")
     assert lease(file)

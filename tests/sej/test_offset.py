@@ -31,7 +31,7 @@ def test_the_file_is_eight_bytes_big_endian(tmp_path: Path) -> None:
         o.commit(7)
         assert (o.value, sej.read_offset(tmp_path, "r"), kept(tmp_path)) == (7, 7, bytes(7) + b"\7")
     with sej.Offset(tmp_path, "r", default=3) as o:
-        assert o.value == 7, "the default is for whoever never committed"
+        assert o.value == 7, "the default is for a reader that never committed"
     assert sej.Journal(tmp_path).offsets() == {"r": 7}
     assert not list((tmp_path / "tmp").iterdir())
 
@@ -85,14 +85,14 @@ def test_a_short_file_is_an_error_and_the_lock_is_free_again(size: int, tmp_path
     assert kept(tmp_path) == b"\1" * size
 
 
-def test_bytes_behind_the_eight_are_an_error_too(tmp_path: Path) -> None:
+def test_bytes_after_the_eight_are_an_error_too(tmp_path: Path) -> None:
     journal(tmp_path)
     (tmp_path / "ofs" / "r.ofs").write_bytes(bytes(9))
     with pytest.raises(BadOffsetFileError):
         sej.read_offset(tmp_path, "r")
 
 
-def test_a_reader_beyond_the_end_is_told_or_goes_back_by_option(tmp_path: Path) -> None:
+def test_a_reader_beyond_the_end_gets_an_error_or_is_reset_by_option(tmp_path: Path) -> None:
     journal(tmp_path)
     (tmp_path / "ofs" / "r.ofs").write_bytes((21).to_bytes(8, "big"))
     with pytest.raises(OffsetBeyondEndError, match="ends at 20") as raised:

@@ -162,12 +162,14 @@ def test_b3_a_message_inside_a_torn_value_is_no_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("case", "due"), [("torn-only-message", 0), ("torn-only-message-of-last-segment", 3)])
-def test_b4_what_was_cut_has_the_offset_that_was_due(case: str, due: int, tmp_path: Path) -> None:
+def test_b4_a_recovery_reports_the_offset_of_the_first_message_that_was_cut(
+    case: str, due: int, tmp_path: Path
+) -> None:
     with sej.Writer(golden(case, tmp_path)) as w:
         assert w.recovery is not None and w.recovery.offset == due == w.offset
 
 
-def test_b5_the_end_of_a_torn_journal_is_behind_its_last_message(tmp_path: Path) -> None:
+def test_b5_the_end_of_a_torn_journal_is_after_its_last_message(tmp_path: Path) -> None:
     assert sej.Journal(golden("torn-cut-1", tmp_path)).end_offset == 13
     with sej.Offset(tmp_path / "torn-cut-1", "r", sej.LAST) as o:
         assert o.value == 13
@@ -187,7 +189,7 @@ def test_b6_no_length_is_believed(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [128, 255, 256, 300])
-def test_b7_a_long_key_is_refused_and_the_writer_goes_on(size: int, tmp_path: Path) -> None:
+def test_b7_a_long_key_is_refused_and_the_writer_continues(size: int, tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         with pytest.raises(InvalidMessageError, match=str(size)):
             w.append(b"", b"k" * size)

@@ -92,11 +92,34 @@ def test_zeros_are_a_torn_tail(size: int) -> None:
     assert_torn(bytes(size))
 
 
-def test_zeros_behind_the_start_of_a_message_are_torn_at_every_byte() -> None:
+def test_zeros_after_the_start_of_a_message_are_torn_at_every_byte() -> None:
     last = encoded(5, STAMP, 7, b"key", b"value")
     for cut in range(1, len(last)):
         assert_torn(last[:cut] + bytes(len(last) - cut))
         assert_torn(last[:cut] + bytes(4096))
+
+
+def test_a_lost_page_before_a_kept_one_is_corruption() -> None:
+    """Such zeros are not at the end, so they are not a torn tail: nothing is cut."""
+    data = bytearray(packed(sample(200, size=40)))
+    data[4096:8192] = bytes(4096)
+    disk = on_disk(bytes(data))
+    with pytest.raises(CorruptionError):
+        sej.Writer("/j", disk=disk)
+    with pytest.raises(CorruptionError), sej.Scanner("/j", disk=disk) as s:
+        list(s)
+    assert disk.files()[f"/j/jnl/{0:016x}.jnl"] == data
+
+
+def test_a_lost_page_inside_a_value_is_found_by_the_checksum_alone(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"x" * 20_000)
+    data = bytearray(segment(tmp_path, 0).read_bytes())
+    data[4096:8192] = bytes(4096)
+    segment(tmp_path, 0).write_bytes(data)
+    assert read_all(tmp_path)[0].value.count(b"\0") == 4096
+    with pytest.raises(CorruptionError):
+        read_all(tmp_path, verify=True)
 
 
 def test_zeros_where_a_journal_starts_are_no_message_zero(tmp_path: Path) -> None:
@@ -146,7 +169,7 @@ def test_a_chain_that_reaches_the_end_is_corruption_even_in_what_looks_like_a_va
     assert_corrupt(lie + packed(sample(count, start=6)))
 
 
-def test_a_single_message_behind_a_length_that_runs_past_the_end_is_no_chain() -> None:
+def test_a_single_message_after_a_length_past_the_end_is_not_a_chain() -> None:
     lie = encoded(5, STAMP, 0, b"", b"v" * 9)
     assert_torn(lie[:18] + (5000).to_bytes(4, "big") + lie[22:] + packed(sample(1, start=6)))
 
@@ -230,7 +253,7 @@ def test_a_message_that_a_writer_completes_between_two_looks_is_no_damage(tmp_pa
     path.write_bytes(whole[:50])
 
     class Growing(OsFile):
-        """A file that grows right after its size was asked for."""
+        """A file that grows right after its size was read."""
 
         def status(self) -> Status:
             found = super().status()

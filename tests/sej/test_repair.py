@@ -1,4 +1,4 @@
-"""Repair: whatever was damaged, what is left opens, nothing undamaged is lost, and every gap is told."""
+"""Repair: after any damage the rest opens, no undamaged message is lost, and every gap is reported."""
 
 import json
 import random
@@ -131,7 +131,7 @@ def test_bytes_that_came_between_cost_no_message(path: Path) -> None:
     assert Path(done.kept[0]).read_bytes() == b"between"
 
 
-def test_a_damaged_offset_does_not_take_the_messages_behind_it(path: Path) -> None:
+def test_a_damaged_offset_does_not_cost_the_messages_after_it(path: Path) -> None:
     overwrite(path, 12, (1 << 40).to_bytes(8, "big"), into=0)
     sej.Journal(path).repair()
     assert read(path) == ([n for n in range(30) if n != 12], [(12, 13)])
@@ -160,7 +160,7 @@ def test_it_is_refused_while_a_writer_is_at_work(path: Path) -> None:
         sej.Journal(path).repair()
 
 
-def test_reindexing_makes_every_index_anew(path: Path) -> None:
+def test_reindexing_writes_every_index_again(path: Path) -> None:
     assert sej.Journal(path).reindex() == 3
     assert sorted(file.name for file in (path / "idx").glob("*.idx")) == [f"{n:016x}.idx" for n in (0, 10, 20)]
 
@@ -236,12 +236,12 @@ def test_what_looks_like_a_message_one_byte_into_a_journal(tmp_path: Path) -> No
     assert [Path(kept).read_bytes() for kept in done.kept] == [data]
 
 
-@pytest.mark.parametrize("behind", [b"", b"torn"])
-def test_a_damaged_length_in_the_last_segment_costs_one_message(path: Path, behind: bytes) -> None:
-    """It looks like a torn write, but a chain behind it reaches the end, or the size that ends it is right."""
+@pytest.mark.parametrize("after", [b"", b"torn"])
+def test_a_damaged_length_in_the_last_segment_costs_one_message(path: Path, after: bytes) -> None:
+    """It looks like a torn write, but the messages after it reach the end, or the size at its own end is right."""
     overwrite(path, 22, (1 << 30).to_bytes(4, "big"), into=18 + len(MESSAGES[22].key))
     with segment(path, 20).open("ab") as file:
-        file.write(behind)
+        file.write(after)
     sej.Journal(path).repair()
     assert read(path) == ([n for n in range(30) if n != 22], [(22, 23)])
 
@@ -274,7 +274,7 @@ def test_where_segments_overlap_only_what_the_next_one_has_is_taken_out(tmp_path
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_a_stretch_that_stands_there_twice_costs_no_message(tmp_path: Path, copies: int) -> None:
+def test_bytes_that_are_stored_twice_cost_no_message(tmp_path: Path, copies: int) -> None:
     """As after a copy that was resumed with an overlap."""
     twice = packed(MESSAGES[15:20]) * copies
     path = by_hand(tmp_path, (0, packed(MESSAGES[:20]) + twice + packed(MESSAGES[20:])))

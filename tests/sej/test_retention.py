@@ -35,7 +35,7 @@ def values(path: Path | str, offset: int | None = None) -> list[int]:
         return [int(message.value) for message in s]
 
 
-def test_nothing_goes_without_a_limit(path: Path) -> None:
+def test_nothing_is_deleted_without_a_limit(path: Path) -> None:
     assert sej.Journal(path).clean() == []
 
 
@@ -129,7 +129,7 @@ def test_small_segments_are_joined_and_nothing_else_changes(path: Path) -> None:
         assert w.append(b"next") == COUNT
 
 
-def test_a_scanner_goes_on_while_segments_are_joined_and_deleted(path: Path) -> None:
+def test_a_scanner_continues_while_segments_are_joined_and_deleted(path: Path) -> None:
     with sej.Scanner(path, timeout=30.0) as s:
         seen = [int(message.value) for message in s.read(7)]
         sej.Journal(path).merge(800)
@@ -153,7 +153,7 @@ def test_a_damaged_segment_is_left_alone(path: Path) -> None:
         list(s)
 
 
-def test_readers_made_and_segments_deleted_at_once_never_lose_a_message(path: Path) -> None:
+def test_readers_created_while_segments_are_deleted_lose_no_message(path: Path) -> None:
     failed: list[BaseException] = []
     start = threading.Barrier(3)
 
@@ -198,7 +198,7 @@ def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on(what: str) -> None
         assert sej.Journal("/j", disk=crash.disk).verify() == []
 
 
-def test_a_writer_does_not_wait_for_whoever_takes_segments_away(tmp_path: Path) -> None:
+def test_a_writer_does_not_wait_for_a_process_that_deletes_segments(tmp_path: Path) -> None:
     (tmp_path / "ofs").mkdir()
     with closing(OS.open(tmp_path / "ofs" / ".lock", "append")) as held:
         assert held.lock()
@@ -255,7 +255,7 @@ def test_the_checksums_of_the_parts_outlive_a_merge_that_was_killed(path: Path, 
 
 @pytest.mark.parametrize("gone", [0, 2])
 @pytest.mark.parametrize(("changed", "finished"), [(None, True), (30, True), (70, False), (-30, False)])
-def test_a_merge_whose_marker_is_lost_is_finished_where_the_parts_stand_in_what_was_joined(
+def test_a_merge_whose_marker_is_lost_is_finished_if_the_joined_segment_has_the_parts(
     path: Path, gone: int, changed: int | None, finished: bool
 ) -> None:
     names = list(segments(path))

@@ -62,7 +62,7 @@ def test_an_offset_beyond_the_end_yields_nothing_less(tmp_path: Path) -> None:
         assert values(list(s)) == [b"33", b"34"]
 
 
-def test_read_gives_at_most_what_was_asked_for_and_iteration_goes_on(tmp_path: Path) -> None:
+def test_read_returns_at_most_what_was_requested_and_iteration_continues(tmp_path: Path) -> None:
     journal(tmp_path)
     with sej.Scanner(tmp_path) as s:
         assert s.read(1) == sample(1)
@@ -93,7 +93,7 @@ def test_read_fills_up_over_small_segments_but_not_beyond_a_chunk(tmp_path: Path
     with sej.Scanner(tmp_path / "large") as s:
         batches = iter(lambda: len(s.read(1000)), 0)
         sizes = list(batches)
-        assert sum(sizes) == 50 and max(sizes) <= 5  # of a chunk and what ends behind it
+        assert sum(sizes) == 50 and max(sizes) <= 5  # those that begin in a chunk
 
 
 def test_a_batch_has_no_gap_inside(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_blocks_that_are_indexed_while_it_follows_are_verified(tmp_path: Path) -
             list(s)
 
 
-def test_read_delivers_what_stands_before_damage_first(tmp_path: Path) -> None:
+def test_read_first_returns_the_messages_before_damage(tmp_path: Path) -> None:
     segments = sorted((journal(tmp_path) / "jnl").iterdir())
     first = int(segments[2].name[:16], 16)
     segments[2].write_bytes(b"\xff" * 200)
@@ -273,7 +273,7 @@ def test_truncation_below_what_was_read_is_loud(tmp_path: Path) -> None:
     assert (raised.value.path, raised.value.offset) == (str(segment(tmp_path, 0)), 30)
 
 
-def test_an_incomplete_message_that_is_cut_and_written_anew_is_read_anew(tmp_path: Path) -> None:
+def test_an_incomplete_message_that_is_cut_and_written_again_is_read_again(tmp_path: Path) -> None:
     rows = sample(5)
     torn = encoded(5, STAMP, 0, b"", b"never finished " * 5)[:-9]
     path = by_hand(tmp_path, (0, packed(rows) + torn))
@@ -341,7 +341,7 @@ def test_a_flipped_bit_in_a_value_is_found_by_verify(where: int, tmp_path: Path)
 
 
 class _FailingRead(OsFile):
-    """Fails once, in the middle of a read, when it is told to."""
+    """Fails once, in the middle of a read, if ``fail`` is set."""
 
     fail = False
     fail_index = False
@@ -372,7 +372,7 @@ class _FailingReads(OsDisk):
             file.close()
 
 
-def test_what_a_failed_read_left_in_memory_is_never_given_out(tmp_path: Path) -> None:
+def test_bytes_that_a_failed_read_left_in_memory_are_never_returned(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_many([b"%08d" % n * 4 for n in range(20000)])
     with sej.Scanner(tmp_path, disk=_FailingReads()) as s:
@@ -429,7 +429,7 @@ def test_after_a_read_that_failed_the_checksums_still_count(
 
 
 @pytest.mark.parametrize("size", [14, 26, 300])
-def test_a_scanner_that_saw_zeros_at_the_end_goes_on_when_a_writer_has_cut_them(tmp_path: Path, size: int) -> None:
+def test_a_scanner_that_saw_zeros_at_the_end_continues_when_a_writer_has_cut_them(tmp_path: Path, size: int) -> None:
     with sej.Writer(tmp_path) as w:
         w.append(b"before")
     (segment,) = (tmp_path / "jnl").iterdir()

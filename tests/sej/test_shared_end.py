@@ -29,7 +29,7 @@ def test_catching_up_with_others_takes_bounded_memory(tmp_path: Path) -> None:
     assert sej.Journal(tmp_path).verify() == []
 
 
-def test_an_append_does_not_wait_for_who_takes_segments_away(tmp_path: Path) -> None:
+def test_an_append_does_not_wait_for_a_process_that_deletes_segments(tmp_path: Path) -> None:
     retention = sej.Retention(max_bytes=300)
     with sej.SharedWriter(tmp_path, segment_bytes=100, retention=retention) as w:
         w.append(b"first")

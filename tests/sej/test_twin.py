@@ -119,7 +119,7 @@ def test_a_copied_journal_is_read(journal: Path, tmp_path_factory: pytest.TempPa
     assert sej.read_offset(copy, "reader") == 10
 
 
-def test_a_queue_believes_nobody_else(tmp_path: Path) -> None:
+def test_a_queue_refuses_an_offset_that_another_program_wrote(tmp_path: Path) -> None:
     with sej.open_queue(tmp_path, "jobs") as q:
         for n in range(9):
             q.put(b"%d" % n)
@@ -153,7 +153,7 @@ def test_every_crash_of_a_commit_leaves_an_offset_that_can_be_read(strict: bool)
         said = crash.marks[-1] if crash.marks else None
         found = sej.read_offset("/j", "r", disk=crash.disk)
         assert found == said or found == (said or 2) + 1
-        with sej.Offset("/j", "r", disk=crash.disk) as kept:  # and it goes on from there
+        with sej.Offset("/j", "r", disk=crash.disk) as kept:  # and it continues from there
             kept.commit(6)
         assert sej.read_offset("/j", "r", disk=crash.disk) == 6
     assert count > 10

@@ -60,7 +60,7 @@ def test_a_timeout_is_kept_to(tmp_path: Path) -> None:
         assert 0.03 <= time.monotonic() - start < 5
 
 
-def test_the_safety_net_comes_back_by_itself(tmp_path: Path) -> None:
+def test_the_safety_net_returns_by_itself(tmp_path: Path) -> None:
     with Watch(tmp_path, safety_s=0.02) as watch:
         start = time.monotonic()
         assert watch.wait(None) is True
@@ -143,9 +143,7 @@ def test_an_overflow_wakes_everybody(tmp_path: Path) -> None:
     assert output(OVERFLOW, tmp_path / "one", tmp_path / "two") == "True"
 
 
-def test_an_interrupt_as_the_leader_comes_back_leaves_no_leader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_as_the_leader_returns_leaves_no_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(tmp_path, safety_s=LONG_S)
     real = watch._hub._lock
 

@@ -108,7 +108,7 @@ def test_a_failed_sync_poisons_the_writer(call: str, tmp_path: Path) -> None:
         assert again.offset in (1, 2)
 
 
-def test_everybody_who_waits_for_a_sync_that_fails_is_told(tmp_path: Path) -> None:
+def test_every_thread_that_waits_for_a_failed_sync_gets_the_error(tmp_path: Path) -> None:
     calls = 0
 
     def hook(verb: str, *_: object) -> None:
@@ -129,7 +129,7 @@ def test_everybody_who_waits_for_a_sync_that_fails_is_told(tmp_path: Path) -> No
     w.close()
 
 
-def test_a_sync_that_fails_in_the_background_is_told_at_the_next_call(tmp_path: Path) -> None:
+def test_a_sync_that_fails_in_the_background_is_reported_by_the_next_call(tmp_path: Path) -> None:
     disk = Failing()
     w = sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk)
     disk.armed = "sync"
@@ -162,7 +162,7 @@ def life_of(w: sej.Writer | sej.SharedWriter) -> Lifecycle:
 
 
 @pytest.mark.parametrize("kind", [sej.Writer, sej.SharedWriter])
-def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(kind: Any, tmp_path: Path) -> None:
+def test_a_sync_that_fails_in_the_background_is_reported_at_the_latest_by_close(kind: Any, tmp_path: Path) -> None:
     disk = Failing()
     w = kind(tmp_path, durability="interval", sync_interval_s=0.001, disk=disk)
     w.append(b"u")
@@ -173,7 +173,7 @@ def test_a_sync_that_fails_in_the_background_is_told_at_the_end_at_the_latest(ki
     with pytest.raises(WriterFailedError, match=r"failed: .*Input/output error"):
         w.close()
     w.close()
-    with sej.Writer(tmp_path) as again:  # the lock was let go of
+    with sej.Writer(tmp_path) as again:  # the lock was released
         assert again.offset == 2
 
 
@@ -385,7 +385,7 @@ def test_a_removed_lock_file_poisons_at_sync(tmp_path: Path) -> None:
         w.sync()
     assert_poisoned(w)
     w.close()
-    assert not (tmp_path / "jnl.lck").exists(), "whoever removed it: a failed writer makes no new one"
+    assert not (tmp_path / "jnl.lck").exists(), "a failed writer creates no lock file"
 
 
 @pytest.mark.parametrize("call", ["rotate", "publish"])

@@ -139,7 +139,7 @@ def test_in_the_middle_of_a_shared_write_a_handler_cannot_close(tmp_path: Path, 
     assert values(read_all(tmp_path)) == [b"a", b"b", b"c"]
 
 
-def test_many_who_close_at_once_all_find_it_closed(tmp_path: Path) -> None:
+def test_many_threads_that_close_concurrently_all_find_it_closed(tmp_path: Path) -> None:
     inside, on = threading.Event(), threading.Event()
 
     def hook(verb: str, file: File | None, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Well-formed messages with wrong offsets: how much is lost by them, and how much is said of them."""
+"""Well-formed messages with wrong offsets: how much they cost, and what is reported."""
 
 from pathlib import Path
 

@@ -99,7 +99,7 @@ def test_one_directory_and_none(tmp_path: FilePath) -> None:
 
 
 def test_a_stray_name_that_would_fit_a_hub(tmp_path: FilePath) -> None:
-    """Without a record it may be one or the other, and that is said; with one it is a tree of shards."""
+    """Without a record the root is reported as ambiguous. With a record it is a sharded journal."""
     for index in range(2):
         journal(shard.Path(tmp_path / "old", "orders", 1).dir(index))
     journal(tmp_path / "old", "orders.1.00g")

@@ -50,7 +50,7 @@ def test_names_mean_what_the_page_says(row: tuple[str, str, str, str]) -> None:
         assert parts[2] == int(index)
 
 
-def test_everything_beside_the_shards_is_named() -> None:
+def test_every_file_next_to_the_shards_is_named() -> None:
     for directory in (
         name_format.HUB_MARKER,
         name_format.WORKERS_DIR,

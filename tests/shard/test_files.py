@@ -1,4 +1,4 @@
-"""With few files to open: the soft limit is raised, and where the hard one is low, it works with fewer or says so."""
+"""A low limit of open files: the soft limit is raised. If the hard one is low, fewer files are used or it raises."""
 
 import subprocess
 import sys

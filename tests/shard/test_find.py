@@ -1,4 +1,4 @@
-"""What stands under a root is recognised, or said to be neither."""
+"""The directories under a root are recognised as a sharded journal or a hub, or reported as neither."""
 
 from pathlib import Path as FilePath
 

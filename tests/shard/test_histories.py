@@ -1,7 +1,8 @@
-"""Random histories of workers that share the shards of a tree, come and go, fail, stop and die at any call of the disk.
+"""Random histories of workers that share a sharded journal, start, fail, stop and may die at any call of the disk.
 
-Whatever happened: one at a time has a shard; its messages come in order, each is handled or among the dead letters
-before one behind it is begun; what is kept does not come back; and a dead letter has used its attempts.
+After each history: at any time at most one worker had a shard. Its messages were delivered in order, and before the
+next one began, each was handled or is a dead letter. No message below the kept offset was delivered again. A dead
+letter has used all its attempts.
 """
 
 import random
@@ -11,13 +12,13 @@ import pytest
 
 import sej
 import shard
-from tests.crash.herd import Herd, chance, letters_in
-from tests.crash.past import Past
+from tests.crash.harness import Harness, dead_letters_in, seeded_random
+from tests.crash.reader_history import ReaderHistory
 from tests.shard.working import BITS, MAX_ATTEMPTS, NAME
 
 
-class World(Herd):
-    """A tree, one journal of dead letters, and the workers."""
+class World(Harness):
+    """A sharded journal, one journal of dead letters, and the workers."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
         super().__init__(folder, dice)
@@ -25,13 +26,13 @@ class World(Herd):
         for index in range(self.path.count):
             sej.Writer(self.path.dir(index)).close()
 
-    def words(self, who: str) -> list[str]:
-        return ["tests.shard.working", str(self.path.root), who]
+    def command(self, process: str) -> list[str]:
+        return ["tests.shard.working", str(self.path.root), process]
 
 
 def history(folder: Path, seconds: float, processes: int) -> None:
-    world = World(folder, chance())
-    world.live(seconds, processes, lambda: "end" in {row[3] for row in world.lines()}, replacing=0.3)
+    world = World(folder, seeded_random())
+    world.run_processes(seconds, processes, lambda: "end" in {row[3] for row in world.lines()}, replacing=0.3)
     judge(world)
 
 
@@ -42,19 +43,19 @@ def judge(world: World) -> None:
     worker = shard.Worker(world.path, NAME, max_attempts=MAX_ATTEMPTS, dead_letter=dead, timeout=0.0)
     worker.run(lambda index, message: left[index].append(message.offset))
     assert sum(row.messages for row in shard.lag(world.path, NAME)) == 0
-    letters = letters_in(dead)
+    letters = dead_letters_in(dead)
     for index in range(world.path.count):
         journal = sej.Journal(world.path.dir(index))
         assert journal.verify() == []
         assert journal.id is not None
         mine = [letter for letter in letters if letter.source == journal.id.hex()]
-        buried = {letter.message.offset for letter in mine}
+        given_up = {letter.message.offset for letter in mine}
         rows = [row for row in lines if row[1] == str(index)]
-        past = Past({row[2] for row in rows if row[3] == "over"}, set(), buried, sure=False)
+        past = ReaderHistory({row[2] for row in rows if row[3] == "over"}, set(), given_up, exact=False)
         for _, _, claim, word, *about in rows:
-            past.tell(claim, word, *map(int, about))
+            past.add(claim, word, *map(int, about))
         past.end(left[index], journal.end_offset)
-        assert len(buried) == len(mine), "two letters of one message"
+        assert len(given_up) == len(mine), "two letters of one message"
         for letter in mine:
             assert past.used[letter.message.offset] >= MAX_ATTEMPTS, f"{letter} was given up early"
             assert letter.attempts == MAX_ATTEMPTS, letter

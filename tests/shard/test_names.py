@@ -85,7 +85,7 @@ def test_bad_arguments_are_named() -> None:
 
 
 @given(st.from_regex(r"[A-Za-z0-9_\-]{0,12}", fullmatch=True), st.integers(0, 10), st.data())
-def test_every_name_comes_back(prefix: str, bits: int, data: st.DataObject) -> None:
+def test_a_built_name_parses_to_its_parts(prefix: str, bits: int, data: st.DataObject) -> None:
     if not prefix and not bits:
         return
     path = shard.Path("r", prefix, bits)

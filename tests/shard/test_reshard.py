@@ -80,7 +80,7 @@ def test_a_route_of_ones_own(source: shard.Path, tmp_path: FilePath) -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 3, 5])
-def test_readers_stand_before_everything_they_have_not_read(source: shard.Path, tmp_path: FilePath, bits: int) -> None:
+def test_no_reader_skips_a_message_that_it_has_not_read(source: shard.Path, tmp_path: FilePath, bits: int) -> None:
     rng = random.Random(bits)
     unread: dict[str, set[bytes]] = {}
     for reader in ("some", "all", "none"):
@@ -248,7 +248,7 @@ def test_a_shard_that_is_made_meanwhile_is_copied_too(tmp_path: FilePath) -> Non
     assert by_key(target) == by_key(source)
 
 
-def test_what_comes_behind_the_last_round_is_named(source: shard.Path, tmp_path: FilePath) -> None:
+def test_messages_after_the_last_round_are_named(source: shard.Path, tmp_path: FilePath) -> None:
     target = shard.Path(tmp_path / "t", "orders", 4)
     done = shard.reshard(source, target)
     index = source.index(KEYS[0])
@@ -370,9 +370,7 @@ def test_a_target_that_is_gone_is_not_called_done(source: shard.Path, tmp_path: 
     assert shard.reshard(source, target) == done
 
 
-def test_a_readers_name_that_is_none_is_refused_before_anything_is_copied(
-    source: shard.Path, tmp_path: FilePath
-) -> None:
+def test_an_invalid_readers_name_is_refused_before_anything_is_copied(source: shard.Path, tmp_path: FilePath) -> None:
     odd = next(FilePath(path) for path in source.dirs() if os.path.exists(path)) / "ofs" / "my reader.ofs"
     odd.write_bytes(bytes(8))
     target = shard.Path(tmp_path / "t", "orders", 1)

@@ -41,7 +41,7 @@ def test_every_message_once_in_order_within_its_shard(path: shard.Path) -> None:
         assert [message.offset for message in messages] == list(spans[index])
 
 
-def test_a_long_backlog_keeps_nobody_waiting(path: shard.Path) -> None:
+def test_a_long_backlog_does_not_delay_other_shards(path: shard.Path) -> None:
     fill(path, 0, [b"x"] * 50_000)
     for index in (1, 2, 3):
         fill(path, index, [b"x"] * 10)
@@ -189,7 +189,7 @@ def count_into(found: list[int], scanner: shard.Scanner) -> None:
 
 
 @pytest.mark.parametrize("by", ["turn", "time"])
-def test_what_stands_before_damage_is_given_out(path: shard.Path, by: str) -> None:
+def test_messages_before_damage_are_returned(path: shard.Path, by: str) -> None:
     for index in range(4):
         fill(path, index, [b"value"] * 50, list(range(index, 200 + index, 4)))
     segment = min(FilePath(path.dir(2), "jnl").iterdir())
@@ -205,7 +205,7 @@ def test_what_stands_before_damage_is_given_out(path: shard.Path, by: str) -> No
 
 
 @pytest.mark.parametrize("by", ["turn", "time"])
-def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path, by: str) -> None:
+def test_a_shard_that_is_never_empty_does_not_delay_the_others(path: shard.Path, by: str) -> None:
     """What comes into another shard, or a new one, is seen though there was never anything to wait for."""
     with (
         shard.Writer(path, route=lambda message: message.type) as writer,
@@ -225,7 +225,7 @@ def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path, by: 
 
 
 class SignallingDisk(OsDisk):
-    """Sends its process a signal in the middle of a read, once it is told so."""
+    """Sends its process a signal in the middle of a read, if ``armed`` is set."""
 
     __slots__ = ("armed",)
 

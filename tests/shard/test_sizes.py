@@ -1,4 +1,4 @@
-"""Messages larger than every window among short ones, in a tree of shards."""
+"""Messages larger than every read window among short ones, in a sharded journal."""
 
 import pathlib
 import random

@@ -72,7 +72,7 @@ def test_a_handler_that_fails_gets_the_message_again_while_other_shards_go_on(pa
     assert mine == sorted(mine)
 
 
-def test_a_shard_whose_lock_was_removed_is_left_to_who_has_it_now(path: shard.Path) -> None:
+def test_a_shard_whose_lock_was_removed_is_left_to_its_new_holder(path: shard.Path) -> None:
     fill(path, 200)
     seen: set[int] = set()
     others: list[sej.Offset] = []
@@ -93,7 +93,7 @@ def test_a_shard_whose_lock_was_removed_is_left_to_who_has_it_now(path: shard.Pa
         other.close()
 
 
-def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path) -> None:
+def test_a_shard_that_is_never_empty_does_not_delay_the_others(path: shard.Path) -> None:
     """Neither messages that come into another shard, nor one that is to be tried again, nor a shard that is new."""
     until = time.monotonic() + 30
     seen: dict[int, int] = {0: 0, 1: 0, 2: 0}
@@ -105,7 +105,7 @@ def test_a_shard_that_is_never_empty_keeps_nobody_waiting(path: shard.Path) -> N
             seen[index] += 1
             if index == 0:
                 writer.append(b"x", type=0)
-                if seen[0] == 100:  # by now the other shard was found empty
+                if seen[0] == 100:  # the worker has already found the other shard empty
                     writer.append_many([b"x"] * 2, type=[1, 2])
             if index == 1 and seen[1] == 2:
                 raise RuntimeError("once more")

@@ -153,7 +153,7 @@ def test_a_broken_shard_stays_broken_and_the_others_go_on(path: shard.Path) -> N
 
 
 class FailingDisk(OsDisk):
-    """Cannot sync one directory's segments any more, once it is told so; counts the syncs of the others."""
+    """Fails to sync the segments of the directory ``broken``, and counts the other syncs."""
 
     __slots__ = ("broken", "syncs")
 
@@ -298,7 +298,7 @@ def test_a_forked_child_holds_no_shard(path: shard.Path) -> None:
 
 
 class PausingDisk(OsDisk):
-    """Stops one call, once it is told so, until it may go on."""
+    """Stops the call named by ``at`` until ``go_on`` is set."""
 
     __slots__ = ("at", "go_on", "here")
 

@@ -1,4 +1,4 @@
-"""A process that appends to a tree of shards and is one of its workers, at random, until it is killed."""
+"""A process that appends to a sharded journal and is one of its workers, at random, until it is killed."""
 
 import json
 import os
@@ -19,61 +19,61 @@ NAME = "w"
 MAX_ATTEMPTS = 3
 
 
-class TellingDisk(OsDisk):
-    """Tells when a shard is claimed and when it is let go of in order, by the note of the message in hand."""
+class ReportingDisk(OsDisk):
+    """Reports when a shard is claimed and when it is released, both found by the file of its attempts."""
 
-    tell: Callable[[str, str], None]
+    report: Callable[[str, str], None]
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
         if mode == "edit" and os.fspath(path).endswith(".tries"):
-            self.tell("claim", os.fspath(path))
+            self.report("claim", os.fspath(path))
         return super().open(path, mode)
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         super().unlink(path)
         if os.fspath(path).endswith(".tries"):
-            self.tell("over", os.fspath(path))
+            self.report("over", os.fspath(path))
 
 
 class Working:
-    """One process: its name, its dice, and which claim of each shard is its newest."""
+    """One process: its name, its random numbers, and the number of its newest claim of each shard."""
 
-    def __init__(self, root: str, who: str, dice: random.Random) -> None:
+    def __init__(self, root: str, process: str, dice: random.Random) -> None:
         self.path = shard.Path(root, "s", BITS)
-        self.who = who
+        self.process = process
         self.dice = dice
         self.number = 0
         self.claims = [0] * self.path.count
         self.reached = [0] * self.path.count
         self._die = dying(random.Random(dice.random()), dice.choice([0.0, 1.0, 1.0])).hook
-        telling = TellingDisk()
-        telling.tell = self._tell
-        self.disk = HookedDisk(self._hook, telling)
+        reporting = ReportingDisk()
+        reporting.report = self._report_claim
+        self.disk = HookedDisk(self._hook, reporting)
 
-    def say(self, word: str, index: int, *about: object) -> None:
-        print(time.monotonic_ns(), index, f"{self.who}.{self.claims[index]}", word, *about, flush=True)
+    def report(self, word: str, index: int, *about: object) -> None:
+        print(time.monotonic_ns(), index, f"{self.process}.{self.claims[index]}", word, *about, flush=True)
 
     def _index(self, file: str) -> int:
         return shard.Path.parse(os.path.dirname(os.path.dirname(file)))[1]
 
-    def _tell(self, word: str, file: str) -> None:
+    def _report_claim(self, word: str, file: str) -> None:
         index = self._index(file)
         if word == "claim":
             self.claims[index] += 1
             self.reached[index] = 0
-            self.say("claim", index)
+            self.report("claim", index)
         else:
-            self.say("over", index, self.reached[index])
+            self.report("over", index, self.reached[index])
 
     def _hook(self, verb: str, file: File | None, data: bytes) -> None:
         if file is not None and file.path.endswith(".tries") and data:
             note = json.loads(data.partition(b" ")[2])
-            self.say("note", self._index(file.path), note["offset"], note["attempts"])
+            self.report("note", self._index(file.path), note["offset"], note["attempts"])
         self._die(verb, file, data)
 
     def append(self) -> None:
         kinds = self.dice.choices(["ok", "bad", "flaky", "kill"], [80, 4, 6, 1], k=self.dice.choice([1, 10, 50]))
-        keys = [b"%s-%d" % (self.who.encode(), self.number + n) for n in range(len(kinds))]
+        keys = [b"%s-%d" % (self.process.encode(), self.number + n) for n in range(len(kinds))]
         self.number += len(kinds)
         with shard.Writer(self.path, lock_timeout=30.0, disk=self.disk) as w:
             w.append_many([kind.encode() for kind in kinds], keys)
@@ -90,17 +90,17 @@ class Working:
         )
 
         def handle(index: int, message: sej.Message) -> None:
-            self.say("begin", index, message.offset, message.offset)
+            self.report("begin", index, message.offset, message.offset)
             if message.value == b"kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.dice.random() < 0.1:
-                self.say("kept", index, sej.read_offset(self.path.dir(index), NAME) or 0)
+                self.report("kept", index, sej.read_offset(self.path.dir(index), NAME) or 0)
             if self.dice.random() < 0.005:
                 worker.stop()
             if message.value == b"bad" or (message.value == b"flaky" and self.dice.random() < 0.5):
-                self.say("fail", index, message.offset, message.offset)
+                self.report("fail", index, message.offset, message.offset)
                 raise RuntimeError("by chance")
-            self.say("end", index, message.offset, message.offset)
+            self.report("end", index, message.offset, message.offset)
             self.reached[index] = message.offset + 1
 
         worker.run(handle)
@@ -111,5 +111,5 @@ class Working:
 
 
 if __name__ == "__main__":
-    _root, _who, _seed = sys.argv[1:]
-    Working(_root, _who, random.Random(int(_seed))).run()
+    _root, _process, _seed = sys.argv[1:]
+    Working(_root, _process, random.Random(int(_seed))).run()

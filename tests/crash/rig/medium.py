@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a process said, and which record of the log it is."""
+    """A report of a process, and the number of its record in the log."""
 
     at: int
     word: str

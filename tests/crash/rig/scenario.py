@@ -72,7 +72,7 @@ class Scenario:
         worker.stdin.write(line + "\n")
         worker.stdin.flush()
         answer = worker.stdout.readline()
-        assert answer, f"{self.told()}\n{line}: the process failed:\n{worker.stderr.read()}"
+        assert answer, f"{self.transcript()}\n{line}: the process failed:\n{worker.stderr.read()}"
         error: str | None = json.loads(answer)
         self.story.append(f"{self.who}: {line}" if error is None else f"{self.who}: {line} -> {error}")
         return error
@@ -155,7 +155,7 @@ class Scenario:
         return error
 
     def poison(self, times: int = ALWAYS) -> str | None:
-        """One act whose data the device refuses that often; it goes on refusing until :meth:`mend`."""
+        """Do one act whose data the device refuses that often, at most until :meth:`mend`."""
         self.refuse(f"marker {times} {MARKER}")
         return self.ask("poison", self.fresh())
 
@@ -182,12 +182,12 @@ class Scenario:
 
     def must(self, error: str | None) -> None:
         """A disk that works again must be of use: the step may fail only where the file system itself gave up."""
-        assert error is None or not self.machine.is_writable(), f"{self.told()}\nthe disk works, but: {error}"
+        assert error is None or not self.machine.is_writable(), f"{self.transcript()}\nthe disk works, but: {error}"
 
     # The verdict
 
     def lose_power(self) -> None:
-        """Cut the power, and go on with what the medium has."""
+        """Cut the power, and continue with the bytes on the medium."""
         subset = self.dice.choice(_SUBSETS)
         log = self._stop()
         old = self.machine
@@ -200,7 +200,7 @@ class Scenario:
         self.story.append(f"power cut, {subset} of the unflushed writes kept")
 
     def _stop(self) -> list[Record]:
-        log = self.machine.log()  # before anybody dies: closing writes nothing, unmounting does
+        log = self.machine.log()  # before the processes are killed: closing writes nothing, but unmounting does
         self.kill_all()
         self.machine.stop()
         return log
@@ -222,10 +222,10 @@ class Scenario:
                     SYSTEMS[self._system].judge(medium / "data", happened)
                 except Exception as error:
                     where = f"power cut at record {moment} of {len(log)}, {subset} of the unflushed writes kept"
-                    error.add_note(f"{self.told()}\n{where}; marks: {len(happened)}")
+                    error.add_note(f"{self.transcript()}\n{where}; marks: {len(happened)}")
                     raise
 
-    def told(self) -> str:
+    def transcript(self) -> str:
         """The story until now."""
         return "\n".join(self.story)
 

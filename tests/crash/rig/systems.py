@@ -88,7 +88,7 @@ class System(ABC):
     @staticmethod
     @abstractmethod
     def judge(path: Path, marks: Sequence[Mark]) -> None:
-        """Compare what was said with what a medium has at path."""
+        """Compare the reports with what a medium has at path."""
 
 
 # Journals
@@ -110,7 +110,7 @@ def rows_left(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def judge_journals(path: Path, marks: Iterable[Mark]) -> None:
-    """Every message that was said to be durable is there, at its offset."""
+    """Check that every message that was reported as durable is there, at its offset."""
     wanted: dict[str, dict[int, int]] = {}
     for mark in marks:
         if mark.word == "durable":

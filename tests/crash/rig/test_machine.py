@@ -59,7 +59,7 @@ def test_a_flush_that_fails_is_an_error_and_the_next_one_is_not(file_system: str
 
 
 @on_every_file_system
-def test_a_refused_range_is_refused_as_often_as_asked(file_system: str, device_program: Path) -> None:
+def test_a_refused_range_is_refused_as_often_as_requested(file_system: str, device_program: Path) -> None:
     with Machine(file_system, device_program) as machine:
         machine.control(f"writes 1 0 {1 << 40}")
         file = os.open(machine.path / "f", os.O_CREAT | os.O_RDWR)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.herd import chance
+from tests.crash.harness import seeded_random
 from tests.crash.rig.machine import FILE_SYSTEMS
 from tests.crash.rig.scenario import ALWAYS, Scenario
 from tests.crash.rig.systems import SYSTEMS
@@ -238,7 +238,7 @@ STORIES: list[Story] = [
 def test_what_was_acknowledged_is_on_the_medium(
     story: Story, system: str, file_system: str, device_program: Path
 ) -> None:
-    with Scenario(file_system, device_program, system, chance()) as s:
+    with Scenario(file_system, device_program, system, seeded_random()) as s:
         story(s)
         s.judge()
 
@@ -248,7 +248,7 @@ def test_what_was_acknowledged_is_on_the_medium(
 def test_the_error_of_one_process_does_not_hide_from_its_neighbours(
     system: str, file_system: str, device_program: Path
 ) -> None:
-    with Scenario(file_system, device_program, system, chance()) as s:
+    with Scenario(file_system, device_program, system, seeded_random()) as s:
         for s.who in (0, 1, 2):
             s.must(s.open())
             s.must(s.work(2))
@@ -264,7 +264,7 @@ def test_the_error_of_one_process_does_not_hide_from_its_neighbours(
 @pytest.mark.parametrize("reader", ["writer", "shared-writer", "work-queue", "offset", "consumer"])
 def test_the_next_process_syncs_what_a_killed_one_left(reader: str, file_system: str, device_program: Path) -> None:
     writer = reader if reader in ("shared-writer", "work-queue") else "writer"
-    with Scenario(file_system, device_program, writer, chance()) as s:
+    with Scenario(file_system, device_program, writer, seeded_random()) as s:
         s.must(s.open(weak=True))
         s.must(s.work(20))
         s.take_over(reader)
@@ -353,7 +353,7 @@ STEPS: list[Callable[[Scenario], None]] = [
 
 @on_every_file_system
 def test_random_histories(file_system: str, device_program: Path, torture_s: float) -> None:
-    dice = chance()
+    dice = seeded_random()
     end = time.monotonic() + torture_s
     while time.monotonic() < end:
         system = dice.choice(list(SYSTEMS))

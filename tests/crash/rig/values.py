@@ -1,4 +1,4 @@
-"""Values that name themselves: what is found on a medium says which value it is, or that it is none."""
+"""Values that contain their number, so that a test can recognise each value that it finds on a medium."""
 
 from typing import Final
 
@@ -18,10 +18,10 @@ def value(number: int, *, poison: bool = False) -> bytes:
 
 
 def number_of(data: bytes) -> int:
-    """Which value this is.
+    """Return the number of a value.
 
     Raises:
-        AssertionError: it is none.
+        AssertionError: the data is not a value.
     """
     head = data[:11].decode(errors="replace").split()
     assert len(head) == 2 and head[0].isdigit() and head[1] in "pv", f"{data[:20]!r} is not a value"

@@ -90,7 +90,7 @@ def main() -> None:
             print(json.dumps(f"{type(error).__name__}: {error}"), flush=True)
         else:
             print("null", flush=True)
-    os._exit(0)  # who asked is gone: nothing is closed properly
+    os._exit(0)  # the test has ended: nothing is closed properly
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A process with two queues on one journal that uses every face of them, and what stands beside them, until it dies.
+"""A process with two queues on one journal that uses every interface of both, and of the journal, until it dies.
 
-The clock is the real one and no lease ends by time: an item is its holder's until he ends it or dies.
+The clock is the real one and no lease expires. So an item belongs to its holder until this process ends it or dies.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from tests.crash.dying import dying
 
 NAMES = ["a", "b"]
 PURGED = "b"
-"""Only this one is purged: of the other one nothing may be missing."""
+"""The queue that is purged. No item of the other queue may be missing."""
 ONCE = 100
-"""So many dedupe keys there are, for all processes."""
+"""The number of dedupe keys, which all processes share."""
 OUTSIDE = "outside"
 MAX_ATTEMPTS = 4
 
 
-class Crowd:
-    """One process: its queues, what it holds of each, and its dice."""
+class Workload:
+    """One process: its queues, the items of each that it holds, and its random numbers."""
 
-    def __init__(self, path: str, who: str, dice: random.Random, disk: Disk) -> None:
+    def __init__(self, path: str, process: str, dice: random.Random, disk: Disk) -> None:
         self.path = path
-        self.who = who
+        self.process = process
         self.dice = dice
         self.disk = disk
         self.number = 0
@@ -44,7 +44,7 @@ class Crowd:
         for name in NAMES:
             self.open(name)
 
-    def say(self, word: str, *about: object) -> None:
+    def report(self, word: str, *about: object) -> None:
         os.write(1, f"{time.monotonic_ns()} {word} {' '.join(map(str, about))}\n".encode())
 
     def open(self, name: str) -> None:
@@ -74,20 +74,20 @@ class Crowd:
 
     def fresh(self, name: str, count: int, kind: str = "x") -> list[str]:
         self.number += count
-        return [f"{kind}{name}-{self.who}-{n}" for n in range(self.number - count, self.number)]
+        return [f"{kind}{name}-{self.process}-{n}" for n in range(self.number - count, self.number)]
 
     def put(self) -> None:
         name = self.dice.choice(NAMES)
         soon = self.dice.random() < 0.1
         values = self.fresh(name, self.dice.choice([1, 1, 2, 5]), "e" if soon else "x")
         for value in values:
-            self.say("putting", name, value)
+            self.report("putting", name, value)
         match self.dice.randrange(4):
             case 0 if not soon:
                 adapter = self.adapters[name]
                 for value in values:
                     adapter.put(value.encode(), block=self.dice.random() < 0.5)
-                    self.say("added", name, value)
+                    self.report("added", name, value)
                 return
             case 1 if not soon:
                 offsets = asyncio.run(self.put_async(name, values))
@@ -99,22 +99,22 @@ class Crowd:
                     expire_s=0.02 if soon else 10**8 if self.dice.random() < 0.1 else None,
                 )
         for value, offset in zip(values, offsets, strict=True):
-            self.say("put", name, value, offset)
+            self.report("put", name, value, offset)
 
     async def put_async(self, name: str, values: list[str]) -> Sequence[int]:
         q = sej.AsyncQueue(self.queues[name])
         return await asyncio.gather(*(q.put(value.encode()) for value in values))
 
     def put_once(self) -> None:
-        """What somebody else may put at the same time, or put before he died."""
+        """Put values that other processes may also put, concurrently or before."""
         name = NAMES[0]
         values = [f"d{name}-{n}" for n in self.dice.sample(range(ONCE), self.dice.choice([1, 3]))]
         keys = [value.encode() for value in values]
         for value in values:
-            self.say("putting", name, value)
+            self.report("putting", name, value)
         offsets = self.queues[name].put_many(keys, dedupe_keys=keys, delay_s=self.dice.choice([0, 0, 0.05]))
         for value, offset in zip(values, offsets, strict=True):
-            self.say("put", name, value, offset)
+            self.report("put", name, value, offset)
 
     # --- taking and ending
 
@@ -125,7 +125,7 @@ class Crowd:
 
     def take(self, name: str, items: list[sej.Item]) -> None:
         for item in items:
-            self.say("got", name, item.message.offset)
+            self.report("got", name, item.message.offset)
         self.held[name] += items
 
     def get_async(self) -> None:
@@ -148,10 +148,10 @@ class Crowd:
         with contextlib.suppress(queue.Empty):
             adapter.get(timeout=self.dice.choice([0, 0.01]))
             offset = adapter._items()[-1].message.offset
-            self.say("got", name, offset)
-            self.say("ending", name, offset)
+            self.report("got", name, offset)
+            self.report("ending", name, offset)
             adapter.task_done()
-            self.say("done", name, offset)
+            self.report("done", name, offset)
 
     def end(self) -> None:
         name = self.dice.choice(NAMES)
@@ -165,10 +165,10 @@ class Crowd:
                 items = [item, *held]
                 self.held[name] = []
                 for one in items:
-                    self.say("ending", name, one.message.offset)
+                    self.report("ending", name, one.message.offset)
                 self.queues[name].done_many(items)
                 for one in items:
-                    self.say("done", name, one.message.offset)
+                    self.report("done", name, one.message.offset)
             case "retry":
                 item.retry(self.dice.choice([0, 0.03, None]))
             case "back":
@@ -182,19 +182,19 @@ class Crowd:
                 with contextlib.suppress(RuntimeError), item:
                     raise RuntimeError("by chance")
             case _:
-                self.say("ending", name, offset)
+                self.report("ending", name, offset)
                 with item:
                     pass
-                self.say("done", name, offset)
+                self.report("done", name, offset)
 
-    # --- what else goes on
+    # --- other operations
 
     def purge(self) -> None:
         if self.dice.random() < 0.8:  # or else nothing would be there for long
             return
-        self.say("purging", PURGED)
+        self.report("purging", PURGED)
         self.queues[PURGED].purge()
-        self.say("purged", PURGED, sej.Journal(self.path).end_offset)
+        self.report("purged", PURGED, sej.Journal(self.path).end_offset)
 
     def redrive(self) -> None:
         with contextlib.suppress(sej.LockedError):
@@ -209,14 +209,14 @@ class Crowd:
         sej.Journal(self.path, disk=self.disk).clean(max_bytes=1000)
 
     def consume(self) -> None:
-        """A consumer beside the queues."""
+        """Consume the journal as a named consumer, next to the queues."""
         consumer = sej.Consumer(self.path, "consumer", timeout=0.0, disk=self.disk)
         with contextlib.suppress(sej.LockedError):
             consumer.run_batches(lambda batch: None, batch_messages=20)
 
     def read(self) -> None:
-        """A reader that keeps the original's rules and knows nothing of ours."""
-        outside(Path(self.path), OUTSIDE, self.dice.choice([10, 1000]), lambda n, value: self.say("stands", value, n))
+        """Read as the original does, which does not use this library."""
+        outside(Path(self.path), OUTSIDE, self.dice.choice([10, 1000]), lambda n, value: self.report("found", value, n))
 
     def acts(self) -> dict[Callable[[], None], int]:
         """What it does, and how often."""
@@ -231,8 +231,15 @@ class Crowd:
             self.dice.choices(list(acts), list(acts.values()))[0]()
 
 
-def outside(path: Path, name: str, most: int, tell: Callable[[int, str], None]) -> None:
-    """Tell of what an original reader of that name finds next, up to so many messages, and keep its offset."""
+def outside(path: Path, name: str, most: int, report: Callable[[int, str], None]) -> None:
+    """Read at most so many messages as the original's reader of that name does, and store its offset.
+
+    Args:
+        path: the journal.
+        name: the reader.
+        most: the largest number of messages.
+        report: called with the offset and the value of each message.
+    """
     with (path / "ofs" / f"{name}.lck").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,14 +252,14 @@ def outside(path: Path, name: str, most: int, tell: Callable[[int, str], None]) 
         while offset < end:
             there = [entry for entry in os.listdir(path / "jnl") if int(entry.removesuffix(".jnl"), 16) <= offset]
             if not there:
-                assert offset == 0, f"{name} stands at {offset}, and the journal begins behind it"
+                assert offset == 0, f"{name} is at {offset}, but the journal begins after that"
                 break
             new = [row for row in frames((path / "jnl" / max(there)).read_bytes()) if offset <= row[0] < end]
             if not new:
                 break
             for number, value in new:
                 assert number == offset, f"{name} looks for {offset} and finds {number}"
-                tell(number, value)
+                report(number, value)
                 offset += 1
         temporary = path.parent / f"{name}.new"
         temporary.write_bytes(OFFSET.pack(offset))
@@ -260,7 +267,7 @@ def outside(path: Path, name: str, most: int, tell: Callable[[int, str], None]) 
 
 
 def frames(data: bytes) -> list[tuple[int, str]]:
-    """Offset and value of each message that is whole."""
+    """Return offset and value of each whole message."""
     found = []
     at = 0
     while len(data) - at >= HEAD_SIZE:
@@ -277,10 +284,10 @@ def frames(data: bytes) -> list[tuple[int, str]]:
     return found
 
 
-def main(kind: type[Crowd], path: str, who: str, seed: str) -> None:
+def main(kind: type[Workload], path: str, process: str, seed: str) -> None:
     dice = random.Random(int(seed))
-    kind(path, who, dice, dying(random.Random(dice.random()), dice.choice([0.0, 0.3, 1.0]))).run()
+    kind(path, process, dice, dying(random.Random(dice.random()), dice.choice([0.0, 0.3, 1.0]))).run()
 
 
 if __name__ == "__main__":
-    main(Crowd, *sys.argv[1:])
+    main(Workload, *sys.argv[1:])

@@ -1,4 +1,4 @@
-"""A process that does what a crowd at two queues does, and now and then copies their journal to a hub."""
+"""A process that runs the workload of two queues, and sometimes copies their journal to a hub."""
 
 import contextlib
 import sys
@@ -8,13 +8,13 @@ import hub
 import sej
 from hub.wire import Copier
 from hub.wire.client import JournalState
-from tests.queue.crowd import Crowd, main
+from tests.queue.workload import Workload, main
 
 CLIENT = "c"
 
 
 class Local:
-    """A hub in this very process."""
+    """A hub in this process."""
 
     def __init__(self, store: hub.Store) -> None:
         self.store = store
@@ -29,12 +29,12 @@ class Local:
             create = False
 
 
-class Copying(Crowd):
-    """One that copies, too."""
+class CopyingWorkload(Workload):
+    """The workload of the queues, and the copier."""
 
     def copy(self) -> None:
         with (
-            contextlib.suppress(sej.LockedError, hub.UnavailableError),  # somebody else is at it
+            contextlib.suppress(sej.LockedError, hub.UnavailableError),  # another process copies
             hub.Store(f"{self.path}-hub", segment_bytes=self.dice.choice([500, 1 << 20]), disk=self.disk) as store,
             Copier(self.path, Local(store), disk=self.disk) as copier,
         ):
@@ -45,4 +45,4 @@ class Copying(Crowd):
 
 
 if __name__ == "__main__":
-    main(Copying, *sys.argv[1:])
+    main(CopyingWorkload, *sys.argv[1:])

@@ -1,0 +1,125 @@
+"""A test harness for random histories: it starts processes, kills some at random, and replaces each that ended."""
+
+import functools
+import os
+import random
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import sej
+from tests.forking import Forkserver, Program
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = [
+    *("tests.crash.chaos", "tests.crash.consuming", "tests.queue.chaos", "tests.queue.workload", "tests.queue.worker"),
+    "tests.shard.working",
+]
+
+
+@functools.cache
+def _forkserver() -> Forkserver:
+    """Return the one server of a test run. It has imported everything, so a killed process is replaced quickly."""
+    return Forkserver(*PROGRAMS, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def fork(command: list[str], output: Path) -> Program:
+    """Start ``python -m COMMAND``. Its standard output goes to a file, which is still there after the process died."""
+    with output.open("wb") as out, open(os.devnull) as nothing:
+        return _forkserver().start(command, [nothing.fileno(), out.fileno(), 2])
+
+
+def seeded_random() -> random.Random:
+    """Return the random numbers of one history. Set SEJ_SEED to repeat an earlier one."""
+    seed = int(os.environ.get("SEJ_SEED") or random.randrange(2**32))
+    print(f"SEJ_SEED={seed}")
+    return random.Random(seed)
+
+
+def dead_letters_in(path: str) -> list[sej.DeadLetter]:
+    """Return the dead letters of a journal, which does not exist before the first one."""
+    try:
+        return list(sej.dead_letters(path))
+    except sej.JournalNotFoundError:
+        return []
+
+
+class Harness(ABC):
+    """The running processes, and the output of every process. A process that ends without a signal fails the test."""
+
+    def __init__(self, folder: Path, dice: random.Random) -> None:
+        self.dice = dice
+        self.output = folder / "output"
+        self.output.mkdir()
+        self.running: list[Program] = []
+        self.started = 0
+
+    @abstractmethod
+    def command(self, process: str) -> list[str]:
+        """Return the module that a process runs, and its arguments. A seed is added to them."""
+
+    def start(self) -> None:
+        process = f"w{self.started}"
+        self.started += 1
+        self.running.append(fork([*self.command(process), str(self.dice.randrange(2**32))], self.output / process))
+
+    def kill(self, child: Program) -> None:
+        child.kill()
+        assert child.wait(30) < 0, "it failed"
+        self.running.remove(child)
+
+    def replace(self) -> None:
+        self.kill(self.dice.choice(self.running))
+        self.start()
+
+    def wait(self) -> None:
+        """Wait for a moment, and replace each process that died at a call of its disk."""
+        with suppress(subprocess.TimeoutExpired):
+            self.running[0].wait(self.dice.uniform(0.05, 0.4))
+        for child in [child for child in self.running if child.poll() is not None]:
+            self.kill(child)
+            self.start()
+
+    def run_processes(
+        self, seconds: float, processes: int, enough: Callable[[], bool], *, replacing: float = 0.5
+    ) -> None:
+        """Run processes for some seconds, and until they have done enough. At the end all are killed.
+
+        Args:
+            seconds: how long at least.
+            processes: how many run concurrently.
+            enough: whether they have done enough.
+            replacing: the probability with which a process is killed and replaced after each wait.
+        """
+        with self:
+            for _ in range(processes):
+                self.start()
+            end = time.monotonic() + seconds
+            while time.monotonic() < end or not enough():
+                self.wait()
+                if self.dice.random() < replacing:
+                    self.replace()
+
+    def lines(self) -> list[list[str]]:
+        """Return the words of each line of output. A last line without its end is left out: its process was killed."""
+        found = []
+        for path in self.output.iterdir():
+            text = path.read_text()
+            found += [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Kill all processes. If the block raised no exception, none of them may have failed."""
+        for child in list(self.running):
+            if kind is None:
+                self.kill(child)
+            else:
+                child.kill()
+                child.wait(30)
