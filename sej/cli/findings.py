@@ -179,7 +179,9 @@ def _messages(
     writing = holder_of(places.at("jnl.lck")) is not None
     segments = journal.segments
     size = sum(segment.size for segment in segments)
-    span = f"{journal.first_offset} to {good_end_of(journal)}, {counted(len(segments), 'segment')}, {human_size(size)}"
+    first, end = journal.first_offset, good_end_of(journal)
+    there = f"offsets {first} to {end - 1}, next offset {end}" if first < end else f"none, next offset {end}"
+    span = f"{there}, {counted(len(segments), 'segment')}, {human_size(size)}"
     yield Finding("messages", "well", span, "", {"segments": len(segments), "bytes": size})
     problems = [] if quick else journal.verify(progress=progress)
     for problem in problems:

@@ -111,7 +111,7 @@ def _page(row: dict[str, Any]) -> str:
     lost = f", {row['lost']} lost" if row["lost"] else ""
     lines = [
         row["path"],
-        f"  messages  {row['first_offset']} to {row['end_offset']}, {row['messages']} in all{lost}",
+        f"  messages  {row['messages']}, first offset {row['first_offset']}, next offset {row['end_offset']}{lost}",
         f" segments  {row['segments']}, {human_size(row['bytes'])}",
         f"  last      {row['last_time'] or '-'}",
         f"  writer    {row['writer'] or '-'}",

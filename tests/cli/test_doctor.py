@@ -44,6 +44,8 @@ def test_one_page(journal: Path) -> None:
     rows = found(journal)
     assert set(rows) == {"writer", "permissions", "disk", "messages", "damage", "clock"}
     assert {row["journal"] for row in rows.values()} == {str(journal)}
+    end = library.Journal(journal).end_offset
+    assert rows["messages"]["found"].startswith(f"offsets 0 to {end - 1}, next offset {end}, ")
 
 
 def test_holders_of_the_locks(journal: Path) -> None:
