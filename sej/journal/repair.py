@@ -262,7 +262,7 @@ def _keep_changed(
             verify_block(file, block)
         except CorruptionError as error:
             found = True
-            done.notes.append(str(error))
+            done.notes.append(f"{error}. It is unknown which of them changed: all are kept, with a new checksum")
             if not dry_run:
                 name = f"{segment.name}.{block.position:012x}.checksum"
                 done.kept.append(keep(directory, file, block.position, block.end - block.position, name))
