@@ -170,10 +170,11 @@ def _refuse_growth(plan: Plan, source: Path, disk: Disk, workshop: str) -> None:
     late = {index: span for index, span in late.items() if span[0] < span[1]}
     if late:
         shown = ", ".join(f"{index:03x} from offset {first} on" for index, (first, _) in sorted(late.items()))
+        count = sum(end - first for first, end in late.values())
+        appended = "1 message was" if count == 1 else f"{count} messages were"
         raise SejError(
-            f"the new sharded journal is complete, but {sum(end - first for first, end in late.values())} messages"
-            f" were appended to the source after they were copied (shard {shown}); stop its writer, append them to"
-            f" the new one, and remove {workshop}",
+            f"the new sharded journal is complete, but {appended} appended to the source after the copy (shard"
+            f" {shown}); stop its writer, append them to the new one, and remove {workshop}",
             path=source.dir(min(late)),
         )
 

@@ -248,16 +248,17 @@ def test_a_shard_that_is_made_meanwhile_is_copied_too(tmp_path: FilePath) -> Non
     assert by_key(target) == by_key(source)
 
 
-def test_messages_after_the_last_round_are_named(source: shard.Path, tmp_path: FilePath) -> None:
+@pytest.mark.parametrize(("count", "shown"), [(1, "1 message was"), (3, "3 messages were")])
+def test_messages_after_the_last_round_are_named(
+    source: shard.Path, tmp_path: FilePath, count: int, shown: str
+) -> None:
     target = shard.Path(tmp_path / "t", "orders", 4)
     done = shard.reshard(source, target)
     index = source.index(KEYS[0])
     end = sej.Journal(source.dir(index)).end_offset
     with shard.Writer(source) as writer:
-        writer.append_many([b"late"] * 3, [KEYS[0]] * 3)
-    with pytest.raises(
-        sej.SejError, match=rf"3 messages were appended to the source.*{index:03x} from offset {end} on"
-    ):
+        writer.append_many([b"late"] * count, [KEYS[0]] * count)
+    with pytest.raises(sej.SejError, match=rf"{shown} appended to the source.*{index:03x} from offset {end} on"):
         shard.reshard(source, target)
     assert done.messages == 1000
 
