@@ -222,7 +222,7 @@ def list_(root: Path, json: bool) -> None:
         came = "never"
         if journal.last_arrival_ns is not None:
             came = datetime.fromtimestamp(journal.last_arrival_ns / 1e9, UTC).isoformat(timespec="seconds")
-        behind = "".join(f"  {reader} -{count}" for reader, count in sorted(journal.lag.items()))
+        behind = "".join(f"  {reader} {count} behind" for reader, count in sorted(journal.lag.items()))
         click.echo(
             (
                 f"{journal.source}  {journal.first_offset}..{journal.end_offset}  {human_size(journal.size)}  last"

@@ -131,6 +131,7 @@ def test_a_hub_as_one_stream(tmp_path: Path) -> None:
     assert [(row["client"], row.get("value")) for row in rows] == [("EWR", "first"), ("JFK", "second"), ("EWR", None)]
     assert sej("hub", "merge", tmp_path / "hub").stdout == b""
     assert len(sej("hub", "merge", "--reader", "other", tmp_path / "hub").stdout.splitlines()) == 3
+    assert b"  other 0 behind  sej 0 behind\n" in sej("hub", "ls", tmp_path / "hub").stdout
     assert sej("hub", "ls", tmp_path / "hub").stdout == sej("hub", "stats", tmp_path / "hub").stdout
 
 
