@@ -130,6 +130,29 @@ def test_a_mark_that_a_stale_buffer_reverted_is_made_again(path: Path, save: Sav
     assert conflict.action == "marked again as cleared"
 
 
+def test_a_stale_save_after_a_give_back_and_moved_lines_is_found(path: Path) -> None:
+    """A claim that was given back is in the ledger alone: it is not the append that the new epoch copied."""
+    path.write_bytes(b"")
+    q = TextQueue(path)
+    q.append("first")
+    path.write_bytes(b"T future\n" + path.read_bytes())
+    q.append("second")
+    claim = q.take()
+    assert claim is not None
+    claim.failed("no")
+    path.write_bytes(path.read_bytes().removeprefix(b"T future\n"))
+    q.append("third")
+    path.write_bytes(b"#" + path.read_bytes()[1:])
+    buffer = path.read_bytes()
+    message = q.get_next()
+    assert message is not None
+    message.mark_as_cleared()
+    path.write_bytes(buffer)
+    q.append("fourth")
+    assert path.read_bytes().count(b"=") == 1
+    assert [conflict.action for conflict in q.conflicts] == ["marked again as cleared"]
+
+
 @SAVES
 def test_a_reverted_mark_after_a_byte_order_mark_is_made_again(path: Path, save: Save) -> None:
     buffer = b"\xef\xbb\xbf" + path.read_bytes()

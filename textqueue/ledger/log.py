@@ -272,7 +272,8 @@ class Ledger:
                     outdate(record.digest)
                 if record.owner == _AGAIN:
                     record = record._replace(owner=EMPTY)
-                    newest = next(reversed(status), None)
+                    # What was given back since has an entry in the ledger alone: it is not what was copied.
+                    newest = next((one for one in reversed(status) if status[one][1].kind != GIVEN_BACK), None)
                     if newest is not None and newest[2] == record.digest:
                         del status[newest]
                 status[place] = number, record
