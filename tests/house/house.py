@@ -15,8 +15,9 @@ PACKAGES = ("sej", "shard", "textqueue", "kestrel", "hub", "pipeline")
 
 _HUNG_UP = re.compile(
     r"Traceback \(most recent call last\):\r?\n"
-    r"(?:  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)?)+BrokenPipeError"
+    r"(?:  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)?)*(?:BrokenPipeError|\s*\Z)"
 )
+"""The daemon may still be printing when its program has ended: then the output ends in the middle of it."""
 
 
 def has_traceback(printed: str) -> bool:
