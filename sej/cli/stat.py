@@ -112,7 +112,7 @@ def _page(row: dict[str, Any]) -> str:
     lines = [
         row["path"],
         f"  messages  {row['messages']}, first offset {row['first_offset']}, next offset {row['end_offset']}{lost}",
-        f" segments  {row['segments']}, {human_size(row['bytes'])}",
+        f"  segments  {row['segments']}, {human_size(row['bytes'])}",
         f"  last      {row['last_time'] or '-'}",
         f"  writer    {row['writer'] or '-'}",
     ]

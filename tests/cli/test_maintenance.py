@@ -104,6 +104,8 @@ def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
         assert (row["messages"], row["readers"][0]["behind"], row["readers"][0]["running"]) == (300, 200, True)
         assert row["writer"].startswith("pid=")
         page = sej("stat", journal).stdout
+        columns = {line[:12].strip(): line[:2] + line[2:3].strip() for line in page.decode().splitlines()[1:]}
+        assert columns == {name: f"  {name[0]}" for name in ("messages", "segments", "last", "writer", "reader")}
         assert b"billing at 100, 200 behind for " in page
         assert b" s, pid=" in page
         text = sej("stat", "--prometheus", journal, journal).stdout.decode()
