@@ -18,7 +18,8 @@ __all__ = ["append"]
 _READ_BYTES: Final = 1 << 18
 _LENGTH_BYTES: Final = 4
 _SURVIVES: Final = (
-    "What messages survive: buffer nothing, os the death of this process, interval and disk a power loss."
+    "What messages survive. buffer: they are lost with this process; os: the death of this process; interval: a power"
+    " failure, except the last second; disk: a power failure."
 )
 
 
