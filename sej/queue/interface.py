@@ -71,13 +71,17 @@ def require_known(name: str, known: Collection[str], create: bool | None, path: 
     optional(FLAG)("create", create)
     if name in known or create or (create is None and not known):
         return
-    there = f"the queues are {', '.join(map(repr, sorted(known)))}" if known else "there are no queues here"
-    raise QueueNotFoundError(
-        f"there is no queue {name!r}; {there}. Pass create=True (--create) to create it: every message of the"
-        " journal is then delivered to it",
-        path=path,
-        names=sorted(known),
-    )
+    names = sorted(known)
+    if names:
+        one = "" if len(names) == 1 else " one of them, as in"
+        what = (
+            f"there is no queue {name!r} in this journal; it has {', '.join(map(repr, names))}: use{one}"
+            f" name={names[0]!r} (--name {names[0]}). create=True (--create) creates another queue, which gets every"
+            " message of the journal again"
+        )
+    else:
+        what = f"there is no queue {name!r}; there are no queues here. create=True (--create) creates it"
+    raise QueueNotFoundError(what, path=path, names=names)
 
 
 class _Counts(NamedTuple):

@@ -37,6 +37,17 @@ def test_a_name_that_is_not_there_is_refused_and_the_queues_are_listed(jobs: Pat
     assert tree(jobs) == before
 
 
+def test_the_refusal_says_first_how_to_open_the_queue_that_exists(jobs: Path) -> None:
+    with pytest.raises(sej.QueueNotFoundError) as raised:
+        sej.open_queue(jobs)
+    assert "no queue 'queue' in this journal; it has 'worker': use name='worker' (--name worker). create" in str(
+        raised.value
+    )
+    sej.open_queue(jobs, "audit", create=True).close()
+    with pytest.raises(sej.QueueNotFoundError, match=r"it has 'audit', 'worker': use one of them, as in name='audit'"):
+        sej.open_queue(jobs)
+
+
 def test_a_second_queue_is_made_if_asked_for_and_is_there_from_then_on(jobs: Path) -> None:
     with sej.open_queue(jobs, "audit", create=True) as q:
         assert q.stats().ready == 1
