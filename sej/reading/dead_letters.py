@@ -61,7 +61,10 @@ class DeadLetter(NamedTuple):
 def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, disk: Disk = OS) -> Iterator[DeadLetter]:
     """Yield the dead letters of a journal, oldest first, from one of its offsets on.
 
+    Letters stay in the journal: those that ``redrive()`` has put back are yielded too.
+
     Raises:
+        JournalNotFoundError: there is no such journal; a queue or consumer creates it with the first letter.
         CorruptionError: a message in it is not a dead letter.
     """
     optional(OFFSET)("offset", offset)
