@@ -21,7 +21,8 @@ class Chain:
         if self._last != before:
             self._first, self._high = before, -1
         self._last = now
-        self._high = max(self._high, position)
+        if position > self._high:
+            self._high = position
 
     def spans(self, before: Token | None, now: Token, position: int) -> bool:
         """Return whether these edits alone, all before a position, led from one state of the file to the other."""

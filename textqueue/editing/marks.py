@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from textqueue.editing.edits import OneStatus
+from textqueue.editing.edits import OneMark, OneStatus
 from textqueue.editing.hold import Hold, Pace
 from textqueue.editing.place import Place
 from textqueue.editing.queue_file import Edit, QueueFile, Session
@@ -82,9 +82,10 @@ class Marks:
         raw, position = message._raw, message._position
         try:
             with queue.session() as session:
-                if not queue.commit(session, OneStatus([Place(position, raw, message._epoch)], control)):
+                mark = OneMark((position, raw, message._epoch), control)
+                if not queue.commit(session, mark) or mark.last is None:
                     return False
-                message._raw, message._epoch = bytes([control]) + raw[1:], queue.ledger.epoch
+                message._raw, message._epoch = mark.last[1], queue.ledger.epoch
                 self.row(session)
                 return True
         except FileNotFoundError:

@@ -117,7 +117,8 @@ class Opening:
         queue.check_open()
         queue.guard.__enter__()
         try:
-            self._file = file = queue.opened()
+            queue.refresh()
+            self._file = file = queue.disk.open(queue.path, "edit")
             return queue.begin(file)
         except BaseException:
             self.__exit__()
@@ -167,11 +168,6 @@ class QueueFile:
             FileNotFoundError: the file does not exist.
         """
         return Opening(self)
-
-    def opened(self) -> File:
-        """Refresh the ledger, and open the file for editing. The caller holds the lock."""
-        self.refresh()
-        return self.disk.open(self.path, "edit")
 
     def begin(self, file: File) -> Session:
         """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that."""
@@ -241,7 +237,7 @@ class QueueFile:
 
     def compact(self) -> None:
         """Shorten the ledger if it is long. The caller holds the lock."""
-        if self.ledger.epochs == 1 and self._is_long():
+        if self.ledger.lines > 2 * MARKS_KEPT and self.ledger.epochs == 1:
             self.ledger.shorten()
 
     def bring_in_line(self, file: File) -> None:

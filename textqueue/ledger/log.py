@@ -183,6 +183,17 @@ class Ledger:
         for record in records:
             self._apply(record)
 
+    def append_mark(self, kind: int, place: tuple[int, bytes, int], token: Token) -> None:
+        """Append the line of one mark: as ``append``, but faster."""
+        line = status_lines(kind, (place,), b" %d %d %d -" % token)
+        self._write(line, token)
+        position = place[0]
+        if self.claims:
+            self._unclaim(position)
+        self.lines += 1
+        self.token = token
+        self.last = self.shown = Record(kind, position, line.split(b" ", 3)[2], token, EMPTY)
+
     def append_lines(self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token) -> None:
         """Append lines of one kind for many places: as ``append``, but faster."""
         lines = status_lines(kind, places, b" %d %d %d -" % token)
