@@ -113,7 +113,7 @@ def test_composed_fields() -> None:
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_the_how_to_says_what_each_backend_can(backend: str) -> None:
-    header, _, *table = rows("howto/work-queue.md", 5)
+    header, _, *table = rows("howto/work-queue.md", 6)
     column = header.index(backend)
     assert {row[0] for row in table} == set(CAPABILITIES)
     assert {row[0] for row in table if row[column] == "yes"} == CAN[backend]
