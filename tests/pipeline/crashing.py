@@ -29,13 +29,14 @@ CHANGES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (shutil, ("rmtree",)),
     (os, ("makedirs",)),
 )
-WHEN = ("before", "inside", "after")
+WHEN = ("before", "inside")
+"""After a change is before the next one."""
 SHARDS = 2
 BEFORE, ROWS = 3, 5
 
 
 class Bomb:
-    """Ends the process before, inside or after the k-th change."""
+    """Ends the process before or inside the k-th change."""
 
     def __init__(self, place: int, when: str) -> None:
         self.places = iter(range(1, place + 1))
@@ -50,16 +51,13 @@ class Bomb:
             due = next(self.places, None) == self.place
             if due and self.when == "inside":
                 self.half(name, change, *args)
-            if due and self.when != "after":
+            if due:
                 os._exit(7)
             self.local.inside = True
             try:
-                found = change(*args, **options)
+                return change(*args, **options)
             finally:
                 self.local.inside = False
-            if due:
-                os._exit(7)
-            return found
 
         return call
 

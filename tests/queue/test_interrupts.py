@@ -346,7 +346,7 @@ def test_the_modules_where_handlers_come_exist() -> None:
 @pytest.mark.parametrize("act", ["use", "close"])
 def test_a_handler_that_uses_or_closes_the_queue_is_refused_in_the_middle(tmp_path: Path, name: str, act: str) -> None:
     step, new, gone = STEPS[name]
-    for place in count(1, 3):
+    for place in count(1, 3 if "SEJ_TORTURE_S" in os.environ else 11):
         stage = Stage(tmp_path / str(place))
         closed: list[bool] = []
         handler = partial(close, stage.q, closed) if act == "close" else partial(use, stage.q)

@@ -217,7 +217,7 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(tmp_path: FilePath, tortur
         target = shard.Path(tmp_path / f"target-{round_}", "orders", 3)
         step = call
         while _killed(source, target, step):
-            step += call // 2 + 1  # the next run dies somewhere else
+            step += step // 2 + 1  # the next run dies somewhere else
         assert by_key(target) == expected
         with shard.Scanner(target) as scanner:
             assert sum(1 for _ in scanner) == 700
