@@ -46,6 +46,8 @@ def judge(world: World) -> None:
     letters = dead_letters_in(dead)
     for index in range(world.path.count):
         journal = sej.Journal(world.path.dir(index))
+        with sej.Writer(journal.path):
+            pass  # cuts the torn tail of a process that died in the last write of all
         assert journal.verify() == []
         assert journal.id is not None
         mine = [letter for letter in letters if letter.source == journal.id.hex()]
