@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sej.cli.output import FORMS, form_named
-from sej.cli.units import Moment, parse_duration, parse_place, parse_size
+from sej.cli.parameters import DURATION, PLACE, SIZE
+from sej.cli.units import Moment
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.gaps import Gap
@@ -46,32 +46,10 @@ __all__ = [
 
 BATCH: Final = 4096
 """Messages that are read at a time."""
-DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-class _Parsed(click.ParamType[Any]):
-    """A parameter that a function of :mod:`sej.cli.units` parses."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the argument; a default is already parsed."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except (ValueError, OverflowError) as error:
-            self.fail(str(error), param, ctx)
-
-
-PLACE: Final = _Parsed("offset or time", lambda text: parse_place(text, time.time_ns()))
-DURATION: Final = _Parsed("duration", parse_duration)
-SIZE: Final = _Parsed("size", parse_size)
 
 
 def range_options(command: _Command) -> _Command:
@@ -124,7 +102,9 @@ def form_options(command: _Command) -> _Command:
         json, raw = ctx.params.pop("json", False), ctx.params.pop("raw", False)
         if raw and (json or value != "text"):
             raise click.UsageError("--raw prints values only; leave out --json and --format")
-        form = "raw" if raw else "json" if json and value in ("text", "hex") else value
+        if json and value == "hex":
+            raise click.UsageError("--format hex prints text; leave out --json or --format")
+        form = "raw" if raw else "json" if json and value == "text" else value
         form_named(form)  # imports the library that the format needs
         return form
 
@@ -135,8 +115,8 @@ def form_options(command: _Command) -> _Command:
         default="text",
         show_default=True,
         callback=chosen_form,
-        help="hex: as text, with key and value in hexadecimal; msgpack, bson: as json, with decoded values; raw: as"
-        " --raw.",
+        help="hex: like text, with key and value in hexadecimal; msgpack, bson: like json, with the decoded value; raw:"
+        " like --raw.",
     )
     json = click.option("--json", is_flag=True, is_eager=True, help="One JSON object per line.")
     raw = click.option(

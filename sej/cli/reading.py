@@ -46,7 +46,7 @@ __all__ = ["count", "dump", "scan", "tail"]
 def count(
     directory: Path, json: bool, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> None:
-    """Print the number of messages, alone on the last line.
+    """Print the number of messages.
 
     Example: sej count --start yesterday orders
     """
@@ -74,7 +74,7 @@ def scan(
     """Print all messages, one per line: offset, time, type, key, value.
 
     --start and --end take offsets or times: 2026-01-31, '2026-01-31 12:00', 12:00, '10m ago', yesterday. A time without
-    a zone is UTC. Every message is compared with a time, so they need not be in the order of their times.
+    a zone is UTC. With a time, each message is selected by its own timestamp, even if timestamps decrease.
 
     Example: sej scan --json --start '1h ago' orders | head
     """
@@ -123,7 +123,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
 
 
 @click.command
-@click.argument("segment", type=click.Path(path_type=Path))
+@click.argument("segment", type=click.Path(path_type=Path, readable=False))
 @form_options
 @range_options
 @type_option
@@ -181,11 +181,17 @@ def _segment(path: Path) -> Iterator[Message]:
         head = file.read(OFFSET_SIZE, 0)
     finally:
         file.close()
+    named = os.fspath(path).endswith(".jnl")
+    foreign = NotAJournalError("this is not a SEJ segment; `sej dump` takes one .jnl file", path=path)
     if len(head) < OFFSET_SIZE:
+        if head and not named:
+            raise foreign
         if head:
             raise CorruptionError(f"{len(head)} bytes are too few for a message", path=path, position=0)
         return
     due = OFFSET.unpack(head)[0]
+    if not 0 <= due <= MAX_OFFSET and not named:
+        raise foreign
     if not 0 <= due <= MAX_OFFSET:
         raise CorruptionError(
             f"this is not a segment: offset {due} in its first bytes exceeds the largest offset", path=path, position=0
@@ -196,6 +202,6 @@ def _segment(path: Path) -> Iterator[Message]:
             yield from batch
         damage = find_damage(reader.file, reader.position, reader.due)
         if damage is not None:
-            raise damage.error(str(path))
+            raise damage.error(str(path)) if named or reader.due > due else foreign
     finally:
         reader.close()

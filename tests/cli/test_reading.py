@@ -187,3 +187,17 @@ def test_help_has_examples() -> None:
         done = sej(command, "--help")
         assert done.returncode == 0
         assert b"Example: " in done.stdout
+
+
+def test_hexadecimal_excludes_json(tmp_path: Path) -> None:
+    with library.Writer(tmp_path / "j") as writer:
+        writer.append(b"x")
+    done = sej("scan", "--format", "hex", "--json", tmp_path / "j")
+    assert (done.returncode, b"leave out --json or --format" in done.stderr) == (2, True)
+
+
+def test_dump_of_a_text_file(tmp_path: Path) -> None:
+    for text in (b"hello\nworld\n", b"short", bytes([255] * 9)):
+        (tmp_path / "notes.txt").write_bytes(text)
+        done = sej("dump", tmp_path / "notes.txt")
+        assert (done.returncode, b"this is not a SEJ segment" in done.stderr) == (4, True)
