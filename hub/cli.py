@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "clean", "list_", "merge", "push", "serve", "token"]
 
 _COMMIT_MESSAGES: Final = 1000
-_PATH: Final = click.Path(path_type=Path)
+_PATH: Final = click.Path(path_type=Path, readable=False)
 _ROOT: Final = click.argument("root", metavar="ROOT", type=_PATH)
 _OPTIONS: Final = {
     "tls=ServerTLS(...)": "--certificate and --key",
@@ -82,14 +82,14 @@ def app() -> None:
 @click.option("--client-ca", type=_PATH, help="Mutual TLS: the authority that signs client certificates.")
 @click.option("--tokens", type=_PATH, help="The file of tokens; without it every client is accepted.")
 @_PLAINTEXT
-@click.option("--max-open", default=256, show_default=True, help="The most writers open at one time.")
+@click.option("--max-open", default=256, show_default=True, help="How many writers may be open at the same time.")
 @click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="Bytes that must stay free on the disk, as in 1G.")
 @click.option(
     "--max-streams",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="The most reading streams at one time.",
+    help="How many reading streams may be open at the same time.",
 )
 @click.option(
     "--answer-bytes",
@@ -97,7 +97,7 @@ def app() -> None:
     default=1 << 28,
     help="Memory for all answers to readers together, as in 256M (the default).",
 )
-@click.option("--client-bytes", type=SIZE, help="The most bytes for each client, as in 50G.")
+@click.option("--client-bytes", type=SIZE, help="How many bytes each client may store, as in 50G.")
 @click.option(
     "--metrics",
     type=click.IntRange(0, (1 << 16) - 1),

@@ -24,12 +24,12 @@ from kestrel.v2.replay import replay
 __all__ = ["JournalsLike", "app", "dump", "export", "export_all", "import_", "list_", "pack", "state"]
 
 _WRONG: Final = 1
-_DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+_DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 _QUEUE: Final = click.argument("name", metavar="QUEUE")
 _THREE: Final = click.option(
     "--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel), if no file says so: a new queue."
 )
-_JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+_JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 _EXPIRED: Final = click.option(
     "--expired",
     type=click.Choice(get_args(Expired)),
@@ -37,7 +37,7 @@ _EXPIRED: Final = click.option(
     show_default=True,
     help="Items that have expired: mark them with the key expired=MS, or leave them out.",
 )
-_JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=click.Path(path_type=Path))
+_JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=click.Path(path_type=Path, readable=False))
 
 
 class JournalsLike(Protocol):
@@ -85,7 +85,7 @@ def list_(directory: Path, json: bool) -> None:
 
 
 @app.command()
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path, readable=False))
 @_JSON
 def dump(path: Path, json: bool) -> None:
     """Print what one file holds: a journal of Kestrel 2, a writer or a reader file of Kestrel 3.
@@ -177,7 +177,7 @@ def export(
 
 @app.command("export-all")
 @_DIRECTORY
-@click.argument("root", metavar="ROOT", type=click.Path(path_type=Path))
+@click.argument("root", metavar="ROOT", type=click.Path(path_type=Path, readable=False))
 @_EXPIRED
 @click.pass_obj
 def export_all(journals: JournalsLike, directory: Path, root: Path, expired: Expired) -> None:

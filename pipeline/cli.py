@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "archive", "compact", "count", "dedupe", "finish", "import_kestrel", "reshard", "restore", "stats"]
 
-_PATH: Final = click.Path(path_type=Path)
+_PATH: Final = click.Path(path_type=Path, readable=False)
 _PREFIX: Final = click.option("--prefix", help="Bits of the target's shards.")
 _BITS: Final = click.option("--bits", type=click.IntRange(0, 10), help="2**bits shards.")
 _MASTER: Final = click.option(
@@ -189,7 +189,7 @@ def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by:
 @app.command()
 @click.argument("root", type=_PATH)
 @click.option("--chart", type=_PATH, help="Draw a PNG file too.")
-@click.option("--json", is_flag=True, help="One JSON object for each directory.")
+@click.option("--json", is_flag=True, help="One JSON object per line.")
 @_MASTER
 def stats(root: Path, chart: Path | None, json: bool, master: str | None) -> None:
     """Print sizes, rates, skewed keys, gaps and disorder, by directory.

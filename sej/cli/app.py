@@ -108,15 +108,22 @@ class _Commands(click.Group):
             if (isinstance(error, OSError) and error.errno == errno.EPIPE) or _reader_left(error):
                 _leave_quietly()
             if not isinstance(error, KeyboardInterrupt):
-                click.echo(f"sej: {error}", err=True)
-            if isinstance(error, CorruptionError | BadOffsetFileError):
-                click.echo(f"sej: run `sej doctor {_journal_of(error)}` for the whole state and what to do", err=True)
+                text = _denied(error) if isinstance(error, PermissionError) else str(error)
+                click.echo(f"sej: {text}", err=True)
+            journal = _journal_of(error) if isinstance(error, CorruptionError | BadOffsetFileError) else None
+            if journal is not None:
+                click.echo(f"sej: run `sej doctor {journal}` for the whole state and what to do", err=True)
             raise SystemExit(exit_of(error)) from None
-        except click.Abort as error:  # a question was not answered
+        except click.Abort as error:  # a question was refused or not answered
             if isinstance(error.__context__, KeyboardInterrupt):
                 click.echo(err=True)
                 raise SystemExit(Exit.INTERRUPTED) from None
-            raise
+            if isinstance(error.__context__, EOFError):
+                click.echo(err=True)
+                click.echo("sej: no terminal and no answer: nothing was changed; use --yes", err=True)
+            else:
+                click.echo("sej: nothing was changed", err=True)
+            raise SystemExit(Exit.WRONG) from None
         except ImportError as error:
             library = (error.name or "").partition(".")[0]
             way_out = f": pip install 'sej-journals[{_EXTRAS[library]}]'" if library in _EXTRAS else f" ({error})"
@@ -187,11 +194,35 @@ def _command(name: str, found: Any) -> click.Command:
     return command
 
 
-def _journal_of(error: SejError) -> str:
-    """Return the SEJ directory of the file that an error names, quoted for a shell; DIR if it is unknown."""
+def _denied(error: PermissionError) -> str:
+    """Describe an access that the system refused: the path, and the user that owns it."""
+    if not isinstance(error.filename, str | bytes):
+        return str(error)
+    path = os.fsdecode(error.filename)
+    try:
+        owner = os.stat(path if os.path.exists(path) else os.path.dirname(path) or ".").st_uid
+    except OSError:
+        way_out = "run as the user that owns the directory"
+    else:
+        way_out = f"run as its owner, {_user(owner)}"
+    what = "write" if os.access(path, os.R_OK) or not os.path.exists(path) else "read"
+    return f"{path}: this user may not {what} it; {way_out}"
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"the user with id {number}"
+
+
+def _journal_of(error: SejError) -> str | None:
+    """Return the SEJ directory of the file that an error names, quoted for a shell; None if it is not in one."""
     folder = os.path.dirname(error.path or "")
     inside = os.path.basename(folder) in ("gaps", "idx", "jnl", "ofs", "txn")
-    return shlex.quote(os.path.dirname(folder) or ".") if inside else "DIR"
+    return shlex.quote(os.path.dirname(folder) or ".") if inside else None
 
 
 def _reader_left(error: BaseException) -> bool:
@@ -238,7 +269,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def app(context: click.Context) -> None:
     """Inspect, append to and verify journals that are plain files.
 
-    Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 3 locked or busy, 4 not found, 130 interrupted.
+    Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 3 locked or busy, 4 not found, 130 interrupted, 143
+    ended by SIGTERM.
     """
     context.obj = Journals()
 

@@ -20,8 +20,8 @@ __all__ = ["verify"]
 
 
 @click.command
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--json", is_flag=True, help="One JSON object for each problem.")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+@click.option("--json", is_flag=True, help="One JSON object per line.")
 def verify(directory: Path, json: bool) -> None:
     """Check a journal against its format, its offsets and its checksums; changes nothing.
 

@@ -39,7 +39,9 @@ _READER_METRICS: Final = (
 
 
 @click.command
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False)
+)
 @JSON
 @click.option(
     "--prometheus", is_flag=True, help="In the Prometheus text format, for the node exporter's textfile collector."

@@ -24,13 +24,13 @@ _SURVIVES: Final = (
 
 
 @click.command
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 @click.option("--key", default="", help="The key of every message.")
 @click.option("--type", "kind", type=click.IntRange(0, 255), default=0, help="The type of every message.")
 @click.option(
     "--length-prefixed",
     is_flag=True,
-    help="Read values that each follow their length: 4 bytes, big endian; for binary data.",
+    help="For binary values: before each value, read its length as 4 bytes, big endian.",
 )
 @click.option("--durability", type=click.Choice(get_args(Durability)), default="os", show_default=True, help=_SURVIVES)
 def append(directory: Path, key: str, kind: int, length_prefixed: bool, durability: Durability) -> None:
