@@ -14,7 +14,7 @@ from sej.system.locks import Lock
 
 __all__ = ["look"]
 
-_Finding = tuple[str, Literal["well", "note", "wrong"], str, str]
+_Finding = tuple[str, Literal["ok", "note", "problem"], str, str]
 _WHAT: Final = "spark jobs"
 
 
@@ -47,6 +47,6 @@ def _look(root: str, staging: str) -> Iterator[_Finding]:
                 yield _WHAT, "note", found, f"the next job on {root} finishes it, or run sej spark finish {root}"
             removed = sweep(staging, keep=jobs)
             if removed:
-                yield _WHAT, "well", f"removed {removed} folder(s) of dead jobs from {staging}", ""
+                yield _WHAT, "ok", f"removed {removed} folder(s) of dead jobs from {staging}", ""
     except LockedError:
-        yield _WHAT, "well", f"a job is committing to {root}", ""
+        yield _WHAT, "ok", f"a job is committing to {root}", ""

@@ -26,11 +26,11 @@ from sej.journal.view import Journal
 __all__ = ["doctor"]
 
 _GROUP: Final = "sej.doctor"
-_COLOURS: Final = {"well": "green", "note": "yellow", "wrong": "red"}
+_COLOURS: Final = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 @click.command
-@click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("path", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 @JSON
 @click.option("--quick", is_flag=True, help="Do not read every message.")
 def doctor(path: Path, json: bool, quick: bool) -> None:
@@ -51,15 +51,15 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
     well = 0
     for journal in paths:
         found = _looked(journal, quick=quick)
-        well += all(finding.level == "well" for finding in found)
-        shown = found if alone or json else [finding for finding in found if finding.level != "well"]
+        well += all(finding.level == "ok" for finding in found)
+        shown = found if alone or json else [finding for finding in found if finding.level != "ok"]
         _show(shown, journal, json=json, named=not alone)
         levels.update(finding.level for finding in found)
     _show(contributed, str(path), json=json, named=False)
     levels.update(finding.level for finding in contributed)
     if not (alone or json):
-        click.echo(f"{_level('well')}  {well} of {len(paths)} journals")
-    if levels["wrong"]:
+        click.echo(f"{_level('ok')}  {well} of {len(paths)} journals")
+    if levels["problem"]:
         raise SystemExit(Exit.WRONG)
 
 
@@ -69,7 +69,7 @@ def _looked(path: str, *, quick: bool) -> list[Finding]:
         with progress_bar(f"reading {path}", size=True) as show:
             return list(findings(Journal(path), quick=quick, progress=show))
     except (SejError, OSError) as error:
-        return [Finding("journal", "wrong", str(error), "let this user read the journal, or check the disk")]
+        return [Finding("journal", "problem", str(error), "let this user read the journal, or check the disk")]
 
 
 def _contributed(path: Path) -> Iterator[Finding]:
@@ -92,10 +92,10 @@ def _show(found: list[Finding], journal: str, *, json: bool, named: bool) -> Non
             continue
         click.echo(f"{_level(finding.level)}  {f'{journal}: ' if named else ''}{finding.what}: {finding.found}")
         if finding.do:
-            click.echo(f"       -> {finding.do}")
+            click.echo(f"         -> {finding.do}")
 
 
 def _level(level: str) -> str:
     from sej.cli.output import coloured
 
-    return coloured(f"{level:5}", _COLOURS[level])
+    return coloured(f"{level:7}", _COLOURS[level])

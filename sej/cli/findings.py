@@ -33,7 +33,7 @@ _QUICK_BYTES: Final = 16 * BLOCK_BYTES
 
 _NO_VALUES: Final[Mapping[str, float]] = MappingProxyType({})
 
-Level = Literal["well", "note", "wrong"]
+Level = Literal["ok", "note", "problem"]
 
 
 class Finding(NamedTuple):
@@ -70,14 +70,14 @@ def findings(
         except (SejError, OSError, ValueError) as error:
             if str(error) not in failed:  # one fault may fail several checks
                 do = f"sej repair {journal.path}" if isinstance(error, CorruptionError) else _DO_OS
-                yield Finding("journal", "wrong", str(error), do)
+                yield Finding("journal", "problem", str(error), do)
             failed.add(str(error))
 
 
 def _locks(places: Directory) -> Iterator[Finding]:
     """Report the writer's lock, then those of readers and queues."""
     writer = holder_of(places.at("jnl.lck"))
-    yield Finding("writer", "well", f"held by {writer}" if writer else "no writer")
+    yield Finding("writer", "ok", f"held by {writer}" if writer else "no writer")
     held = []
     for folder, _, names in os.walk(places.at("ofs")):
         for name in sorted(names):
@@ -87,7 +87,7 @@ def _locks(places: Directory) -> Iterator[Finding]:
                 if holder is not None:
                     held.append(f"{os.path.relpath(path, places.path)} by {holder}")
     if held:
-        yield Finding("locks", "well", "; ".join(sorted(held)))
+        yield Finding("locks", "ok", "; ".join(sorted(held)))
 
 
 def _permissions(places: Directory) -> Iterator[Finding]:
@@ -107,30 +107,35 @@ def _permissions(places: Directory) -> Iterator[Finding]:
             elif owner != uid:
                 foreign.append(path)
     if denied:
-        found = f"this user cannot read and write {counted(len(denied), 'path')}, the first is {denied[0]}"
-        yield Finding("permissions", "wrong", found, "change their owner to the user that writes the journal")
+        found = f"this user cannot read or cannot write {counted(len(denied), 'path')}, the first is {denied[0]}"
+        yield Finding(
+            "permissions",
+            "problem",
+            found,
+            "run as the user that writes the journal, or give that user these paths with chown",
+        )
     elif foreign:
         found = f"{counted(len(foreign), 'file')} belong to another user than the directory, the first is {foreign[0]}"
         yield Finding("permissions", "note", found, "let only one user write a journal")
     else:
-        yield Finding("permissions", "well", "this user can read and write all files")
+        yield Finding("permissions", "ok", "this user can read and write all files")
 
 
 def _disk(places: Directory) -> Iterator[Finding]:
     kind = network_file_system(places.path)
     if kind is not None:
         yield Finding(
-            "file system", "wrong", f"{kind}: locks and syncs are not reliable there", "move it to a local disk"
+            "file system", "problem", f"{kind}: locks and syncs are not reliable there", "move it to a local disk"
         )
     free = OS.free_bytes(places.path)
     full = free < _FREE_BYTES
     do = f"run sej clean --max-bytes SIZE {places.path} to remove segments that no reader needs" if full else ""
-    yield Finding("disk", "wrong" if full else "well", f"{human_size(free)} free", do, {"free_bytes": free})
+    yield Finding("disk", "problem" if full else "ok", f"{human_size(free)} free", do, {"free_bytes": free})
     status = os.statvfs(places.path)
     if status.f_files and status.f_favail < _FREE_FILES:
         found = f"room for {status.f_favail} more files"
         yield Finding(
-            "disk", "wrong", found, "remove small files on this disk: it has almost no inodes left for new segments"
+            "disk", "problem", found, "remove small files on this disk: it has almost no inodes left for new segments"
         )
     kept = [os.path.join(folder, name) for folder, _, names in os.walk(places.at("kept")) for name in names]
     overlaps = [path for path in kept if KEPT in os.path.basename(path)]
@@ -140,7 +145,7 @@ def _disk(places: Directory) -> Iterator[Finding]:
             f" is {overlaps[0]}"
         )
         do = "stop one of the two writers, then remove these files: their messages were appended again at the end"
-        yield Finding("two writers", "wrong", found, do)
+        yield Finding("two writers", "problem", found, do)
     if kept:
         size = sum(os.path.getsize(path) for path in kept)
         do = "inspect them, then remove them: no command does"
@@ -182,18 +187,18 @@ def _messages(
     first, end = journal.first_offset, good_end_of(journal)
     there = f"offsets {first} to {end - 1}, next offset {end}" if first < end else f"none, next offset {end}"
     span = f"{there}, {counted(len(segments), 'segment')}, {human_size(size)}"
-    yield Finding("messages", "well", span, "", {"segments": len(segments), "bytes": size})
+    yield Finding("messages", "ok", span, "", {"segments": len(segments), "bytes": size})
     problems = [] if quick else journal.verify(progress=progress)
     for problem in problems:
         if problem.kind == "torn tail":
             do = "" if writing else "nothing: the next writer cuts it and keeps the bytes"
-            yield Finding("torn tail", "well" if writing else "note", str(problem), do)
+            yield Finding("torn tail", "ok" if writing else "note", str(problem), do)
         elif problem.kind == "foreign file":
-            yield Finding("foreign file", "wrong", str(problem), f"move {problem.path} out of jnl/")
+            yield Finding("foreign file", "problem", str(problem), f"move {problem.path} out of jnl/")
         else:
-            yield Finding("damage", "wrong", str(problem), f"sej repair {journal.path}")
+            yield Finding("damage", "problem", str(problem), f"sej repair {journal.path}")
     if not problems:
-        yield Finding("damage", "well", "not checked (--quick)" if quick else "none: every message was read")
+        yield Finding("damage", "ok", "not checked (--quick)" if quick else "none: every message was read")
     for gap in read_gaps(places):
         yield Finding("recorded gap", "note", str(gap), f"the damaged bytes are in {gap.kept}" if gap.kept else "")
 
@@ -230,7 +235,7 @@ def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Find
             " machine's clock"
         )
         yield Finding(
-            "clock", "wrong", found, "set this machine's clock: retention by age and `sej stat --health` depend on it"
+            "clock", "problem", found, "set this machine's clock: retention by age and `sej stat --health` depend on it"
         )
     if last is not None and (last[1] - now) / 1e9 > _CLOCK_S:
         found = f"this machine's clock is {human_duration((last[1] - now) / 1e9)} behind the last message, {last[0]}"
@@ -243,7 +248,7 @@ def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Find
         yield Finding("clock", "note", found, "fix the producer's clock: seeking by time stops at such a message")
     elif last is not None and last[1] != NO_TIMESTAMP:
         age_s = (now - last[1]) / 1e9
-        yield Finding("clock", "well", f"the last message is {human_duration(age_s)} old", "", {"age_s": age_s})
+        yield Finding("clock", "ok", f"the last message is {human_duration(age_s)} old", "", {"age_s": age_s})
     if disordered:
         found = f"timestamps decrease by up to {worst / 1e9:.3f} s, within {disordered} messages"
         do = (
@@ -264,13 +269,13 @@ def _readers(journal: Journal) -> Iterator[Finding]:
         halted = stuck(journal.path, reader, _STUCK_S, journal.first_offset) if reader.error is None else None
         if reader.error is not None:
             do = f"run sej reset {journal.path} {reader.name} first, or with another offset"
-            yield Finding(what, "wrong", reader.error, do, values)
+            yield Finding(what, "problem", reader.error, do, values)
         elif halted is not None:
-            yield Finding(what, "wrong", halted, "check what it does with this message, or restart it", values)
+            yield Finding(what, "problem", halted, "check what it does with this message, or restart it", values)
         elif reader.holder is None and reader.behind:
             found = f"{reader.behind} messages behind, not running, {last_commit}"
             do = f"start it, or if it is gone for good, run sej reset --remove {journal.path} {reader.name}"
             yield Finding(what, "note", found, do, values)
         else:
             found = f"{reader.behind} messages behind, {reader.holder or 'not running'}"
-            yield Finding(what, "well", found, "", values)
+            yield Finding(what, "ok", found, "", values)

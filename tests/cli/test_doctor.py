@@ -40,7 +40,7 @@ def test_one_page(journal: Path) -> None:
     done = sej("doctor", journal)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) < 25
-    assert {line.split()[0] for line in done.stdout.splitlines()} == {b"well"}
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {b"ok"}
     rows = found(journal)
     assert set(rows) == {"writer", "permissions", "disk", "messages", "damage", "clock"}
     assert {row["journal"] for row in rows.values()} == {str(journal)}
@@ -85,7 +85,7 @@ def test_a_tail_in_flight_is_well(journal: Path) -> None:
         last = sorted((journal / "jnl").iterdir())[-1]
         with last.open("ab") as file:
             file.write(b"\0" * 5)
-        assert found(journal)["torn tail"]["level"] == "well"
+        assert found(journal)["torn tail"]["level"] == "ok"
 
 
 def test_messages_from_the_future(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_times_that_go_back_between_segments(tmp_path: Path) -> None:
             writer.append(b"x" * 20, timestamp=1_500_000_000 * NS + (number if number < 200 else number - 150) * NS)
     rows = found(tmp_path / "j")
     assert rows["time order"]["found"].startswith("timestamps decrease by up to 1")
-    assert rows["clock"]["level"] == "well"
+    assert rows["clock"]["level"] == "ok"
 
 
 def test_messages_without_a_time_are_in_order(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_readers(journal: Path) -> None:
     rows = found(journal, "--quick")
     assert "200 messages behind, not running" in rows["reader gone"]["found"]
     assert f"sej reset --remove {journal} gone" in rows["reader gone"]["do"]
-    assert rows["reader works"]["level"] == "well"
+    assert rows["reader works"]["level"] == "ok"
     (journal / "ofs" / "gone.ofs").write_bytes(b"\0\0\0")
-    assert found(journal, "--quick", code=1)["reader gone"]["level"] == "wrong"
+    assert found(journal, "--quick", code=1)["reader gone"]["level"] == "problem"
 
 
 def test_a_reader_that_is_stuck(tmp_path: Path) -> None:
@@ -207,9 +207,17 @@ def test_files_without_read_permission() -> None:
         )
         words = [sys.executable, "-c", code, f"{place}/sound", f"{place}/closed"]
         done = subprocess.run(words, env=ENV, capture_output=True, check=False)
+        put = code.replace("'doctor'", "'append'")
+        refused = subprocess.run(
+            [*words[:2], put, *words[3:]], stdin=subprocess.DEVNULL, env=ENV, capture_output=True, check=False
+        )
+        assert refused.returncode == 1
+        assert re.search(
+            rb"sej: \S+/closed/\S+: this user may not (read|write) it; run as its owner, root", refused.stderr
+        )
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     assert done.returncode == 1
-    assert b"this user cannot read and write " in done.stdout
+    assert b"this user cannot read or cannot write " in done.stdout
     assert b"Permission denied" in done.stdout
 
 
@@ -217,7 +225,7 @@ def test_many_journals(tmp_path: Path) -> None:
     for name in ("a.1.000", "a.1.001"):
         with library.Writer(tmp_path / name) as writer:
             writer.append(b"x")
-    assert sej("doctor", tmp_path).stdout == b"well   2 of 2 journals\n"
+    assert sej("doctor", tmp_path).stdout == b"ok       2 of 2 journals\n"
     rows = [json.loads(line) for line in sej("stat", "--json", tmp_path).stdout.splitlines()]
     assert [row["path"] for row in rows] == [str(tmp_path / "a.1.000"), str(tmp_path / "a.1.001")]
     (tmp_path / "empty").mkdir()
@@ -225,8 +233,8 @@ def test_many_journals(tmp_path: Path) -> None:
     (tmp_path / "a.1.000" / "jnl" / "foreign").touch()
     done = sej("doctor", tmp_path)
     assert done.returncode == 1
-    assert f"wrong  {tmp_path}/a.1.000: foreign file: ".encode() in done.stdout
-    assert done.stdout.endswith(b"well   1 of 2 journals\n")
+    assert f"problem  {tmp_path}/a.1.000: foreign file: ".encode() in done.stdout
+    assert done.stdout.endswith(b"ok       1 of 2 journals\n")
     assert sej("doctor", tmp_path / "a.1.000" / "jnl").returncode == 4
     assert sej("doctor", tmp_path / "missing").returncode == 4
 
@@ -240,18 +248,18 @@ def test_checks_of_other_packages(journal: Path, tmp_path: Path) -> None:
         "[sej.doctor]\nlitter = litter:check\nbroken = litter:broken\n"
     )
     (package / "litter.py").write_text(
-        "def check(path):\n    yield 'litter', 'wrong', f'3 files in {path.name}', 'sweep'\n"
+        "def check(path):\n    yield 'litter', 'problem', f'3 files in {path.name}', 'sweep'\n"
         "def broken(path):\n    raise KeyError(path.name)\n"
     )
     env = {"PYTHONPATH": f"{package}:{ENV['PYTHONPATH']}"}
     done = sej("doctor", "--quick", journal, env=env)
     assert done.returncode == 1
-    assert b"wrong  litter: 3 files in journal\n       -> sweep\n" in done.stdout
-    assert b"note   broken: this check failed: KeyError('journal')" in done.stdout
+    assert b"problem  litter: 3 files in journal\n         -> sweep\n" in done.stdout
+    assert b"note     broken: this check failed: KeyError('journal')" in done.stdout
     (tmp_path / "left").mkdir()
     done = sej("doctor", tmp_path / "left", env=env)
     assert done.returncode == 1
-    assert b"wrong  litter: 3 files in left\n" in done.stdout
+    assert b"problem  litter: 3 files in left\n" in done.stdout
 
 
 @pytest.mark.parametrize("colour", [True, False])
@@ -260,7 +268,7 @@ def test_colours_are_for_terminals(journal: Path, colour: bool) -> None:
     with terminal("doctor", journal, env=None if colour else {"NO_COLOR": "1"}) as shown:
         code, text = ended(shown)
     assert code == 0
-    assert (b"\x1b[32mwell" in text) == colour
+    assert (b"\x1b[32mok" in text) == colour
 
 
 def test_the_page_rounds_and_json_is_exact(journal: Path) -> None:
@@ -269,4 +277,4 @@ def test_the_page_rounds_and_json_is_exact(journal: Path) -> None:
     assert rows["messages"]["values"]["bytes"] == size
     assert f"{size}" not in rows["messages"]["found"]
     assert isinstance(rows["disk"]["values"]["free_bytes"], int)
-    assert re.search(r"^well   disk: [\d.]+ [GT]iB free$", sej("doctor", journal).stdout.decode(), re.MULTILINE)
+    assert re.search(r"^ok       disk: [\d.]+ [GT]iB free$", sej("doctor", journal).stdout.decode(), re.MULTILINE)
