@@ -42,7 +42,7 @@ _CHROME_LINES: Final = 6
 
 
 @click.command
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
 @JSON
 @click.option("--once", is_flag=True, help="Print one sample without rates.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="Time between two samples, as in 5s.")
@@ -54,8 +54,8 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
 
     A PATH is a SEJ directory, or a directory of them (a sharded journal, a hub); default: the current directory.
     Journals that are created later are found too. A terminal shows a table, until q or an interrupt. Otherwise each
-    sample prints one line for each journal: time, path, next offset, messages a second, bytes, bytes a second, writer,
-    readers.
+    sample prints one line for each journal: time, path, next offset, messages a second, bytes, bytes a second, the
+    writer's pid, and each reader as NAME:N, which is N messages behind.
 
     Example: sej top --sort lag data
     """
@@ -163,7 +163,7 @@ def _object(row: _Row) -> dict[str, Any]:
 def _line(row: _Row) -> str:
     if row.error is not None:
         return f"{iso_time(row.time_ns)}\t{row.path}\t{row.error}"
-    readers = " ".join(f"{one.name}:-{one.behind}" for one, _ in row.readers) or "-"
+    readers = " ".join(f"{one.name}:{one.behind}" for one, _ in row.readers) or "-"
     rate, byte_rate = ("-" if one is None else f"{one:.1f}" for one in (row.rate, row.byte_rate))
     cells = (row.end_offset, rate, row.bytes, byte_rate, _pid(row.writer), readers)
     return "\t".join(map(str, (iso_time(row.time_ns), row.path, *cells)))
@@ -208,7 +208,7 @@ def _readers(row: _Row) -> str:
     shown = []
     for reader, rate in sorted(row.readers, key=lambda one: -one[0].behind):
         colour = "red" if reader.error else "default" if not reader.holder else "yellow" if reader.behind else "green"
-        shown.append(f"[{colour}]{reader.name} {-reader.behind:,}[/] ({_rate(rate)})")
+        shown.append(f"[{colour}]{reader.name} {reader.behind:,}[/] ({_rate(rate)})")
     return "  ".join(shown)
 
 

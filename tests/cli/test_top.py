@@ -35,7 +35,7 @@ def test_once_says_everything(root: Path) -> None:
     assert reader == {"name": "mailer", "offset": 10, "behind": 40, "rate": None, "running": False}
     lines = sej("top", "--once", "--sort", "lag", root, root / "small").stdout.decode().splitlines()
     assert [line.split("\t")[1] for line in lines] == [str(root / "large"), str(root / "small")]
-    assert lines[0].endswith("\tmailer:-40")
+    assert lines[0].endswith("\tmailer:40")
     assert sej("top", "--once", root / "neither").returncode == 4
     assert sej("top", "--once", root / "missing").returncode == 4
 
@@ -82,12 +82,12 @@ def test_a_table_in_a_terminal(root: Path, colour: bool) -> None:
     ):
         shown.logfile_read = seen = BytesIO()
         shown.expect(rb"messages/s")
-        shown.expect(rb"large[^\n]*mailer -40")
+        shown.expect(rb"large[^\n]*mailer 40")
         shown.expect(rb"2 journals")
         shown.send("x")  # no key that it knows
         with library.Writer(root / "large") as writer:
             writer.append_many([b"x"] * 5)
-            shown.expect(rb"mailer -45")
+            shown.expect(rb"mailer 45")
         shown.send("q")
         code, rest = ended(shown)
         assert code == 0
