@@ -12,7 +12,8 @@ from typing import Any, Final
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.programs import require_program
+from sej.cli.parameters import DURATION
+from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.progress import progress_bar
 from sej.journal.view import Journal
 from sej.message import Message
@@ -26,7 +27,7 @@ from shard.worker import Worker
 
 __all__ = ["app", "check", "list_", "reshard", "tree_of", "work"]
 
-_ROOT: Final = click.argument("root", metavar="ROOT", type=click.Path(path_type=FilePath))
+_ROOT: Final = click.argument("root", metavar="ROOT", type=click.Path(path_type=FilePath, readable=False))
 _TREE: Final = click.argument("tree", metavar="ROOT/PREFIX.BIT")
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 
@@ -116,10 +117,10 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
     click.echo(f"{done.messages} messages in {done.shards} shards{readers}; the old sharded journal still exists")
 
 
-@app.command()
+@app.command(cls=ProgramCommand)
 @_TREE
 @click.argument("name", metavar="NAME")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", metavar="-- PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
     "--max-attempts",
     type=click.IntRange(min=1),
@@ -127,10 +128,10 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
     show_default=True,
     help="Attempts before a message becomes a dead letter.",
 )
-@click.option("--dead-letter", type=click.Path(path_type=FilePath), help="The journal for dead letters.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), help="Seconds to wait without a message before the command ends."
+    "--dead-letter", type=click.Path(path_type=FilePath, readable=False), help="The journal for dead letters."
 )
+@click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
 def work(
     tree: str,
     name: str,
@@ -139,7 +140,7 @@ def work(
     dead_letter: FilePath | None,
     timeout: float | None,
 ) -> None:
-    """Run a command for each message, as one of the workers NAME; the value is the command's standard input.
+    """Run a program for each message, as one of the workers NAME; the value is the program's standard input.
 
     The environment has SEJ_SHARD, SEJ_OFFSET, SEJ_TYPE, SEJ_TIMESTAMP_NS and SEJ_KEY. An exit code other than 0 is a
     failure. SIGTERM ends the worker after the current message.
@@ -164,7 +165,7 @@ def work(
         )
 
         if done.returncode:
-            raise RuntimeError(f"{command[0]} ended with exit code {done.returncode}")
+            raise RuntimeError(f"{command[0]}: {ending(done.returncode)}")
 
     require_program(command)
     path = tree_of(tree)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -22,11 +21,13 @@ from typing import Final, NoReturn, Protocol
 
 import click
 
+from sej.cli.parameters import DURATION
+from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.system.locks import host_name, process_start
 from textqueue.claims.claim import Claim
 from textqueue.claims.drain import OnceWriter
 from textqueue.editing.message import Message
-from textqueue.format.grammar import RETRIES, MessageStatus
+from textqueue.format.grammar import BOM, CONTROL_OF, RETRIES, MessageStatus
 from textqueue.format.parser import digest, essence
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check as check_file
@@ -48,15 +49,19 @@ __all__ = [
 
 _WRONG: Final = 1
 _MISSING: Final = 4
-_QUEUE: Final = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+_QUEUE: Final = click.argument("path", metavar="FILE", type=click.Path(path_type=Path, readable=False))
 _NAMES: Final = click.argument("names", metavar="[POSITION:HASH]...", nargs=-1)
 _NAME: Final = re.compile(r"(\d+):([0-9a-f]{8})")
-_JSON: Final = click.option("--json", is_flag=True, help="One JSON object a line.")
+_JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 _ALL: Final = "all"
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 _NAMED: Final = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\\": b"\\\\"}
 """Control characters are printed as ``sej scan`` prints them."""
 _SHOWN: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical, MessageStatus.comment)
+
+
+_BEGINS: Final = frozenset(CONTROL_OF[status] for status in _SHOWN)
+"""The first bytes of the lines that begin an entry."""
 
 
 class JournalsLike(Protocol):
@@ -77,10 +82,17 @@ def app() -> None:
 @app.command()
 @_QUEUE
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
-@click.option("--variable", "variables", multiple=True, help="A variable line such as 'retries=3 '; repeatable.")
+@click.option(
+    "--variable",
+    "variables",
+    multiple=True,
+    help="A variable line such as 'retries=3 ', whose space leaves room for 10; may be repeated.",
+)
 @click.option("--comment", is_flag=True, help="Write comments instead of messages.")
 def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment: bool) -> None:
     """Append messages: the texts, or each line of standard input. The file is created if it is missing.
+
+    Prints the name of each message, POSITION:HASH, for `sej tq done` and `sej tq fail`.
 
     Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
     """
@@ -102,6 +114,7 @@ def next_(path: Path, json: bool) -> None:
     with _opened(path) as queue:
         message = queue.get_next()
         if message is None:
+            _note_if_foreign(path)
             raise SystemExit(_MISSING)
         _show([message], json=json)
 
@@ -129,23 +142,24 @@ def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
     _mark(path, names, MessageStatus.critical, reason)
 
 
-@app.command()
+@app.command(cls=ProgramCommand)
 @_QUEUE
-@click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--all", "all_", is_flag=True, help="With a command: repeat until no message is free.")
+@click.argument("command", metavar="[-- PROGRAM [ARGUMENT]...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--all", "all_", is_flag=True, help="With a PROGRAM: repeat until no queued message is left.")
 @_JSON
 def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
-    """Claim the next free message, and run a command with its text as input. Without a command: claim it for the shell.
+    """Claim the next queued message, so that no other worker gets it, and run a program with its text as input.
 
-    If the command exits with 0, the message is marked as cleared. Otherwise it is put back, or marked as a critical
-    error if its retries are used up. A message without `retries` is tried once by each run. A claim of the shell lasts
-    until `sej tq done`, `sej tq fail`, or the end of the shell. Exit codes: 4: no message is free; 1: the command
-    failed.
+    If the program exits with 0, the message is marked as cleared. Otherwise it is put back, or marked as a critical
+    error if its retries are used up. With --all, a message without the variable `retries` is tried once, not again and
+    again.
+
+    Without a program, the message is printed, and the calling shell owns it until `sej tq done`, `sej tq fail`, or the
+    end of the shell. Exit code 4: no message is queued; 1: the program failed.
 
     Example: sej tq claim jobs.tq -- ./work
     """
-    if command and shutil.which(command[0]) is None:
-        raise click.UsageError(f"command {command[0]!r} was not found, or is not executable")
+    require_program(command)
     owner = None if command else _shell()
     taken, failed = 0, 0
     attempts: set[tuple[str, int, str, str | None]] = set()
@@ -167,12 +181,15 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
                 raise
             if code:
                 failed += 1
-                held.failed(f"exit code {code}")
+                reason = ending(code)
+                click.echo(f"sej: {path}: message {_name(message)}: {command[0]}: {reason}", err=True)
+                held.failed(reason)
             else:
                 held.done()
             if not all_:
                 break
     if not taken:
+        _note_if_foreign(path)
         raise SystemExit(_MISSING)
     if failed:
         raise SystemExit(_WRONG)
@@ -186,7 +203,7 @@ def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool) -> None:
     "names",
     type=click.Choice([*(status.name for status in _SHOWN), _ALL]),
     multiple=True,
-    help="Only messages of this status; repeatable.",
+    help="Only messages of this status; may be repeated.",
 )
 def list_(path: Path, json: bool, names: tuple[str, ...]) -> None:
     """Print the messages: name, status, text. Without --status: the queued ones.
@@ -194,6 +211,7 @@ def list_(path: Path, json: bool, names: tuple[str, ...]) -> None:
     Example: sej tq list --status queued --status critical jobs.tq
     """
     with _opened(path) as queue:
+        _note_if_foreign(path)
         wanted = set(_SHOWN) if _ALL in names else {MessageStatus[name] for name in names}
         _show(queue.messages(wanted or {MessageStatus.queued}), json=json)
 
@@ -216,7 +234,7 @@ def check(path: Path, json: bool) -> None:
 
 @app.command()
 @_QUEUE
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path, readable=False))
 @click.option("--critical", is_flag=True, help="Move critical errors as well.")
 def archive(path: Path, target: Path, critical: bool) -> None:
     """Move cleared messages to the end of another file, and print their number.
@@ -231,7 +249,7 @@ def archive(path: Path, target: Path, critical: bool) -> None:
 @app.command()
 @_QUEUE
 @_JSON
-@click.option("--timeout", type=click.FloatRange(min=0), help="End after this many seconds without a message.")
+@click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
 @click.pass_obj
 def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None) -> None:
     """Print queued messages, and wait for new ones from any program. No message is marked.
@@ -239,6 +257,7 @@ def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None
     Example: sej tq follow jobs.tq
     """
     with _opened(path) as queue, journals.until_reader_leaves():
+        _note_if_foreign(path)
         for message in queue.follow(timeout=timeout):
             _show([message], json=json)
             sys.stdout.flush()
@@ -247,15 +266,18 @@ def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None
 
 @app.command()
 @_QUEUE
-@click.argument("journal", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("journal", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 @click.pass_obj
 def drain(journals: JournalsLike, path: Path, journal: Path) -> None:
-    """Move every free message into a SEJ journal, each exactly once, even after a crash. Print their number.
+    """Move every queued message into a SEJ journal, each exactly once, even after a crash. Print their number.
 
     Example: sej tq drain jobs.tq jobs
     """
     with _opened(path) as queue, journals.writer(journal) as writer:
-        click.echo(queue.drain_to(writer))
+        moved = queue.drain_to(writer)
+        if not moved:
+            _note_if_foreign(path)
+        click.echo(moved)
 
 
 def _require(path: Path) -> None:
@@ -263,6 +285,21 @@ def _require(path: Path) -> None:
         raise FileNotFoundError(f"{path}: the file does not exist; `sej tq add` creates it")
     if path.is_dir():
         raise IsADirectoryError(f"{path}: expected a .tq file, got a directory")
+
+
+def _note_if_foreign(path: Path) -> None:
+    """Report a file that has lines and no entry: it is probably not a queue."""
+    skipped, rest = 0, BOM
+    with path.open("rb") as file:
+        for line in file:
+            text = line.removeprefix(rest)
+            rest = b""
+            if text[:1] in _BEGINS:
+                return
+            skipped += bool(text.strip())
+    if skipped:
+        lines = "1 line is" if skipped == 1 else f"{skipped} lines are"
+        click.echo(f"sej: {path}: no line is a message ({lines} skipped); run `sej tq check {path}`", err=True)
 
 
 def _opened(path: Path) -> AbstractContextManager[TextQueue]:

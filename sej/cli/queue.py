@@ -22,7 +22,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.options import DURATION, JSON, form_options
 from sej.cli.output import as_json, print_messages, text_or_b64
-from sej.cli.programs import require_program
+from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
 from sej.journal.directory import Directory
 from sej.message import Message
@@ -78,7 +78,7 @@ class _Place(NamedTuple):
 def _place(command: Callable[..., None]) -> Callable[..., None]:
     """Pass a command the queue that its argument and options name."""
 
-    @click.argument("path", metavar="QUEUE", type=click.Path(path_type=Path))
+    @click.argument("path", metavar="QUEUE", type=click.Path(path_type=Path, readable=False))
     @click.option("--name", default="queue", show_default=True, help="The queue's name, if a journal has several.")
     @click.option(
         "--backend",
@@ -104,7 +104,7 @@ def queue() -> None:
 _CREATE: Final = click.option(
     "--create",
     is_flag=True,
-    help="Create this queue next to existing ones; every message of the journal is delivered to it too.",
+    help="Create this queue if the journal has another one; every message of the journal is delivered to it too.",
 )
 
 
@@ -156,11 +156,15 @@ def put(
         click.echo(f"put {len(items)}", err=True)
 
 
-@queue.command
+@queue.command(cls=ProgramCommand)
 @_place
 @_CREATE
-@click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--count", type=click.IntRange(min=1), help="Items to take; default: one, or all with a COMMAND.")
+@click.argument("command", metavar="[-- PROGRAM [ARGUMENT]...]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    help="How many items to take. Default: one without a PROGRAM; with one, all that are ready.",
+)
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
 @click.option("-f", "--follow", is_flag=True, help="Wait without a limit.")
 @click.option(
@@ -168,7 +172,7 @@ def put(
     type=DURATION,
     default="60s",
     show_default=True,
-    help="How long an item stays leased; renewed while COMMAND runs.",
+    help="How long an item stays leased; renewed while PROGRAM runs.",
 )
 @click.option(
     "--max-attempts",
@@ -177,7 +181,7 @@ def put(
     show_default=True,
     help="Attempts before an item becomes a dead letter.",
 )
-@click.option("--json", is_flag=True, help="Without a COMMAND: one JSON object for each item.")
+@click.option("--json", is_flag=True, help="Without a PROGRAM: one JSON object per line.")
 def get(
     place: _Place,
     create: bool,
@@ -189,11 +193,14 @@ def get(
     max_attempts: int,
     json: bool,
 ) -> None:
-    """Take items. Without a command: print the value and mark the item done. With one: run it with the value as input.
+    """Take items. Without a program: print the value and mark the item done. With one: run it with the value as input.
 
-    The command's environment has SEJ_ATTEMPT and SEJ_KEY. An item is done if the command exits with 0, else it is
-    delivered again; after --max-attempts it becomes a dead letter. Exit code 4: there was no item; 1: the command
-    failed for an item. SIGTERM ends the command after the current item.
+    The program's environment has SEJ_ATTEMPT and SEJ_KEY. An item is done if the program exits with 0, else it is
+    delivered again; after --max-attempts it becomes a dead letter. SIGTERM ends the command after the current item.
+    Exit code 4: there was no item; 1: the program failed for an item.
+
+    If QUEUE is a journal without a queue, this creates one: every message of the journal is an item, and retention
+    waits for the queue. To only read messages, use `sej scan` or `sej follow`.
 
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
@@ -285,7 +292,9 @@ def stats(place: _Place, json: bool) -> None:
 @_place
 @form_options
 @click.option(
-    "--dead-letter", type=click.Path(path_type=Path), help="The journal of dead letters; default: the queue's own."
+    "--dead-letter",
+    type=click.Path(path_type=Path, readable=False),
+    help="The journal of dead letters; default: the queue's own.",
 )
 def dead(place: _Place, form: str, dead_letter: Path | None) -> None:
     """Print the dead letters: the items as they were put; the reasons on standard error.
@@ -355,7 +364,7 @@ def _work(path: Path, item: Item, command: tuple[str, ...], lease_s: float | Non
     environment = {**os.environ, "SEJ_ATTEMPT": str(item.attempts), **({} if "\0" in key else {"SEJ_KEY": key})}
     with nullcontext() if lease_s is None else _renewed(item, lease_s):
         code = subprocess.run(command, input=item.value, env=environment, check=False).returncode
-    reason = f"exit code {code}"
+    reason = ending(code)
     try:
         if code == 0:
             item.done()
@@ -363,7 +372,8 @@ def _work(path: Path, item: Item, command: tuple[str, ...], lease_s: float | Non
         item.retry(reason=reason)
     except LeaseLostError as error:
         reason += f", but {error}"
-    click.echo(f"sej: {path}: attempt {item.attempts} of an item: {command[0]}: {reason}", err=True)
+    what = f"message {item.message.offset}" if isinstance(item.message, Message) else "an item"
+    click.echo(f"sej: {path}: attempt {item.attempts} of {what}: {command[0]}: {reason}", err=True)
     return False
 
 

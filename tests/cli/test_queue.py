@@ -82,7 +82,7 @@ def test_what_fails_is_said_and_counts(tmp_path: Path) -> None:
     queue = tmp_path / "mails"
     sej("queue", "put", "--key", "k", queue, "one")
     done = sej("queue", "get", queue, "--", *FAIL)
-    assert (done.returncode, b"attempt 1 of an item" in done.stderr, b"exit code 3" in done.stderr) == (1, True, True)
+    assert (done.returncode, b"attempt 1 of message 0" in done.stderr, b"exit code 3" in done.stderr) == (1, True, True)
     assert sej("queue", "get", queue, "--", "./no-such-program").returncode == 2
     assert sej("queue", "get", queue, "--cuont", "3").returncode == 2
     row = json.loads(sej("queue", "get", "--json", "--timeout", "30s", queue).stdout)
@@ -236,3 +236,23 @@ def test_what_was_lost_all_the_same_is_said(tmp_path: Path, capfd: pytest.Captur
             assert not _work(tmp_path, item, tuple(command), None)
             assert "is no longer held" in capfd.readouterr().err
             again.done()
+
+
+def test_an_option_of_the_program_before_the_separator(tmp_path: Path) -> None:
+    done = sej("queue", "get", tmp_path / "q", "cat", "-A")
+    assert (done.returncode, b"Put the program after --" in done.stderr) == (2, True)
+
+
+def test_a_killed_program_is_reported_with_its_signal(tmp_path: Path) -> None:
+    sej("queue", "put", tmp_path / "q", "one")
+    done = sej("queue", "get", "--count", "1", tmp_path / "q", "--", "sh", "-c", "kill -TERM $$")
+    assert (done.returncode, b"attempt 1 of message 0: sh: killed by SIGTERM" in done.stderr) == (1, True)
+
+
+def test_a_question_without_an_answer(tmp_path: Path) -> None:
+    sej("queue", "put", tmp_path / "q", "one")
+    done = sej("queue", "purge", tmp_path / "q")
+    assert (done.returncode, b"nothing was changed; use --yes" in done.stderr) == (1, True)
+    done = sej("queue", "purge", tmp_path / "q", stdin=b"n\n")
+    assert (done.returncode, b"sej: nothing was changed\n" in done.stderr) == (1, True)
+    assert b"ready    1\n" in sej("queue", "stats", tmp_path / "q").stdout

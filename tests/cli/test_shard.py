@@ -41,6 +41,6 @@ def test_a_program_that_fails(tmp_path: Path) -> None:
     ]
     done = sej(*words, "false")
     assert done.returncode == 1
-    assert b"false ended with exit code 1" in done.stderr
+    assert b"false: exit code 1" in done.stderr
     assert sej(*words, "./no-such-program").returncode == 2
     assert sej("shard", "work", "--max-atempts", "1", tmp_path / "orders.1", "mailer", "--", "cat").returncode == 2

@@ -180,3 +180,29 @@ def test_list_all(jobs: Path) -> None:
     assert listed(jobs, "--status", "all") == [("cleared", "one"), ("queued", "größer"), ("comment", "a note")]
     assert sej("tq", "claim", jobs, "--", "./no-such-program").returncode == 2
     assert listed(jobs) == [("queued", "größer")]
+
+
+def test_a_text_file_without_a_message_is_reported(tmp_path: Path) -> None:
+    notes, empty = tmp_path / "notes.txt", tmp_path / "empty.tq"
+    notes.write_bytes(b"hello\n\nworld\n")
+    empty.write_bytes(b"")
+    note = f"sej: {notes}: no line is a message (2 lines are skipped); run `sej tq check {notes}`\n".encode()
+    for words, code in (
+        (["list"], 0),
+        (["next"], 4),
+        (["claim"], 4),
+        (["drain"], 0),
+        (["follow", "--timeout", "0s"], 0),
+    ):
+        target = [tmp_path / "j"] if words == ["drain"] else []
+        done = sej("tq", *words, notes, *target)
+        assert (done.returncode, done.stderr) == (code, note), words
+        assert sej("tq", *words, empty, *target).stderr == b"", words
+    notes.write_bytes(b"\xef\xbb\xbf# only a comment")
+    assert sej("tq", "list", notes).stderr == b""
+
+
+def test_a_failed_program_is_reported(jobs: Path) -> None:
+    done = sej("tq", "claim", jobs, "--", *FAIL)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == f"sej: {jobs}: message {name_of(jobs, 'one')}: {FAIL[0]}: exit code 3\n".encode()
