@@ -135,18 +135,19 @@ MEASUREMENTS: Final = (
 
 
 @click.command
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path, readable=False))
 @JSON
 @click.option(
-    "--seconds", type=DURATION, default="1s", show_default=True, help="Seconds for each line, in three rounds."
+    "--seconds", type=DURATION, default="1s", show_default=True, help="Time for each line, all three rounds together."
 )
 @click.option("--value-bytes", type=SIZE, default="100", show_default=True, help="Size of each item.")
 @click.option("--only", help="Only lines whose operation or call contains this text.")
 def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: str | None) -> None:
     """Measure this library on the disk that holds DIR, next to bare system calls.
 
-    Each line shows what an acknowledged item survives: compare lines that survive the same. The page cache is warm. All
-    lines take turns, and the median of three rounds is shown. The command removes its files.
+    Each line shows what an acknowledged item survives: compare lines that survive the same. Each line
+    runs three times, in turn with the others, and the median is shown. Reads come from memory (the page cache), not
+    from the disk. The command removes its files.
 
     Example: sej bench --only put /var/lib
     """

@@ -77,13 +77,15 @@ def timestamp(directory: Path, place: int | Moment, json: bool) -> None:
 
 @click.command
 @DIRECTORY
-@click.option("--before", type=PLACE, help="Only segments whose messages are all older; without it, older than 7 days.")
-@click.option("--days", type=click.FloatRange(min=0), help="The same in days; 0: of any age.")
+@click.option(
+    "--before", type=PLACE, help="Only segments whose messages are all older than this time, as in '30d ago'."
+)
+@click.option("--days", type=click.FloatRange(min=0), help="The same as an age in days; default: 7; 0: any age.")
 @JSON
 def old(directory: Path, before: int | Moment | None, days: float | None, json: bool) -> None:
-    """Print the segments that no reader with a kept offset needs, and whose messages are all older than 7 days.
+    """Print the segments that no reader with a kept offset needs, and whose messages are all old.
 
-    The age is that of the messages. The last segment is never listed. Removes nothing; `sej clean` does.
+    The last segment is never listed. This command removes nothing; `sej clean` does.
 
     Example: sej old --before '30d ago' orders | xargs -r tar cf archive.tar
     """

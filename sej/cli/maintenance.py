@@ -93,10 +93,14 @@ def clean(
 @click.command
 @DIRECTORY
 @click.option(
-    "--min-bytes", type=SIZE, default="64M", show_default=True, help="The least size of a segment after merging."
+    "--min-bytes",
+    type=SIZE,
+    default="64M",
+    show_default=True,
+    help="Merge segments until each has at least this size.",
 )
 def merge(directory: Path, min_bytes: int) -> None:
-    """Merge small sealed segments while readers and writers run; prints how many segments were merged away.
+    """Merge small sealed segments while readers and writers run; prints how many fewer there are.
 
     Example: sej merge --min-bytes 256M orders
     """

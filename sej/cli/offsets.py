@@ -85,12 +85,17 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
 def reset(directory: Path, name: str, place: str | None, remove: bool, create: bool, yes: bool) -> None:
     """Move a reader to another message; shows the effect, then asks.
 
-    A reader that runs is not moved: exit code 3. A damaged offset file is moved to kept/ and written again.
+    The reader continues at the message with this OFFSET, at the first message from this TIME on, at the first message
+    of the journal (first), or after the last one (end). A reader that runs is not moved: exit code 3. A damaged offset
+    file is moved to kept/ and written again.
 
     Example: sej reset orders billing '1h ago'
     """
     if remove == (place is not None):
-        raise click.UsageError("give either a place or --remove")
+        raise click.UsageError(
+            "give either the new offset (OFFSET, TIME, first or end) or --remove, as in"
+            f" `sej reset {directory} {name} first`"
+        )
     journal = Journal(directory)
     check_reader(Directory(directory, OS), name)
     found = next((reader for reader in readers_of(journal) if reader.name == name), None)
@@ -166,11 +171,14 @@ def _target(journal: Journal, place: str) -> int:
     named = {"first": journal.first_offset, "end": good_end_of(journal)}
     if place in named:
         return named[place]
-    target = offset_at(journal, PLACE.convert(place, None, None))
-    if not journal.first_offset <= target <= good_end_of(journal):
-        raise click.UsageError(
-            f"message {target} does not exist; expected {journal.first_offset} to {good_end_of(journal)}"
-        )
+    try:
+        target = offset_at(journal, PLACE.convert(place, None, None))
+    except click.BadParameter as error:
+        raise click.UsageError(f"{error.message}, or first, or end") from None
+    first, end = named["first"], named["end"]
+    if not first <= target <= end:
+        expected = f"{first} to {end - 1}, or end" if first < end else "end: the journal has no message"
+        raise click.UsageError(f"message {target} does not exist; expected {expected}")
     return target
 
 

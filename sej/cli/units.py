@@ -138,7 +138,15 @@ def parse_place(text: str, now_ns: int) -> int | Moment:
             f"{text!r} is not an offset: offsets begin at 0. For a time in the past write '{text.strip()}s' or"
             f" '{text.strip()[1:]}s ago'; `sej tail --count` prints the last messages"
         )
-    return int(text) if text.isascii() and text.isdigit() else parse_moment(text, now_ns)
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return parse_moment(text, now_ns)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not an offset or a time; expected 17, '2026-01-31 12:00', '2026-01-31T12:00:00Z', '10m ago'"
+            " or 'yesterday'"
+        ) from None
 
 
 def iso_time(timestamp: int) -> str | None:

@@ -33,7 +33,7 @@ def test_times_choose_messages(journal: Path) -> None:
     assert sej("count", "--start", "yesterday", journal).stdout == b"0\n"
     assert sej("count", "--end", "1h ago", journal).stdout == b"30\n"
     done = sej("scan", "--start", "soon", journal)
-    assert (done.returncode, b"is not a time" in done.stderr) == (2, True)
+    assert (done.returncode, b"is not an offset or a time" in done.stderr) == (2, True)
 
 
 def test_type_zero_is_a_type(journal: Path) -> None:
