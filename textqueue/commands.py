@@ -333,7 +333,7 @@ def _name(message: Message) -> str:
 
 
 def _hash(message: Message) -> str:
-    return digest(essence(message._raw))[:8].decode()
+    return digest(essence(message.raw))[:8].decode()
 
 
 def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str | None) -> None:

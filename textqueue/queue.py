@@ -22,6 +22,7 @@ from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
 from textqueue.editing.archive import archive, check_target
 from textqueue.editing.message import Message, marking
+from textqueue.editing.place import place_of
 from textqueue.editing.reconcile import Conflict, OnRevert
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError
@@ -338,19 +339,19 @@ class TextQueue:
         """
         groups: dict[int, tuple[Source, list[Message]]] = {}
         for message in messages:
-            groups.setdefault(id(message._source), (message._source, []))[1].append(message)
+            groups.setdefault(id(message.source), (message.source, []))[1].append(message)
         for source, group in groups.values():
-            places = [message._place for message in group]
+            places = [place_of(message) for message in group]
             control = CONTROL_OF[status]
             epoch = source.marks.many(places, control[0]) if reason is None else None
             if epoch is not None:
                 for message, (position, raw, _) in zip(group, places, strict=True):
-                    message._position, message._raw, message._epoch = position, control + raw[1:], epoch
+                    message.moved_to(position, control + raw[1:], epoch)
             else:
                 changes = [marking(source, raw, position, status, reason) for position, raw, _ in places]
                 done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}")
                 for message, place in zip(group, done, strict=True):
-                    message._moved(place)
+                    message.moved_to(*place)
             source.delivered.forget_all([raw for _, raw, _ in places])
 
     def archive(

@@ -74,8 +74,8 @@ def test_a_window_yields_the_wanted_messages(kind: Any, data: bytes, controls: s
     if stale_at and len(expected) >= stale_at:
         expected = expected[:stale_at]
         position = expected[-1][1] + len(expected[-1][0])
-    assert [(core._raw, core._position) for core in found] == expected
-    assert all(core._source == "source" and core._epoch == 7 for core in found)
+    assert [(core.raw, core.position) for core in found] == expected
+    assert all(core.source == "source" and core.epoch == 7 for core in found)
     assert remembered == [raw for raw, _ in expected]
     assert reader.told == [position]
     assert reader.asked == [at + 1 for _, at in expected], "in a short window after each"
@@ -187,7 +187,7 @@ def test_a_mark_in_a_held_file_is_proven(kind: Any, data: bytes, which: int, cha
             new = bytes([control]) + raw[1:]
             assert path.read_bytes() == after[:position] + new + after[position + len(raw) :]
             assert log.read_bytes() == _hot_py.status_lines(control, [(position, raw, 0)], tail)
-            assert (core._raw, held.last, held.marks, held.high) == (new, (position, new), 1, position)
+            assert (core.raw, held.last, held.marks, held.high) == (new, (position, new), 1, position)
             assert held.log_bytes == len(log.read_bytes())
         else:
             assert path.read_bytes() == after
@@ -222,7 +222,7 @@ def test_a_mark_in_a_file_that_was_replaced_does_not_count(kind: Any, held_file:
     new.replace(held_file)
     core = kind.Core(None, b"-a\n", 0, 1)
     assert held.mark(core, ord("=")) == hot.GONE
-    assert core._raw == b"-a\n"
+    assert core.raw == b"-a\n"
     assert held_file.read_bytes() == b"-a\n"
     held_file.unlink()
     assert held.mark(kind.Core(None, b"-b\n", 3, 1), ord("=")) == hot.GONE

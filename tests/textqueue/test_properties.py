@@ -137,7 +137,7 @@ class Editing(RuleBasedStateMachine):
     def read(self, which: int) -> None:
         m = self.queues[which].get_next()
         if m is not None:
-            assert m._raw[:1] == b"-"
+            assert m.raw[:1] == b"-"
             self.held.append(m)
 
     @rule(which=st.integers(0, 1), fails=st.booleans())
@@ -148,7 +148,7 @@ class Editing(RuleBasedStateMachine):
         elif fails:
             assert claim.failed("no")
         else:
-            raw = claim.message._raw
+            raw = claim.message.raw
             assert claim.done()
             self._mark(raw)
 
@@ -156,7 +156,7 @@ class Editing(RuleBasedStateMachine):
     @rule(data=st.data(), status=st.sampled_from([MessageStatus.cleared, MessageStatus.critical]))
     def mark(self, data: st.DataObject, status: MessageStatus) -> None:
         m = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        at = self._find(m._raw)
+        at = self._find(m.raw)
         try:
             if status is MessageStatus.cleared:
                 m.mark_as_cleared()
@@ -166,7 +166,7 @@ class Editing(RuleBasedStateMachine):
             assert at is None or self.entries[at][:1] not in b"-" + (b"=" if status is MessageStatus.cleared else b"!")
         else:
             assert at is not None
-            self.entries[at] = m._raw[:1] + self.entries[at][1:]
+            self.entries[at] = m.raw[:1] + self.entries[at][1:]
 
     @rule(data=st.data(), by_rename=st.booleans())
     def edit(self, data: st.DataObject, by_rename: bool) -> None:
@@ -252,14 +252,14 @@ class EditingLarge(Editing):
 
     @rule(which=st.integers(0, 1))
     def all_messages(self, which: int) -> None:
-        found = [message._raw for message in self.queues[which].messages(set(MessageStatus))]
+        found = [message.raw for message in self.queues[which].messages(set(MessageStatus))]
         assert found == [raw for raw in chunks(b"".join(self.entries)) if raw[0] in STATUS_OF]
 
     @rule(which=st.integers(0, 1), data=st.data())
     def mark_many(self, which: int, data: st.DataObject) -> None:
         queued = list(self.queues[which].messages())
         chosen = [message for message in queued if data.draw(st.booleans())]
-        raws = [message._raw for message in chosen]
+        raws = [message.raw for message in chosen]
         self.queues[which].mark_many(chosen, MessageStatus.cleared)
         for raw in raws:
             at = self.entries.index(raw)

@@ -204,7 +204,7 @@ def test_each_of_very_many_messages_is_delivered_once(tmp_path: Path, marked: in
             claim = q.take()
             assert claim is not None
             claim.done()
-        assert [m._raw for m in iter(q.get_next, None)] == [b"-%d\n" % n for n in range(marked, count)]
+        assert [m.raw for m in iter(q.get_next, None)] == [b"-%d\n" % n for n in range(marked, count)]
         path.write_bytes(b"-new\n" + path.read_bytes())
         assert [m.value for m in iter(q.get_next, None)] == ["new"]
 
@@ -219,7 +219,7 @@ def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Pat
         one["x"] = "2"
         two.mark_as_cleared()
         path.write_bytes(b"# moved\n" + path.read_bytes())
-        assert [m._raw for m in iter(q.get_next, None)] == [b"-a\n\\x=1\n"] * 2
+        assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=1\n"] * 2
         one.mark_as_cleared()
         path.write_bytes(b"# again\n" + path.read_bytes() + b"-a\n\\x=2\n")
-        assert [m._raw for m in iter(q.get_next, None)] == [b"-a\n\\x=2\n"]
+        assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=2\n"]

@@ -32,7 +32,7 @@ from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import let_in
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import Change, Place
+from textqueue.editing.place import Change, Place, place_of
 from textqueue.editing.queue_file import Session
 from textqueue.editing.reconcile import Conflict
 from textqueue.editing.source import Source
@@ -65,7 +65,7 @@ class Claim:
         self._retries = retries
         self._open = True
         self._pid = os.getpid()
-        self._raw = message._raw
+        self._raw = message.raw
 
     def done(self) -> bool:
         """Mark it as cleared. Return False if it was changed or deleted meanwhile (see ``TextQueue.conflicts``)."""
@@ -77,7 +77,7 @@ class Claim:
         Args:
             reason: written into its ``reason`` variable, if it has one.
         """
-        last = _used_up(self.message._raw)
+        last = _used_up(self.message.raw)
         if not last:
             self._claimer.deferred.add(self.message.position)
         return self._end(MessageStatus.critical if last else MessageStatus.queued, reason)
@@ -93,7 +93,7 @@ class Claim:
     def _end(self, status: MessageStatus, reason: str | None, retries: bytes | None = None) -> bool:
         if not self._open:
             raise ClosedError("this claim has already ended", path=self.message.path, position=self.message.position)
-        message, source = self.message, self.message._source
+        message, source = self.message, self.message.source
         user_mark: MessageStatus | None = None
 
         def end(place: Place) -> None:
@@ -102,7 +102,7 @@ class Claim:
 
             def change(raw: bytes) -> Change | None:
                 nonlocal user_mark
-                if place.raw is self._raw is not message._raw:
+                if place.raw is self._raw is not message.raw:
                     self._check_held()
                 if raw[0] != _QUEUED:  # a user's mark has precedence: only blank the claim
                     user_mark, mutex = STATUS_OF[raw[0]], mutex_of(raw)
@@ -113,46 +113,39 @@ class Claim:
                     return made
                 return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
-            message._moved(source.edit(place, change, "end the claim of a message"))
+            message.moved_to(*source.edit(place, change, "end the claim of a message"))
 
         try:
             try:
-                end(message._place)
+                end(place_of(message))
             except MessageMovedError:
-                if essence(self._raw) == essence(message._raw):
+                if essence(self._raw) == essence(message.raw):
                     raise
                 # An editor saved an old buffer, which reverted the variables of the message.
-                end(Place(message._position, self._raw, -1))
+                end(Place(message.position, self._raw, -1))
         except MessageMovedError as error:
             return self._unchanged(error.reason)
         finally:
-            self._release()
+            self._claimer.forget(self)
         return user_mark is None or self._unchanged(f"a user marked it as {user_mark.name} while it was claimed")
 
     def _unchanged(self, why: str) -> bool:
         """Report that the message was not changed, and return False."""
         message = self.message
         action = f"left as it is: {why}"
-        message._source.file.conflicts.append(
-            Conflict(message.path, message.position, message.value, "changed", action)
-        )
+        message.source.file.conflicts.append(Conflict(message.path, message.position, message.value, "changed", action))
         return False
 
     def _check_held(self) -> None:
         """Check that the claim is at the last position of its message. Elsewhere it may belong to an equal one."""
-        source = self.message._source
-        claim = source.file.ledger.claims.get(self.message._position)
+        source = self.message.source
+        claim = source.file.ledger.claims.get(self.message.position)
         if claim is None or claim.owner != self.owner.encode():
             raise MessageMovedError(
                 "cannot end the claim of a message: another program changed or deleted it; nothing was written",
                 path=source.path,
                 position=self.message.position,
             )
-
-    def _release(self) -> None:
-        """Drop this object. The message remains claimed as long as its owner is alive."""
-        self._open = False
-        self._claimer.open.discard(self)
 
 
 class Claiming:
@@ -244,6 +237,11 @@ class Claimer:
                     message = Message(self._source, raw, position, ledger.epoch)
                     found.append(Claim(self, message, record.owner, None))
         return found
+
+    def forget(self, claim: Claim) -> None:
+        """Drop a claim of this process. Its message remains claimed as long as its owner is alive."""
+        claim._open = False
+        self.open.discard(claim)
 
     def give_back(self) -> None:
         """Give back the messages that this process has claimed. A forked child leaves them to its parent."""

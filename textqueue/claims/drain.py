@@ -34,7 +34,7 @@ from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
 from textqueue.claims.claim import Claim, Claimer
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import Place
+from textqueue.editing.place import Place, place_of
 from textqueue.editing.proof import entry_at
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
@@ -92,7 +92,7 @@ def drain(
                     return count
                 messages = [claim.message for claim in claims]
                 keys = None if key is None else [key(message) for message in messages]
-                raws = [message._raw for message in messages]
+                raws = [message.raw for message in messages]
                 owners = [claim.owner.encode() for claim in claims]
                 intent = Intent(intent.producer, before + 1, raws, owners, keys)
                 source.sync()  # after a power loss, each message is identified by its claim
@@ -105,8 +105,8 @@ def drain(
                         claim.give_back()
                 raise
             for claim in claims:  # from here on, the intent decides about the messages
-                claim._release()
-            count += _finish(source, writer, path, intent, [message._place for message in messages])
+                claimer.forget(claim)
+            count += _finish(source, writer, path, intent, [place_of(message) for message in messages])
             intent = intent._replace(raws=[], owners=[], keys=None)
 
 

@@ -59,7 +59,7 @@ class Marks:
         Returns:
             Whether it was marked. If not, the caller marks it in another way.
         """
-        queue, raw = self._queue, message._raw
+        queue = self._queue
         with queue.threads:
             if queue.guard.kept is not None and (hold := self.hold) is not None:
                 try:
@@ -72,20 +72,17 @@ class Marks:
                 if hold.marks.disturbed:
                     self._pace.disturbed()
                 hold.end()
-            if raw[0] != _QUEUED:
-                return False
-            return self._first(message, control)
+            return message.raw[0] == _QUEUED and self._first(message, control)
 
     def _first(self, message: Core, control: int) -> bool:
         """Mark a message without a hold. If it is the second mark of a row, a hold begins."""
         queue = self._queue
-        raw, position = message._raw, message._position
         try:
             with queue.session() as session:
-                mark = OneMark((position, raw, message._epoch), control)
+                mark = OneMark((message.position, message.raw, message.epoch), control)
                 if not queue.commit(session, mark) or mark.last is None:
                     return False
-                message._raw, message._epoch = mark.last[1], queue.ledger.epoch
+                message.moved_to(*mark.last, queue.ledger.epoch)
                 self.row(session)
                 return True
         except FileNotFoundError:

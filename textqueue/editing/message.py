@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from textqueue.editing.place import Change, Place
+from textqueue.editing.place import Change, place_of
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
@@ -33,6 +33,12 @@ _WHAT: Final = {
 class Message(Core):
     """One message of a queue.
 
+    Attributes:
+        position: the position of its control byte when it was read.
+        raw: its bytes in the file when it was read or last changed through this object.
+        source: its file; for the queue.
+        epoch: in which the position is valid; for the queue.
+
     Example:
         >>> q = TextQueue("jobs.tq")  # doctest: +SKIP
         >>> m = q.append("ship 17", variables=["retries=3 "])  # doctest: +SKIP
@@ -41,50 +47,41 @@ class Message(Core):
     """
 
     __slots__ = ()
-    _source: Source
-
-    @property
-    def _place(self) -> Place:
-        return Place(self._position, self._raw, self._epoch)
+    source: Source
 
     @property
     def value(self) -> str:
         """The text, with its lines joined by newlines. Bytes that are not UTF-8 become lone surrogates."""
-        return value_of(self._raw).decode("utf-8", "surrogateescape")
+        return value_of(self.raw).decode("utf-8", "surrogateescape")
 
     @property
     def value_bytes(self) -> bytes:
         """The bytes of the text, with its lines joined by newlines."""
-        return value_of(self._raw)
+        return value_of(self.raw)
 
     @property
     def status(self) -> MessageStatus:
         """The status when the message was read, or after the last change through this object."""
-        return STATUS_OF[self._raw[0]]
-
-    @property
-    def position(self) -> int:
-        """The position of the control byte when the message was read."""
-        return self._position
+        return STATUS_OF[self.raw[0]]
 
     @property
     def path(self) -> str:
         """The file that has the message."""
-        return self._source.path
+        return self.source.path
 
     @property
     def source_filename(self) -> str:
         """The same as ``path``, under its name in the published package."""
-        return self._source.path
+        return self.source.path
 
     @property
     def control_offset(self) -> int:
         """The same as ``position``, under its name in the published package."""
-        return self._position
+        return self.position
 
     def get_variables(self) -> tuple[str, ...]:
         """Return the variables, in order, with their padding."""
-        return tuple(decode(variable.data) for variable in variables_of(self._raw))
+        return tuple(decode(variable.data) for variable in variables_of(self.raw))
 
     def __getitem__(self, name: str) -> str:
         """Return the value of the variable ``name=value``, without its padding.
@@ -92,17 +89,17 @@ class Message(Core):
         Raises:
             NoSuchVariableError: the message has no variable of that name.
         """
-        data = variables_of(self._raw)[self._index(name)].data
+        data = variables_of(self.raw)[self._index(name)].data
         return decode(data.partition(b"=")[2]).rstrip(" ")
 
     def __setitem__(self, name: str, value: str) -> None:
         """Write the value of a variable, as ``set_variable`` does."""
-        data = variables_of(self._raw)[self._index(name)].data
+        data = variables_of(self.raw)[self._index(name)].data
         self.set_variable(self._index(name), decode(data.partition(b"=")[0]) + "=" + value)
 
     def __contains__(self, name: object) -> bool:
         """Return whether the message has a variable of that name."""
-        return any(name_of(variable.data) == name for variable in variables_of(self._raw))
+        return any(name_of(variable.data) == name for variable in variables_of(self.raw))
 
     def get(self, name: str, default: str | None = None) -> str | None:
         """Return the value of a variable, or the default."""
@@ -158,7 +155,7 @@ class Message(Core):
             raise InvalidTextError(
                 "a variable must be one line, without a newline or a carriage return at its end",
                 path=self.path,
-                position=self._position,
+                position=self.position,
             )
 
         def change(raw: bytes) -> Change:
@@ -167,7 +164,7 @@ class Message(Core):
                 raise NoSuchVariableError(
                     f"the message has {len(variables)} variables, and none of number {index}; the first is number 0",
                     path=self.path,
-                    position=self._position,
+                    position=self.position,
                 )
             found = variables[index]
             if len(data) > len(found.data):
@@ -175,16 +172,16 @@ class Message(Core):
                     f"variable {index} must be at most {len(found.data)} bytes, got {len(data)}: shorten it, or reserve"
                     " more space when the message is appended, with trailing spaces",
                     path=self.path,
-                    position=self._position,
+                    position=self.position,
                 )
             return Change([(found.position, data.ljust(len(found.data)))], ord("v"))
 
-        old = self._raw
+        old = self.raw
         self._edit(change, f"set variable {index}")
-        self._source.delivered.changed(old, self._raw)
+        self.source.delivered.changed(old, self.raw)
 
     def _index(self, name: str) -> int:
-        variables = variables_of(self._raw)
+        variables = variables_of(self.raw)
         for index, variable in enumerate(variables):
             if b"=" in variable.data and name_of(variable.data) == name:
                 return index
@@ -192,40 +189,37 @@ class Message(Core):
         raise NoSuchVariableError(
             f"the message has no variable {name!r}; it has: {names}. Add it when the message is appended",
             path=self.path,
-            position=self._position,
+            position=self.position,
         )
 
     def _quickly(self, control: int) -> bool:
-        raw = self._raw
-        if not self._source.marks.one(self, control):
+        raw = self.raw
+        if not self.source.marks.one(self, control):
             return False
-        self._source.delivered.forget(raw)
+        self.source.delivered.forget(raw)
         return True
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
-        raw = self._raw
-        self._edit(marking(self._source, raw, self._position, status, reason), _WHAT[status])
-        self._source.delivered.forget(raw)
+        raw = self.raw
+        self._edit(marking(self.source, raw, self.position, status, reason), _WHAT[status])
+        self.source.delivered.forget(raw)
 
     def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
-        self._moved(self._source.edit(self._place, change, what))
-
-    def _moved(self, place: Place) -> None:
-        self._position, self._raw, self._epoch = place
+        self.moved_to(*self.source.edit(place_of(self), change, what))
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same message of the same file, at the same position."""
         if not isinstance(other, Message):
             return NotImplemented
-        return (self.path, self._position, essence(self._raw)) == (other.path, other._position, essence(other._raw))
+        return (self.path, self.position, essence(self.raw)) == (other.path, other.position, essence(other.raw))
 
     def __hash__(self) -> int:
         """Return a hash of file and text, which a change of status does not change."""
-        return hash((self.path, essence(self._raw)))
+        return hash((self.path, essence(self.raw)))
 
     def __repr__(self) -> str:
         """Return text, status, path and position."""
-        return f"Message({self.value!r}, {self.status.name}, {self.path!r}, position={self._position})"
+        return f"Message({self.value!r}, {self.status.name}, {self.path!r}, position={self.position})"
 
 
 def marking(

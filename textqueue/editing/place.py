@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from textqueue.hot import Core
 from textqueue.ledger.log import EMPTY
 
-__all__ = ["Change", "Place"]
+__all__ = ["Change", "Place", "place_of"]
 
 
 class Place(NamedTuple):
@@ -16,6 +17,11 @@ class Place(NamedTuple):
     position: int
     raw: bytes
     epoch: int
+
+
+def place_of(message: Core) -> Place:
+    """Return the place of a message as it was read."""
+    return Place(message.position, message.raw, message.epoch)
 
 
 class Change(NamedTuple):

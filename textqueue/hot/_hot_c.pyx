@@ -113,16 +113,19 @@ cdef char *_room(Py_ssize_t size) except NULL:
 
 @cython.no_gc  # no cycle: it refers to a source and to bytes, and neither refers to messages
 cdef class Core:
-    cdef public object _source
-    cdef public bytes _raw
-    cdef public Py_ssize_t _position
-    cdef public int64_t _epoch
+    cdef readonly object source
+    cdef readonly bytes raw
+    cdef readonly Py_ssize_t position
+    cdef readonly int64_t epoch
 
     def __init__(self, source, bytes raw not None, Py_ssize_t position, int64_t epoch):
-        self._source = source
-        self._raw = raw
-        self._position = position
-        self._epoch = epoch
+        self.source = source
+        self.raw = raw
+        self.position = position
+        self.epoch = epoch
+
+    def moved_to(self, Py_ssize_t position, bytes raw not None, int64_t epoch):
+        self.position, self.raw, self.epoch = position, raw, epoch
 
 
 cdef inline Py_ssize_t _line_end(const char *data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
@@ -193,8 +196,8 @@ cdef class ready:
                 if self._class is None:
                     return self._make(self._source, raw, self._start + at, self._epoch)
                 core = <Core>self._class.__new__(self._class)
-                core._source, core._raw = self._source, raw
-                core._position, core._epoch = self._start + at, self._epoch
+                core.source, core.raw = self._source, raw
+                core.position, core.epoch = self._start + at, self._epoch
                 return core
             at = end
         self._end(at)
@@ -406,8 +409,8 @@ cdef class Held:
         return None if self._last is None else (self._last_position, self._last)
 
     def mark(self, Core message not None, int control):
-        cdef bytes raw = message._raw, new, digest
-        cdef Py_ssize_t position = message._position, size = PyBytes_GET_SIZE(raw), got, done = 0, line_size
+        cdef bytes raw = message.raw, new, digest
+        cdef Py_ssize_t position = message.position, size = PyBytes_GET_SIZE(raw), got, done = 0, line_size
         cdef const char *text = PyBytes_AS_STRING(raw)
         cdef const char *path = PyBytes_AS_STRING(self._path)
         cdef char *data
@@ -461,7 +464,7 @@ cdef class Held:
             new = PyBytes_FromStringAndSize(NULL, size)  # not from text: Python shares the objects of single bytes
             memcpy(PyBytes_AS_STRING(new), text, size)
             PyBytes_AS_STRING(new)[0] = byte
-            message._raw = self._last = new
+            message.raw = self._last = new
             self._last_position = position
             self.marks += 1
             self.log_bytes += line_size

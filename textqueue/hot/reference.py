@@ -50,6 +50,30 @@ class Core:
         self._position = position
         self._epoch = epoch
 
+    @property
+    def source(self) -> Any:
+        """The queue file, as the reader passed it."""
+        return self._source
+
+    @property
+    def raw(self) -> bytes:
+        """Its bytes in the file, from the control byte to the end of the last line."""
+        return self._raw
+
+    @property
+    def position(self) -> int:
+        """The position of its control byte."""
+        return self._position
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the ledger in which the position is valid."""
+        return self._epoch
+
+    def moved_to(self, position: int, raw: bytes, epoch: int) -> None:
+        """Take over what an edit has found or written."""
+        self._position, self._raw, self._epoch = position, raw, epoch
+
 
 _M = TypeVar("_M", bound=Core)
 
@@ -186,7 +210,7 @@ class Held:
         Raises:
             OSError: a read or write failed.
         """
-        raw, position = message._raw, message._position
+        raw, position = message.raw, message.position
         if raw[0] != _QUEUED or time.monotonic() > self._until:
             return NOT_DONE
         if not leased(self._file):
@@ -205,7 +229,8 @@ class Held:
             return GONE
         line = status_lines(control, ((position, raw, 0),), self._tail)
         self._log.write(line)
-        message._raw = new = bytes([control]) + raw[1:]
+        new = bytes([control]) + raw[1:]
+        message.moved_to(position, new, message.epoch)
         self.marks += 1
         self.log_bytes += len(line)
         self.high = max(self.high, position)

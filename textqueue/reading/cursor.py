@@ -281,10 +281,10 @@ class Cursor:
         """Leave out messages that were delivered before, and messages that another process has claimed."""
         skips, remember = self._skips, self._source.delivered.pending.append
         for message in messages:
-            raw = message._raw
+            raw = message.raw
             if skips and skips.take(hash_of(raw)):
                 continue
-            if _taken(self._source, raw, claims.get(message._position)):
+            if _taken(self._source, raw, claims.get(message.position)):
                 self._skipped = True
             else:
                 remember(raw)
