@@ -52,7 +52,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(q: TextQueue) -> bool:
-    return q._inputs.sources[0].marks.hold is not None
+    source = q._inputs.sources[0]
+    with source.file.threads:  # the keeper may be ending it
+        return source.marks.hold is not None
 
 
 def content(q: TextQueue) -> bytes:
