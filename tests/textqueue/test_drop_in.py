@@ -146,3 +146,11 @@ def test_importing_warns_if_the_published_package_is_installed_too(tmp_path: Pat
     assert "textqueue-1.1 is installed" in said
     env["PYTHONPATH"] = str(ROOT)
     assert subprocess.run(run, env=env, check=True, capture_output=True, text=True).stderr == ""
+
+
+def test_the_text_of_a_message_cannot_be_assigned(tmp_path: Path) -> None:
+    with textqueue.TextQueue(tmp_path / "jobs.tq") as queue:
+        message = queue.append("one")
+        with pytest.raises(AttributeError, match="append another"):
+            setattr(message, "value", "two")  # noqa: B010
+        assert message.value == "one"

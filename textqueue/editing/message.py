@@ -8,7 +8,7 @@ million messages is cheap. Before a method changes the file, it proves that the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Never
 
 from textqueue.editing.place import Change, place_of
 from textqueue.editing.source import Source
@@ -53,6 +53,10 @@ class Message(Core):
     def value(self) -> str:
         """The text, with its lines joined by newlines. Bytes that are not UTF-8 become lone surrogates."""
         return value_of(self.raw).decode("utf-8", "surrogateescape")
+
+    @value.setter
+    def value(self, text: Never) -> None:
+        raise AttributeError("the text of a message cannot be changed; mark the message and append another")
 
     @property
     def value_bytes(self) -> bytes:
