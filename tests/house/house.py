@@ -45,7 +45,7 @@ def python(code: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]
 
 
 def sources() -> Iterator[Path]:
-    """Every Python file of the packages that somebody wrote, as opposed to generated ones."""
+    """Every Python file of the packages that is not generated."""
     for package in PACKAGES:
         yield from (path for path in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in path.name)
 

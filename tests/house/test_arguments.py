@@ -188,7 +188,7 @@ CASES: dict[str, Callable[[Things], Case]] = {
 }
 
 EXCEPTIONS = {("sej.WorkQueue.put", "key", None), ("shard.Path.parse", "path", "")}
-"""None is no key; an empty path is refused as the name of no shard."""
+"""None is not a key, and an empty path is not the name of a shard."""
 NO_INPUT = {
     sej: {"DeadLetter", "FIRST", "Gap", "Item", "LAST", "Message", "NO_TIMESTAMP", "Problem", "Recovery", "Repair",
           "Stats", "WorkQueue"},

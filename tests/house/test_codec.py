@@ -1,4 +1,4 @@
-"""Which codec runs is no accident: the compiled one wherever it can be built, the reference when it is asked for."""
+"""The compiled codec runs wherever it can be built; the reference runs if it is requested."""
 
 import os
 from pathlib import Path

@@ -56,7 +56,7 @@ def name_of(page: Path) -> str:
 
 
 def typed(text: str, directory: Path) -> tuple[int, str]:
-    """Run lines of a shell in a terminal: the exit code, and what stood there."""
+    """Run lines of a shell in a terminal: the exit code, and what it shows."""
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (50, 120))
     env = {**os.environ, "PATH": PATH, "TERM": "xterm-256color"}
@@ -66,7 +66,7 @@ def typed(text: str, directory: Path) -> tuple[int, str]:
     ) as shell:
         os.close(terminal)
         printed = b""
-        with suppress(OSError), open(screen, "rb", buffering=0) as file:  # EIO: nobody has the terminal any more
+        with suppress(OSError), open(screen, "rb", buffering=0) as file:  # EIO: no process has the terminal any more
             while data := file.read(4096):
                 printed += data
     return shell.returncode, printed.decode()

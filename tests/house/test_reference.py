@@ -17,7 +17,7 @@ import pytest
 from tests.house.house import PACKAGES, ROOT, run, sources
 
 DOORS = [*PACKAGES, "hub.wire", "kestrel.segmented", "sej.aio", "pipeline.jobs"]
-# A wrong argument is a ValueError or a TypeError everywhere: sej/errors.py says so once.
+# A wrong argument is a ValueError or a TypeError everywhere: sej/errors.py documents it once.
 SAID_ONCE = {"ValueError", "TypeError"}
 OURS = {str(path) for path in sources()}
 
@@ -104,7 +104,7 @@ def functions(package: str) -> Iterator[tuple[str, Callable[..., Any], type | No
 
 
 def raised(function: Callable[..., Any], owner: type | None, seen: set[object]) -> set[str]:
-    """The errors that a function raises by name, and those of the private ones beside it that it calls."""
+    """The errors that a function raises by name, and those of the private ones of its module that it calls."""
     seen.add(function)
     body = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     names: set[str] = set()
@@ -142,7 +142,7 @@ def test_docstrings_name_what_calls_raise(package: str) -> None:
 
 @pytest.mark.parametrize("package", DOORS)
 def test_no_half_sentence_reads_as_a_type(package: str) -> None:
-    """The reference takes what stands before a colon, in a property's first sentence, for the property's type."""
+    """The reference takes the text before a colon, in a property's first sentence, for the property's type."""
     for name, function, owner in functions(package):
         if owner and isinstance(inspect.getattr_static(owner, name.split(".")[-1]), property):
             first = re.sub(r"`[^`]*`|:\w+:", "", (function.__doc__ or "").split("\n\n")[0])

@@ -1,7 +1,7 @@
 """The tutorial, followed as a person would: in a terminal, from an empty directory, with the wheel installed.
 
 A block of Python is saved under the name in its first line. Each line of a shell block is typed. A text block after it
-is the output of these lines. In it, ``…`` stands for any text of a line, or alone for any lines. Warnings are errors,
+is the output of these lines. In it, ``…`` matches any text of a line, or alone for any lines. Warnings are errors,
 except those of Spark itself.
 """
 

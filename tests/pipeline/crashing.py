@@ -1,7 +1,7 @@
 """Commit a job again and again, dying at the first, second, ... change on the disk; then run it once more.
 
-It dies before each change, after it, and inside those that have an inside: a write of which half arrives, a folder of
-which one file is removed. Run as a program, because it forks: `python crashing.py FOLDER overwrite|append|text`. Prints
+It dies before each change, and inside those that have an inside: half of a write arrives, or one file of a folder is
+removed. Run as a program, because it forks: `python crashing.py FOLDER overwrite|append|text`. Prints
 how many places it died at.
 """
 
@@ -47,7 +47,7 @@ class Bomb:
     def around(self, name: str, change: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             if getattr(self.local, "inside", False) or (name == "open" and "read" in args[2:]):
-                return change(*args, **options)  # what a change is made of is no change of its own
+                return change(*args, **options)  # a part of a change is not a change
             due = next(self.places, None) == self.place
             if due and self.when == "inside":
                 self.half(name, change, *args)

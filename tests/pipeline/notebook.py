@@ -1,7 +1,7 @@
-"""An afternoon with journals in a notebook: the cells of somebody who knows PySpark and has read docs/pipeline.md."""
+"""An afternoon with journals in a notebook: the cells of a user who knows PySpark and has read docs/pipeline.md."""
 # mypy: ignore-errors
 
-# %% A session, and orders of three days into a tree of shards
+# %% A session, and orders of three days into a sharded journal
 import json
 import tempfile
 from pathlib import Path
@@ -77,7 +77,7 @@ query.trigger(availableNow=True).start().awaitTermination()
 expected = sum(number % 97 > 90 for number in range(4_320))
 assert pipeline.count(f"{here}/large") == expected
 
-# %% Into other shards, exactly once, and how far behind it is
+# %% Into other shards, exactly once, and its lag
 lag = pipeline.Lag(print, metrics=f"{here}/lag.prom")
 spark.streams.addListener(lag)
 copy = stream.writeStream.format("sej").option("prefix", "orders").option("bits", 1).option("segmentBytes", 1 << 20)

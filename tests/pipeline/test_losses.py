@@ -1,4 +1,4 @@
-"""What a stream does when journals vanish and come anew under it: in the next batch, and in one that is planned again.
+"""What a stream does when journals vanish and are re-created: in the next batch, and in one that is planned again.
 
 Without a session: the reader is asked as Spark asks it.
 """
@@ -41,7 +41,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_batch_that_is_planned_again_needs_its_directories(tree: Path, tmp_path: Path) -> None:
-    """A disk that is not there for a moment would else be left out of a batch for ever."""
+    """Otherwise a disk that is missing for a moment would be left out of every later batch."""
     first = reader(tree)
     start = first.initialOffset()
     end = first.latestOffset(start, ALL)

@@ -120,7 +120,7 @@ def deleted(path: Path, old: Path) -> list[bytes]:
 
 
 def truncated(path: Path, old: Path) -> list[bytes]:
-    """The same journal with fewer messages, as after a disk was restored; then a writer goes on."""
+    """The same journal with fewer messages, as after a disk was restored; then a writer continues."""
     shutil.copytree(old, path)
     last = sorted((path / "jnl").iterdir())[-1]
     with last.open("r+b") as file:
@@ -153,7 +153,7 @@ def test_loss_under_a_running_stream(
         assert says in stream.failure()
         return
     stream.wait_for(wanted)
-    stream.query.processAllAvailable()  # a truncated one goes on with what comes from now on
+    stream.query.processAllAvailable()  # a truncated one continues with what is appended from now on
     wanted += values_of(place, 30, 1000)
     stream.wait_for(wanted)
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 
 class Run:
-    """One run of a stream until nothing is left; goes on from the checkpoint that an earlier run left."""
+    """One run of a stream until nothing is left; continues from the checkpoint of an earlier run."""
 
     def __init__(self, spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> None:
         self.rows: list[Row] = []
