@@ -251,7 +251,7 @@ SEJ: Final = (
         None,
         _WHOLE,
         "minPartitions",
-        "split into at least this many partitions, at index points",
+        "split into at least this many partitions, at the start of a block in the index if possible",
     ),
     Option("maxPartitions", _count, None, _WHOLE, "", "pack directories into at most this many partitions"),
     Option(
@@ -316,13 +316,13 @@ SEJ: Final = (
         (),
         "addresses, host:port, separated by commas",
         "kafka.bootstrap.servers",
-        "read through a hub's protocol, if no disk is shared; load then names clients, sharded journals, journals"
-        " or nothing",
+        "read from a hub over gRPC, if the executors do not share its disk; the argument of load is then a client,"
+        " a sharded journal or a journal, or is omitted",
     ),
     Option("hubToken", str, None, "a token", "kafka.sasl.*", "sent to the hub with every call"),
     Option("hubCa", str, None, "a PEM file", "kafka.ssl.*", "the authority that signed the hub's certificate"),
     Option("hubCertificate", str, None, "a PEM file", "kafka.ssl.*", "the reader's own certificate, for mutual TLS"),
-    Option("hubKey", str, None, "a PEM file", "kafka.ssl.*", "the key of that certificate"),
+    Option("hubKey", str, None, "a PEM file", "kafka.ssl.*", "the private key of that certificate"),
     Option("hubServerName", str, None, "a name", "", "the name in the hub's certificate, if it is not the address"),
     Option(
         "hubTls",
@@ -358,7 +358,8 @@ WRITE: Final = (
         None,
         "a number from 0 to 10",
         "",
-        "2**bits shards, routed by xxhash64(key) or the hash that the sharded journal remembers",
+        "2**bits shards, routed by xxhash64(key), or by another hash if one was stored when the sharded journal was"
+        " created",
     ),
     Option(
         "txnAppId",
@@ -366,8 +367,8 @@ WRITE: Final = (
         None,
         "a name",
         "",
-        "the name under which batches are counted; a stream has one by its checkpoint, a batch job is idempotent"
-        " with it and txnVersion",
+        "identifies the numbered batches of this job; a stream gets a name from its checkpoint; a batch job needs"
+        " txnAppId and txnVersion to be idempotent",
     ),
     Option(
         "txnVersion",
@@ -375,7 +376,7 @@ WRITE: Final = (
         None,
         "a number of 0 or more",
         "",
-        "a batch job's number: a number that was written before is dropped",
+        "the number of a batch job: if a job with this number was written before, its rows are not written again",
     ),
     Option("segmentBytes", _count, 1 << 30, _WHOLE, "", "the size at which a journal's segment ends"),
     Option("lockTimeout", _seconds, 60.0, "seconds", "", "how long a commit waits for another writer of a journal"),
