@@ -15,6 +15,8 @@ from typing import Final
 __all__ = ["reader_left", "until_reader_leaves"]
 
 _left: Final = threading.Event()
+_GRACE_S: Final = 0.2
+"""A write that is under way ends the command itself: an interrupt would only hit its clean-up."""
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def until_reader_leaves(ask: Callable[[], object] | None = None) -> Iterator[Non
         poll = select.poll()
         poll.register(fd, 0)
         poll.poll()  # no event is requested, so only an error or a hang-up ends it
-        if not over.is_set():
+        if not over.wait(_GRACE_S):
             _left.set()
             if ask is None:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
