@@ -2,7 +2,7 @@
 
 A thin layer over claims. Users can still edit the file.
 
-- Values are text in UTF-8. There are no keys, delays, priorities, expiry times and dedupe keys.
+- Values are text in UTF-8. Keys, delays, priorities, expiry times and dedupe keys are not supported.
 - A claim has no deadline. It lasts as long as the process that holds it.
 - Each queue object counts the attempts that it makes. A message with a ``retries`` variable counts them there as well.
 - A dead letter is a message marked as a critical error (``!``). Its ``reason`` variable, if any, holds the reason.

@@ -133,7 +133,7 @@ class TextQueue:
         self._inputs.add(name)
 
     def get_next(self) -> Message | None:
-        """Return the next queued message that this object has not returned before, or None if there is none now.
+        """Return the next queued message that this object has not returned before, or None if all were returned.
 
         It does not claim the message. If several workers share a queue, use ``claim``.
         """

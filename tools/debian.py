@@ -8,7 +8,7 @@ import subprocess
 def install(package: str) -> bool:
     """Install one package without questions, and upgrade nothing that is there: the machine is not ours.
 
-    False if there is no apt-get, no right to use it, or no such package.
+    False if apt-get is missing, may not be used, or has no such package.
     """
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         return False

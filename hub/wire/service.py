@@ -124,7 +124,7 @@ class Service:
         self.streams = self.copiers = 0
         self.refusals: dict[str, int] = {}
         self._refused: WeakSet[grpc.ServicerContext] = WeakSet()
-        """Calls that were counted: both the sweep and a call's own thread may find that it is no longer allowed."""
+        """Calls that were counted: the sweep and a call's own thread may both find that its permission has ended."""
         calls = limits.max_calls
         self._lanes = {
             "put": Lane("put", limits.put_threads, calls),

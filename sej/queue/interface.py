@@ -75,12 +75,12 @@ def require_known(name: str, known: Collection[str], create: bool | None, path: 
     if names:
         one = "" if len(names) == 1 else " one of them, as in"
         what = (
-            f"there is no queue {name!r} in this journal; it has {', '.join(map(repr, names))}: use{one}"
+            f"no queue {name!r} in this journal; it has {', '.join(map(repr, names))}: use{one}"
             f" name={names[0]!r} (--name {names[0]}). create=True (--create) creates another queue, which gets every"
             " message of the journal again"
         )
     else:
-        what = f"there is no queue {name!r}; there are no queues here. create=True (--create) creates it"
+        what = f"no queue {name!r}: no queues here; create=True (--create) creates it"
     raise QueueNotFoundError(what, path=path, names=names)
 
 

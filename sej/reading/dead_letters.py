@@ -64,7 +64,7 @@ def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, dis
     Letters stay in the journal: those that ``redrive()`` has put back are yielded too.
 
     Raises:
-        JournalNotFoundError: there is no such journal; a queue or consumer creates it with the first letter.
+        JournalNotFoundError: the journal does not exist; a queue or consumer creates it with the first letter.
         CorruptionError: a message in it is not a dead letter.
     """
     optional(OFFSET)("offset", offset)

@@ -163,7 +163,7 @@ class Batches:
         """Return the offsets of a batch, or None if it is not in the journal and may be appended.
 
         Raises:
-            BatchConflictError: the number is new and below the last one, or so old that it is no longer remembered.
+            BatchConflictError: the number is new and below the last one, or so old that its record was removed.
         """
         found = next((done for done in self._load(name) if done.number == number), None)
         if found is None:

@@ -224,7 +224,7 @@ class Tail:
         Raises:
             DecodeError: the data is not whole messages with the next offsets; nothing was appended.
             InvalidMessageError: an offset is above the highest one that a journal can have; nothing was appended.
-            BatchConflictError: the number is new and below the last one, or so old that it is no longer remembered.
+            BatchConflictError: the number is new and below the last one, or so old that its record was removed.
         """
         return self.alone(lambda: self._batches.append_encoded(self, name, number, chunks))
 

@@ -250,7 +250,7 @@ class Writer:
 
         Raises:
             BatchConflictError: the number was used for other messages, or is new and below the last one, or so old that
-                it is no longer remembered.
+                its record was removed.
         """
         require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)

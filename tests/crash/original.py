@@ -111,7 +111,7 @@ def _next_offset(path: Path) -> int | None:
 
 
 def _end(data: bytes, start: int) -> int | None:
-    """Return the end of the message at start, or None if there is no message. The offset is not checked."""
+    """Return the end of the message at start, or None if no message starts there. The offset is not checked."""
     if len(data) - start < _HEAD.size:
         return None
     key_size: int = _HEAD.unpack_from(data, start)[3]

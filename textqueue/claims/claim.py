@@ -17,7 +17,7 @@ in the ledger only. The ledger identifies the message by its digest, so the clai
 
 Taking a message reduces its ``retries`` by 1, as the original document describes. A failure puts the message back. If
 no retries are left, the message becomes a critical error. So does a message whose worker died on the last attempt.
-Without the variable there is no limit, but a message that failed is taken again only after all others.
+Without the variable the attempts are unlimited, but a message that failed is taken again only after all others.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Delivered:
         return Skips(self._names[:])
 
     def gone(self, skips: Skips) -> None:
-        """Remove the messages that a pass over the whole file has not met: they are no longer queued."""
+        """Remove the messages that a pass over the whole file has not met: they left the queue."""
         if skips:
             self._drop(skips.left().elements())
 

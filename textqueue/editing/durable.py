@@ -12,7 +12,7 @@ A queue file is opened for each operation. So a sync has these steps, under the 
    none                                        none
    only edits by this library                  the messages of the later lines of the ledger,
                                                and appended bytes
-   others; or there is no record               the whole file
+   others; or the record is missing            the whole file
    ==========================================  =================================================
 
 3. Sync the file, compare the bytes in doubt with the disk, and write again those that differ.

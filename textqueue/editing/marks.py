@@ -12,7 +12,7 @@
 During a hold no other process can change the file or the ledger. So the next mark needs no new lock, and no comparison
 of the file with the ledger. It is proven by its bytes, written, checked through the path, and logged like any other
 edit (``textqueue.hot.Held``). The thread of ``textqueue.editing.keeper`` ends an unused hold. If another process had to
-wait, there is no new hold for a while, so that several workers on one file take turns.
+wait, no new hold begins for a while, so that several workers on one file take turns.
 
 **Crash points.** The ledger lines of a hold carry the state of the file when the hold began. Its end appends a line
 with the new state. If the process dies in between, the next session finds the file in another state, and reconciles.
@@ -101,7 +101,7 @@ class Marks:
         """Make an edit other than a mark within the hold.
 
         Returns:
-            Whether the edit was made. If not, there is no hold, and the caller makes it in a session.
+            Whether the edit was made. If not, no hold exists, and the caller makes it in a session.
 
         Raises:
             MessageMovedError: a message was changed or removed since it was read; nothing was written.

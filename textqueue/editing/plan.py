@@ -292,7 +292,7 @@ class _Planning:
                     self._actions.append((len(self._edits), blank[0]._replace(kind="claim", report=report)))
 
     def _blanked(self, name: bytes, place: Seen) -> tuple[Action, Seen] | None:
-        """Return the action that blanks an ended claim, and the message after it; None if there is no such claim."""
+        """Return the action that blanks an ended claim, and the message after it; None if no such claim exists."""
         room = mutex_of(place.raw)
         if room is None or not is_claim(room.holder) or (name, room.holder) in self._claimed:
             return None

@@ -1,4 +1,4 @@
-"""The parser: bytes in, entries out. No I/O. Any bytes can be parsed, so there are no errors.
+"""The parser: bytes in, entries out. No I/O. Any bytes can be parsed, so nothing raises.
 
 :func:`parse` yields three kinds of objects: an :class:`Entry`, a :class:`Stray` (a line outside of entries, and why),
 and :data:`NEED_MORE` (the rest may still grow). The ``raw`` bytes of all of them, joined, are the input.

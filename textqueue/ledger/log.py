@@ -10,7 +10,7 @@ KIND      ``=`` ``!`` ``#`` a mark; ``-`` given back to the queue; ``a`` appende
           whose message a user marked; ``r`` a state: the file after a foreign change, or after marks in a row
 POSITION  of the control byte. Negative: the message is missing from the file since this time, in nanoseconds since
           1970. In an ``r`` line: the epoch
-ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.essence``), or ``-`` if there is none.
+ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.essence``), or ``-`` without one.
           In an ``r`` line: the version of this hash, ``2``; version 1 wrote ``-``
 INODE,    the state of the file after the edit. For marks in a row: the state before the first of them; an ``r``
 SIZE,     line after the last one has the new state. If the file has a different state, another program changed it

@@ -46,7 +46,7 @@ class _Reader:
         self.anchor = b""  # the bytes before the position
         self.token: Token | None = None  # the file at the last look
         self.epoch = -1
-        self.moved = False  # lines moved: the position is no longer valid
+        self.moved = False  # lines moved: the position is outdated
         self.foreign = False  # another program changed the file, maybe above the position
         self.cut = False  # the reader left the window before its end
         self.window = Window(0, b"", False, 0)
@@ -263,7 +263,7 @@ class Cursor:
                 return window
             else:
                 self._reader.at(window.position + len(window.data))
-        # The whole file was read: a message that was delivered and not seen again is no longer in the queue.
+        # The whole file was read: a message that was delivered and not seen again has left the queue.
         self._source.delivered.gone(self._skips)
         self._skips = Skips()
         return None
