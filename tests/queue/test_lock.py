@@ -51,7 +51,7 @@ def others() -> Others:
 
 
 @pytest.fixture
-def lock(tmp_path: Path, others: Others) -> QueueLock:
+def lock(tmp_path: Path, others: Others, time: Time) -> QueueLock:
     (tmp_path / "ofs").mkdir()
     lock = QueueLock(Directory(tmp_path, OS), "worker", others.read_ahead)
     operation(lock, True)
