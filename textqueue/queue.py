@@ -339,9 +339,10 @@ class TextQueue:
         """
         groups: dict[int, tuple[Source, list[Message]]] = {}
         for message in messages:
-            groups.setdefault(id(message.source), (message.source, []))[1].append(message)
+            source = message.source
+            groups.setdefault(id(source), (source, []))[1].append(message)
         for source, group in groups.values():
-            places = [place_of(message) for message in group]
+            places = list(map(place_of, group))
             control = CONTROL_OF[status]
             epoch = source.marks.many(places, control[0]) if reason is None else None
             if epoch is not None:

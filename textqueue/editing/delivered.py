@@ -73,7 +73,8 @@ class Delivered:
         """Move the pending messages into the array."""
         if self.pending != self._marked:  # otherwise each was marked before the next was delivered
             self._names.extend(map(hash_of, self.pending))
-            self._drop(map(hash_of, self._marked))
+            if self._names:
+                self._drop(map(hash_of, self._marked))
         self.pending.clear()
         self._marked.clear()
 
@@ -111,11 +112,9 @@ class Delivered:
             self._outdate(1)
 
     def _drop(self, names: Iterable[int]) -> None:
-        count = 0
-        for name in names:
-            self._gone[name] += 1
-            count += 1
-        self._outdate(count)
+        known = list(names)
+        self._gone.update(known)
+        self._outdate(len(known))
 
     def _outdate(self, count: int) -> None:
         self._outdated += count

@@ -19,9 +19,12 @@ class Place(NamedTuple):
     epoch: int
 
 
+_new = tuple.__new__  # half the time of Place(...)
+
+
 def place_of(message: Core) -> Place:
     """Return the place of a message as it was read."""
-    return Place(message.position, message.raw, message.epoch)
+    return _new(Place, (message.position, message.raw, message.epoch))
 
 
 class Change(NamedTuple):
