@@ -85,7 +85,7 @@ def torture(path: Path, output: Path, durability: SharedDurability, seconds: flo
         assert q.stats()[:3] == (0, 0, 0)
     assert not [value for value in left if value in done], "an item is still there after it was done"
     assert not [value for value, count in left.items() if count > 1]
-    assert not [value for value in put if value not in done and value not in left and not ended(workers, value)]
+    assert not put - done.keys() - left.keys() - ended(workers), "an item was lost"
     assert sej.Journal(path).verify() == []
 
 
@@ -95,18 +95,18 @@ def have_worked(workers: list[Worker]) -> bool:
     return words >= {"put", "done"}
 
 
-def ended(workers: list[Worker], value: str) -> bool:
-    """Return whether a worker was killed between its reports that it ends a value and that it has ended it."""
-    offsets = {}
+def ended(workers: list[Worker]) -> set[str]:
+    """Return the values whose worker was killed between its reports that it ends them and that it has ended them."""
+    values = set()
     for worker in workers:
+        offsets = {}
         last = ""
         for word, *rest in worker.lines():
             if word == "got":
                 offsets[rest[1]] = rest[0]
             last = offsets.get(rest[0], "") if word == "ending" else last if word == "got" else ""
-        if last == value:
-            return True
-    return False
+        values.add(last)
+    return values
 
 
 @pytest.mark.parametrize("durability", ["os", "interval", "disk"])
