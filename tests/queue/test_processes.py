@@ -109,12 +109,7 @@ def ended(workers: list[Worker]) -> set[str]:
     return values
 
 
-@pytest.mark.parametrize("durability", ["os", "interval", "disk"])
-def test_killed_at_random(tmp_path: Path, durability: SharedDurability) -> None:
-    torture(tmp_path / "q", tmp_path / "output", durability, 2.0, 2)
-
-
 @pytest.mark.torture
 @pytest.mark.parametrize("durability", ["os", "interval", "disk"])
-def test_killed_at_random_for_long(tmp_path: Path, durability: SharedDurability, torture_s: float) -> None:
-    torture(tmp_path / "q", tmp_path / "output", durability, torture_s, 4)
+def test_killed_at_random(tmp_path: Path, durability: SharedDurability, torture_s: float) -> None:
+    torture(tmp_path / "q", tmp_path / "output", durability, max(torture_s, 1.5), 3)
