@@ -25,7 +25,7 @@
     ├── LeaseLostError             the lease ran out; another worker may hold the item
     ├── QueueFullError             put would exceed maxsize
     ├── QueueNotFoundError         there is no queue of this name, and create was not set    .names
-    └── UnsupportedError           this queue backend does not support the operation
+    └── UnsupportedError           this queue backend or system does not support the operation
 
 A wrong Python type (``str`` instead of bytes) is a plain :class:`TypeError`; a wrong argument is a :class:`ValueError`.
 A torn tail is not an error: it is reported as a result, ``Writer.recovery``.
@@ -258,4 +258,4 @@ class QueueNotFoundError(SejError):
 
 
 class UnsupportedError(SejError):
-    """This queue backend does not support the operation; its ``can`` lists what it supports."""
+    """This queue backend or system does not support the operation; the backend's ``can`` lists what it supports."""

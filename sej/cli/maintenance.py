@@ -99,12 +99,20 @@ def clean(
     show_default=True,
     help="Merge segments until each has at least this size.",
 )
-def merge(directory: Path, min_bytes: int) -> None:
+@click.option(
+    "--unless-followed",
+    is_flag=True,
+    help="Merge nothing while a reader of the original SEJ follows the journal: exit code 3.",
+)
+def merge(directory: Path, min_bytes: int, unless_followed: bool) -> None:
     """Merge small sealed segments while readers and writers run; prints how many fewer there are.
+
+    A reader of the original SEJ that follows the journal would end with an error. --unless-followed looks for one; it
+    sees the processes of its own user, or all as root.
 
     Example: sej merge --min-bytes 256M orders
     """
-    click.echo(Journal(directory).merge(min_bytes))
+    click.echo(Journal(directory).merge(min_bytes, unless_followed=unless_followed))
 
 
 @click.command

@@ -3,6 +3,9 @@
 The lock (``ofs/.lock``) decides races with readers: it is held while a reader is created or moves backwards, so either
 retention sees its kept offset, or the reader sees what is left. Segments are removed from the oldest on, so the
 remaining ones are always the journal's end without a gap.
+
+A segment is renamed to ``tmp/`` and deleted there. A deletion in ``jnl/`` would end readers of the original, see
+:mod:`sej.system.followers`. After a crash between the two steps the next writer deletes the file.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from typing import Any, Final, NamedTuple, Self
 
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
-from sej.errors import BadOffsetFileError, CorruptionError, InvalidNameError
+from sej.errors import BadOffsetFileError, CorruptionError, InvalidNameError, LockedError, SejError
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.index import Block, BlockIndex, IndexFile, read_blocks
 from sej.journal.recovery import good_end, last_message_start
 from sej.journal.twin import read_kept
-from sej.system.disk import Disk, File, read_small, replace_file
+from sej.system.disk import Disk, File, of_system, read_small, replace_file
+from sej.system.followers import find_followers
 from sej.system.sealed import seal, unseal, whole
 
 __all__ = [
@@ -171,21 +175,46 @@ def clean(
                 directory.disk.sync_dir(directory.at("ofs"))  # a reader's kept offset must not go back after this
             removed.append(segment.path)
             if not dry_run:
-                directory.disk.unlink(segment.path)
-                directory.disk.unlink(IndexFile(directory, segment).path)
+                _remove(directory, segment)
     return removed
 
 
-def merge(directory: Directory, min_bytes: int) -> int:
+def _remove(directory: Directory, segment: Segment) -> None:
+    """Remove a segment and its index."""
+    disk = directory.disk
+    away = directory.at("tmp", f"{segment.first_offset:016x}.removed")
+    try:
+        disk.mkdir(directory.at("tmp"))
+        disk.rename(segment.path, away)
+    except OSError as error:
+        if not of_system(error):
+            raise
+        disk.unlink(segment.path)  # it is gone, the disk is full, or jnl/ is on another file system than tmp/
+    disk.unlink(away)
+    disk.unlink(IndexFile(directory, segment).path)
+
+
+def merge(directory: Directory, min_bytes: int, *, unless_followed: bool = False) -> int:
     """Join runs of small sealed segments until each has min_bytes; readers may continue in the meantime.
 
     The joined bytes are written to a file next to the journal, checked and synced. They take the first segment's name
     by rename, then the other segments are removed. A marker in ``txn/`` lets the next writer finish after a crash; it
     holds the joined index, with the checksums of the parts. New readers wait for at most one joined segment.
 
+    Args:
+        directory: the journal.
+        min_bytes: segments of at least this size are not joined.
+        unless_followed: look for readers of the original before each rename, which would end them.
+
     Returns:
         How many segments were removed.
+
+    Raises:
+        LockedError: a reader of the original follows the journal; the groups before were merged.
+        UnsupportedError: the system cannot tell whether one does.
     """
+    if unless_followed:
+        _require_unfollowed(directory)
     finish_merge(directory)
     groups: list[list[Segment]] = []
     size = 0
@@ -206,8 +235,20 @@ def merge(directory: Directory, min_bytes: int) -> int:
         with readers_lock(directory):
             _finish_merge(directory)
             if all(directory.disk.status(segment.path) is not None for segment in group):
-                gone += _join(directory, group)
+                gone += _join(directory, group, unless_followed=unless_followed)
     return gone
+
+
+def _require_unfollowed(directory: Directory) -> None:
+    found = [directory.disk.status(segment.path) for segment in directory.segments()]
+    followers = find_followers(directory.jnl, {there.identity for there in found if there is not None})
+    if followers:
+        raise LockedError(
+            f"a reader of the original follows this journal, and a merge would end it: {', '.join(followers)}; stop it"
+            " first, or merge without unless_followed",
+            path=directory.path,
+            holder=followers[0],
+        )
 
 
 def finish_merge(directory: Directory) -> None:
@@ -298,7 +339,7 @@ def _finish_merge(directory: Directory) -> None:
     directory.disk.unlink(directory.at("txn", "merge"))
 
 
-def _join(directory: Directory, group: list[Segment]) -> int:
+def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) -> int:
     if len(group) < 2:
         return 0
     disk = directory.disk
@@ -316,6 +357,12 @@ def _join(directory: Directory, group: list[Segment]) -> int:
     first, *others = (segment.first_offset for segment in group)
     plan = {"first_offset": first, "size": size, "others": others, "blocks": _joined_blocks(directory, group)}
     replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), seal("merge", plan))
+    if unless_followed:
+        try:
+            _require_unfollowed(directory)
+        except SejError:
+            _finish_merge(directory)  # nothing was renamed: this removes the joined file and the marker
+            raise
     disk.rename(joined, group[0].path)  # the index of the first part also matches it, as far as it goes
     _finish_merge(directory)
     return len(others)
@@ -340,8 +387,7 @@ def _remove_joined(directory: Directory, others: list[Segment]) -> None:
     # From the oldest on, so that there is never a gap after the joined segment. A reader that looks for an offset in
     # the meantime finds it in the joined segment or in a remaining one, and each of these leads to the next.
     for segment in others:
-        directory.disk.unlink(segment.path)
-        directory.disk.unlink(IndexFile(directory, segment).path)
+        _remove(directory, segment)
 
 
 def _covered(directory: Directory) -> list[Segment]:

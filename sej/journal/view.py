@@ -223,10 +223,24 @@ class Journal:
         require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, a(list, tuple, set, frozenset)))
         return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
 
-    def merge(self, min_bytes: int) -> int:
-        """Join small sealed segments until each has min_bytes, under running readers; return how many were removed."""
-        COUNT("min_bytes", min_bytes)
-        return merge(self._directory, min_bytes)
+    def merge(self, min_bytes: int, *, unless_followed: bool = False) -> int:
+        """Join small sealed segments until each has min_bytes, while readers run.
+
+        Args:
+            min_bytes: segments of at least this size are not joined.
+            unless_followed: merge nothing while a reader of the original SEJ follows the journal, because a merge ends
+                such a reader. It is found in ``/proc`` just before each change, if it runs as the same user or this
+                process as root. Readers of this library continue in any case.
+
+        Returns:
+            How many segments were removed.
+
+        Raises:
+            LockedError: with unless_followed, a reader of the original follows the journal.
+            UnsupportedError: with unless_followed, the system cannot tell whether one does.
+        """
+        require(min_bytes=(min_bytes, COUNT), unless_followed=(unless_followed, FLAG))
+        return merge(self._directory, min_bytes, unless_followed=unless_followed)
 
     def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:
         """Repair a damaged journal so that it opens, without losing a byte; never done automatically.

@@ -221,13 +221,15 @@ def _open_end(
 
 
 def sweep(directory: Directory) -> None:
-    """Remove the files in ``tmp/`` that a writer staged before it died, unless an intent in ``txn/`` names them."""
+    """Remove the files in ``tmp/`` that a process staged before it died, unless an intent in ``txn/`` names them."""
     disk = directory.disk
     if disk.status(directory.at("tmp")) is None:
         return
     for name in disk.list(directory.at("tmp")):
         stem, _, end = name.rpartition(".")
-        staged = end == "publish" or (end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None)
+        staged = end in ("publish", "removed") or (
+            end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None
+        )
         if staged or (stem == "repair" and disk.status(directory.at("txn", "repair")) is None):
             disk.unlink(directory.at("tmp", name))
 
