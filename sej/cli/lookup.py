@@ -12,7 +12,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.options import DIRECTORY, JSON, PLACE, offset_at
-from sej.cli.reader_state import readers_of
+from sej.cli.reader_state import find_reader, no_reader, readers_of
 from sej.cli.units import Moment, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.journal.directory import Directory, containing
@@ -52,19 +52,22 @@ def file(directory: Path, place: int | Moment | None, json: bool) -> None:
 
 @click.command
 @DIRECTORY
-@click.argument("place", metavar="OFFSET|TIME", type=PLACE)
+@click.argument("place", metavar="OFFSET|TIME", type=PLACE, required=False)
+@click.option("--offset", "reader", metavar="NAME", help="The message that this reader reads next, as in the original.")
 @JSON
-def timestamp(directory: Path, place: int | Moment, json: bool) -> None:
+def timestamp(directory: Path, place: int | Moment | None, reader: str | None, json: bool) -> None:
     """Print the offset and time of a message: the one with this offset, or the first from a time on.
 
-    Exit code 4: there is no such message.
+    Exit code 4: there is no such message or reader.
 
     Example: sej timestamp orders '2026-01-31 12:00'
     """
     from sej.reading.scanner import Scanner
 
+    if (place is None) == (reader is None):
+        raise click.UsageError("give either OFFSET or TIME, or --offset with the name of a reader")
     journal = Journal(directory)
-    offset = offset_at(journal, place)
+    offset = offset_at(journal, _next_of(journal, reader) if place is None else place)
     with Scanner(directory, offset) as scanner:
         for message in scanner:
             stamp = None if message.timestamp == NO_TIMESTAMP else message.timestamp
@@ -101,6 +104,14 @@ def old(directory: Path, before: int | Moment | None, days: float | None, json: 
         if following.first_offset > min([newer, *needed]):
             break
         click.echo(_line(segment, json=True) if json else segment.path)
+
+
+def _next_of(journal: Journal, name: str | None) -> int:
+    """Return the offset of the message that a reader reads next."""
+    found = find_reader(journal, str(name))
+    if found is None:
+        raise SystemExit(no_reader(journal, str(name)))
+    return journal.first_offset if found.offset is None else found.offset
 
 
 def _line(segment: SegmentInfo, *, json: bool) -> str:

@@ -25,7 +25,7 @@ from sej.cli.options import (
     type_option,
 )
 from sej.cli.output import as_text, print_messages
-from sej.cli.reader_state import Reader, complete_reader, readers_of
+from sej.cli.reader_state import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.cli.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
@@ -57,7 +57,7 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
     if name is not None:
         found = [reader for reader in found if reader.name == name]
         if not found:
-            _no_reader(journal, name)
+            raise SystemExit(no_reader(journal, name))
     elif not json:
         click.echo(f"first offset\t{journal.first_offset}\nnext offset\t{good_end_of(journal)}")
     for reader in found:
@@ -77,12 +77,25 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
 
 @click.command
 @DIRECTORY
-@click.argument("name", shell_complete=complete_reader)
+@click.argument("name", shell_complete=complete_reader, required=False)
 @click.argument("place", metavar="OFFSET|TIME|first|end", required=False)
+@click.option("--offset", "of", metavar="NAME", help="The reader, as in the original.")
+@click.option("--start", metavar="TIME", help="The place, as in the original: nothing is changed without --reset.")
+@click.option("--reset", "confirmed", is_flag=True, help="The same as --yes, as in the original.")
 @click.option("--remove", is_flag=True, help="Remove the reader, so that retention does not wait for it.")
 @click.option("--create", is_flag=True, help="Allow a new reader.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def reset(directory: Path, name: str, place: str | None, remove: bool, create: bool, yes: bool) -> None:
+def reset(
+    directory: Path,
+    name: str | None,
+    place: str | None,
+    of: str | None,
+    start: str | None,
+    confirmed: bool,
+    remove: bool,
+    create: bool,
+    yes: bool,
+) -> None:
     """Move a reader to another message; shows the effect, then asks.
 
     The reader continues at the message with this OFFSET, at the first message from this TIME on, at the first message
@@ -91,6 +104,11 @@ def reset(directory: Path, name: str, place: str | None, remove: bool, create: b
 
     Example: sej reset orders billing '1h ago'
     """
+    if (name is not None and of is not None) or (place is not None and start is not None):
+        raise click.UsageError("--offset and --start replace NAME and the place; give each of them once")
+    name, place = name or of, place or start
+    if name is None:
+        raise click.UsageError(f"the name of the reader is missing, as in `sej reset {directory} billing first`")
     if remove == (place is not None):
         raise click.UsageError(
             "give either the new offset (OFFSET, TIME, first or end) or --remove, as in"
@@ -98,9 +116,9 @@ def reset(directory: Path, name: str, place: str | None, remove: bool, create: b
         )
     journal = Journal(directory)
     check_reader(Directory(directory, OS), name)
-    found = next((reader for reader in readers_of(journal) if reader.name == name), None)
+    found = find_reader(journal, name)
     if found is None and (remove or not create):
-        _no_reader(journal, name)
+        raise SystemExit(no_reader(journal, name))
     if found is not None and found.holder is not None:
         raise LockedError(
             f"reader {name!r} is running: {found.holder}; stop it first", path=directory, holder=found.holder
@@ -109,12 +127,15 @@ def reset(directory: Path, name: str, place: str | None, remove: bool, create: b
         click.echo(_line(found))
     if place is None:
         click.echo(f"reader {name!r} will be removed; retention will not wait for it")
-        _ask(yes)
+        _ask(yes or confirmed)
         _set_aside(directory, name, keep=False)
         return
     target = _target(journal, place)
     click.echo(_change(journal, None if found is None else found.offset, target))
-    _ask(yes)
+    if start is not None and not (confirmed or yes):
+        click.echo("nothing was changed; --reset does it")
+        return
+    _ask(yes or confirmed)
     try:
         read_offset(directory, name)
     except BadOffsetFileError:
@@ -229,9 +250,3 @@ def _set_aside(directory: Path, name: str, *, keep: bool) -> None:
             click.echo(f"kept: {places.at('kept', f'{name}.ofs')}")
         else:
             OS.unlink(path)
-
-
-def _no_reader(journal: Journal, name: str) -> None:
-    known = ", ".join(reader.name for reader in readers_of(journal)) or "none"
-    click.echo(f"sej: {journal.path}: there is no reader {name!r}; there are: {known}", err=True)
-    raise SystemExit(Exit.MISSING)

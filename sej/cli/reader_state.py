@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import click
 
+from sej.cli.exits import Exit
 from sej.cli.options import good_end_of
 from sej.cli.units import human_duration
 from sej.codec.format import NO_TIMESTAMP
@@ -21,7 +22,17 @@ from sej.journal.view import Journal
 from sej.reading.offset import read_offset
 from sej.system.disk import OS
 
-__all__ = ["Reader", "complete_reader", "holder_of", "journals_below", "lag_s", "readers_of", "stuck"]
+__all__ = [
+    "Reader",
+    "complete_reader",
+    "find_reader",
+    "holder_of",
+    "journals_below",
+    "lag_s",
+    "no_reader",
+    "readers_of",
+    "stuck",
+]
 
 
 class Reader(NamedTuple):
@@ -113,6 +124,18 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
         holder = holder_of(os.path.join(folder, f"{name}.lck"))
         found.append(Reader(name, offset, behind, max(idle_s, 0.0), holder, error))
     return found
+
+
+def find_reader(journal: Journal, name: str) -> Reader | None:
+    """Return the reader of this name, or None."""
+    return next((reader for reader in readers_of(journal) if reader.name == name), None)
+
+
+def no_reader(journal: Journal, name: str) -> Exit:
+    """Report on standard error that there is no reader of this name, and return the exit code."""
+    known = ", ".join(reader.name for reader in readers_of(journal)) or "none"
+    click.echo(f"sej: {journal.path}: there is no reader {name!r}; there are: {known}", err=True)
+    return Exit.MISSING
 
 
 def complete_reader(context: click.Context, _: click.Parameter, typed: str) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -37,6 +38,8 @@ from sej.system.disk import OS
 
 __all__ = ["count", "dump", "scan", "tail"]
 
+_ONLY_COUNT: Final = "--only-count"
+
 
 @click.command
 @DIRECTORY
@@ -57,12 +60,23 @@ def count(
     click.echo(f'{{"messages": {messages}}}' if json else messages)
 
 
-@click.command
+class _Scan(click.Command):
+    """Accepts ``--count`` without a number, as the original does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Replace it by an option of its own: click would take the next word as the number."""
+        pairs = zip(args, [*args[1:], ""], strict=True)
+        words = [_ONLY_COUNT if word == "--count" and not following.isdigit() else word for word, following in pairs]
+        return super().parse_args(ctx, words)
+
+
+@click.command(cls=_Scan)
 @DIRECTORY
 @form_options
 @range_options
 @type_option
 @click.option("-n", "--count", type=click.IntRange(min=0), help="Print at most this number of messages.")
+@click.option(_ONLY_COUNT, is_flag=True, hidden=True)
 def scan(
     directory: Path,
     form: str,
@@ -70,6 +84,7 @@ def scan(
     end: int | Moment | None,
     types: tuple[int, ...],
     count: int | None,
+    only_count: bool,
 ) -> None:
     """Print all messages, one per line: offset, time, type, key, value.
 
@@ -78,6 +93,9 @@ def scan(
 
     Example: sej scan --json --start '1h ago' orders | head
     """
+    if only_count:
+        click.echo(sum(map(len, chosen(directory, start, end, types))))
+        return
     messages = chain.from_iterable(chosen(directory, start, end, types))
     print_messages(messages if count is None else islice(messages, count), form)
 

@@ -72,6 +72,16 @@ def test_timestamp_is_of_the_message_itself(journal: Path) -> None:
     assert b"0 to 29" in done.stderr
 
 
+def test_timestamp_accepts_the_reader_of_the_original(journal: Path) -> None:
+    with library.Offset(journal, "billing") as kept:
+        assert sej("timestamp", "--offset", "billing", journal).stdout.startswith(b"0\t")
+        kept.commit(5)
+    assert sej("timestamp", "--offset", "billing", journal).stdout == b"5\t2017-07-14T02:40:05.000000000Z\n"
+    assert sej("timestamp", "--offset", "typo", journal).returncode == 4
+    assert sej("timestamp", "--offset", "billing", journal, "5").returncode == 2
+    assert sej("timestamp", journal).returncode == 2
+
+
 DAY_NS = 86_400 * 10**9
 
 

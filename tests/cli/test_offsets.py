@@ -59,6 +59,22 @@ def test_reset_shows_and_asks(journal: Path) -> None:
     assert library.read_offset(journal, "billing") == 0
 
 
+def test_reset_accepts_the_options_of_the_original(journal: Path) -> None:
+    with library.Offset(journal, "billing") as kept:
+        kept.commit(7)
+    words = ["reset", "--offset", "billing", "--start", "2000-01-01T00:00:00", str(journal)]
+    shown = sej(*words)
+    assert shown.returncode == 0
+    assert b"7 messages will be read again" in shown.stdout
+    assert b"nothing was changed; --reset does it" in shown.stdout
+    assert library.read_offset(journal, "billing") == 7
+    assert sej(*words, "--reset").returncode == 0
+    assert library.read_offset(journal, "billing") == 0
+    assert sej(*words, "billing").returncode == 2
+    assert sej("reset", "--start", "2000-01-01T00:00:00", journal).returncode == 2
+    assert sej("reset", "--offset", "typo", "--start", "2000-01-01T00:00:00", journal).returncode == 4
+
+
 def test_reset_refuses(journal: Path) -> None:
     assert sej("reset", "--yes", journal, "billing", "11").returncode == 2
     assert sej("reset", "--yes", journal, "billing").returncode == 2

@@ -66,6 +66,14 @@ def test_scan_prints_at_most_count_messages(journal: Path) -> None:
     assert len(sej("scan", "--count", "2", "--type", "255", journal).stdout.splitlines()) == 1
 
 
+def test_scan_accepts_the_count_of_the_original(journal: Path) -> None:
+    assert sej("scan", "--count", journal).stdout == sej("scan", journal, "--count").stdout == b"23\n"
+    assert sej("scan", "--count", "--type", "0", journal).stdout == b"21\n"
+    day = ["--start", "2017-07-14T02:40:00", "--end", "2017-07-14T02:41:00"]
+    assert sej("scan", *day, "--count", journal).stdout == sej("count", *day, journal).stdout == b"22\n"
+    assert sej("scan", "--count", "two", journal).returncode == 2
+
+
 def test_scan_prints_one_message_a_line(journal: Path) -> None:
     lines = sej("scan", journal).stdout.decode().splitlines()
     assert len(lines) == 23
