@@ -214,6 +214,7 @@ class JournalQueue(WorkQueue):
                 lambda: self._log.appended,
                 0,
                 interval_s=self._writer.interval_s,
+                untold=self._log.leave_untold,
             )
             self._putter = Putter(
                 self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=span_ns(dedupe_window_s)
@@ -365,6 +366,7 @@ class JournalQueue(WorkQueue):
         """Sync to the disk what was put and ended through this object so far."""
         self._life.require()
         self._writer.sync()
+        self._log.require()
         self._syncer.commit(self._log.appended)
 
     def close(self) -> None:
@@ -374,9 +376,18 @@ class JournalQueue(WorkQueue):
 
         Raises:
             LockedError: a signal handler calls this during a call of this queue; nothing was closed.
+            WriterFailedError: a sync in the background failed, and no call has reported it. The queue is closed.
         """
         self._writer.life.require_outside()
         self._life.close(self._finish, self._release)
+        if self._log.untold:
+            self._log.require()
+
+    def __exit__(self, *error: object) -> None:
+        """Close the queue. An error of the block is not replaced by an error of a sync in the background."""
+        if any(error):
+            self._log.untold = self._writer.life.untold = False
+        super().__exit__(*error)
 
     def _finish(self) -> None:
         if self._log.failed:

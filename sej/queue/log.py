@@ -64,6 +64,7 @@ class QueueLog:
         recovered: the damage found by opening, or None.
         reserve: the disk space reserved for this log.
         appended: how many bytes this process has appended.
+        untold: whether a sync in the background failed and no call has raised that so far.
         unsure: whether the state may differ from the log; True while an operation changes it.
         guard: the queue's lock; its ``release`` is for the ``finally`` of an operation.
     """
@@ -96,6 +97,7 @@ class QueueLog:
         self._position = 0
         self._compacted_bytes = self._synced_to = 0
         self._failure: BaseException | None = None
+        self.untold = False
         self.unsure = True
         self._file: File | None = None
         self.reserve = Reserve(directory, name)
@@ -139,8 +141,7 @@ class QueueLog:
         Raises:
             WriterFailedError: a write of this process failed before.
         """
-        if self._failure is not None:
-            raise self._failed(self._failure) from self._failure
+        self.require()
         before, self.unsure = self.unsure, True
         if before:
             self._open()
@@ -292,6 +293,19 @@ class QueueLog:
     def failed(self) -> bool:
         """True if a write or sync failed."""
         return self._failure is not None
+
+    def leave_untold(self) -> None:
+        """Record that no call has raised the failure so far: it came from a background thread."""
+        self.untold = self.failed
+
+    def require(self) -> None:
+        """Raise what failed, if anything has.
+
+        Raises:
+            WriterFailedError: a write or sync of this process failed before.
+        """
+        if self._failure is not None:
+            raise self._failed(self._failure) from self._failure
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
@@ -448,6 +462,7 @@ class QueueLog:
         return self._failed(error)
 
     def _failed(self, error: BaseException) -> WriterFailedError:
+        self.untold = False
         return WriterFailedError(
             f"a write to the queue's log failed: {error}; reopen the queue, which finds what is on"
             f" disk{full_disk_advice(self._disk, self._directory.path, error)}",

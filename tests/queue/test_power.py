@@ -1,5 +1,7 @@
 """A queue's log may reach the disk before the journal: power that is lost then takes messages that the log knows."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,11 @@ import pytest
 import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log_format import RECORD_SIZE
+from sej.system.disk import File
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 from tests.queue.test_dedupe import DiedError, dies_before_the_message
-from tests.sej.hooks import until
+from tests.sej.hooks import HookedDisk, until
 
 PATH = "/q"
 
@@ -160,3 +163,53 @@ def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: P
     with pytest.raises(sej.WriterFailedError, match="not the bytes that were written"):
         item.done()
     q.close()
+
+
+class Failing(HookedDisk):
+    """A disk that fails one sync of a queue's log, once armed."""
+
+    def __init__(self) -> None:
+        super().__init__(self._look)
+        self.armed = False
+
+    def _look(self, verb: str, file: File | None, data: bytes) -> None:
+        if self.armed and verb == "sync" and file is not None and file.path.endswith(".queue"):
+            self.armed = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def failed_in_the_background(path: Path) -> JournalQueue:
+    """Return a queue whose log a thread failed to sync, after the last call."""
+    disk = Failing()
+    q = opened(path, FakeClock(), durability="interval", sync_interval_s=3600, disk=disk)
+    q.put(b"v", priority=1)
+    disk.armed = True
+    q._syncer.request()
+    until(lambda: q._log.untold)
+    return q
+
+
+def test_a_log_that_failed_in_the_background_is_reported_at_the_latest_by_close(tmp_path: Path) -> None:
+    q = failed_in_the_background(tmp_path)
+    with pytest.raises(sej.WriterFailedError, match=r"Input/output error"):
+        q.close()
+    q.close()
+    with opened(tmp_path, FakeClock()) as again:  # the locks were released
+        assert values(again) == [b"v"]
+
+
+@pytest.mark.parametrize("call", ["stats", "sync", "put"])
+def test_a_log_that_failed_in_the_background_is_reported_once(tmp_path: Path, call: str) -> None:
+    q = failed_in_the_background(tmp_path)
+    with pytest.raises(sej.WriterFailedError, match=r"Input/output error"):
+        q.put(b"w", priority=1) if call == "put" else getattr(q, call)()
+    q.close()
+
+
+def test_a_log_that_failed_in_the_background_replaces_no_error_of_the_block(tmp_path: Path) -> None:
+    def doomed() -> None:
+        with failed_in_the_background(tmp_path):
+            raise KeyError("of the block")
+
+    with pytest.raises(KeyError):
+        doomed()
