@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
     from sej.queue.adapter import AsyncQueue, QueueAdapter
     from sej.queue.backends import open_queue
-    from sej.queue.interface import Item, Stats, WorkQueue
+    from sej.queue.interface import Item, QueuedItem, Stats, WorkQueue
     from sej.reading.consumer import Consumer
     from sej.reading.dead_letters import DeadLetter, dead_letters
     from sej.reading.offset import Offset, read_offset
@@ -76,7 +76,7 @@ else:
         "sej.reading.scanner": ("Scanner",),
         "sej.writing.shared_writer": ("SharedWriter",),
         "sej.journal.verify": ("Problem",),
-        "sej.queue.interface": ("Item", "Stats", "WorkQueue"),
+        "sej.queue.interface": ("Item", "QueuedItem", "Stats", "WorkQueue"),
         "sej.writing.writer": ("Writer",),
     })  # fmt: skip
 
@@ -113,6 +113,7 @@ __all__ = [
     "QueueAdapter",
     "QueueFullError",
     "QueueNotFoundError",
+    "QueuedItem",
     "Recovery",
     "Repair",
     "Retention",

@@ -1,8 +1,7 @@
-"""``sej queue put | get | stats | dead | redrive | purge``: work queues of any backend from the command line."""
+"""``sej queue``: work queues of any backend from the command line; :mod:`sej.cli.queue_items` has what only looks."""
 
 from __future__ import annotations
 
-import glob
 import json as jsonlib
 import os
 import re
@@ -11,27 +10,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.options import DURATION, JSON, form_options
+from sej.cli.options import DURATION, form_options
 from sej.cli.output import as_json, print_messages, text_or_b64
+from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
+from sej.cli.queue_items import cancel, ls, peek, requeue, show, stats
 from sej.errors import LeaseLostError, SejError
-from sej.journal.directory import Directory
 from sej.message import Message
-from sej.queue.backends import BACKENDS, open_queue
-from sej.queue.interface import Item, WorkQueue, require_known
-from sej.queue.log import queue_names
-from sej.system.disk import OS
+from sej.queue.interface import Item, WorkQueue
 
-__all__ = ["dead", "get", "purge", "put", "queue", "redrive", "stats"]
+__all__ = ["dead", "get", "purge", "put", "queue", "redrive"]
 
 _SLICE_S: Final = 0.5
 _KESTREL: Final = "its dead letters are a queue of their own next to it, QUEUE_dead: `sej queue get` takes from that"
@@ -42,57 +38,6 @@ _ELSEWHERE: Final = {
 }
 
 
-class _Place(NamedTuple):
-    """The path, name and backend of a queue."""
-
-    path: Path
-    name: str
-    backend: str
-
-    def open(self, **options: Any) -> WorkQueue:
-        """Open the queue; it is created if it is missing."""
-        return open_queue(self.path, self.name, backend=self.backend, **options)
-
-    def open_existing(self, **options: Any) -> WorkQueue:
-        """Open a queue over a journal or file that exists; neither is created."""
-        if not self._exists():
-            raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
-        if self.backend == "journal":
-            Directory(self.path, OS).require()
-        return self.open(**options)
-
-    def require(self) -> None:
-        """Raise an error if the queue does not exist."""
-        if self.backend == "journal":
-            directory = Directory(self.path, OS)
-            directory.require()
-            require_known(self.name, queue_names(directory), False, directory.path)
-        elif not self._exists():
-            raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
-
-    def _exists(self) -> bool:
-        """Return whether the queue exists; a Kestrel queue is files whose names begin with its name."""
-        return self.path.exists() or bool(glob.glob(f"{glob.escape(str(self.path))}.*"))
-
-
-def _place(command: Callable[..., None]) -> Callable[..., None]:
-    """Pass a command the queue that its argument and options name."""
-
-    @click.argument("path", metavar="QUEUE", type=click.Path(path_type=Path, readable=False))
-    @click.option("--name", default="queue", show_default=True, help="The queue's name, if a journal has several.")
-    @click.option(
-        "--backend",
-        metavar="NAME",
-        help=f"The backend: {', '.join(BACKENDS)}, or one that an installed package adds; by default chosen by QUEUE.",
-    )
-    @wraps(command)
-    def placed(path: Path, name: str, backend: str | None, **options: Any) -> None:
-        kind = backend or ("textqueue" if path.suffix == ".tq" else "journal")
-        command(_Place(path, name, kind), **options)
-
-    return placed
-
-
 @click.group
 def queue() -> None:
     """Work queues: put items, take them under a lease, and mark them done.
@@ -100,6 +45,9 @@ def queue() -> None:
     QUEUE is a SEJ directory or a .tq file; with --backend kestrel or libkestrel it is DIRECTORY/NAME, as in spool/cars.
     """
 
+
+for _command in (ls, show, peek, stats, cancel, requeue):
+    queue.add_command(_command)
 
 _CREATE: Final = click.option(
     "--create",
@@ -109,7 +57,7 @@ _CREATE: Final = click.option(
 
 
 @queue.command
-@_place
+@placed_command
 @_CREATE
 @click.argument("values", metavar="[VALUE]...", nargs=-1)
 @click.option("--key", default="", help="The key of every item.")
@@ -126,7 +74,7 @@ _CREATE: Final = click.option(
     "--dedupe-key", help="Skip the item if one with this key was put within the last hour; only for a single item."
 )
 def put(
-    place: _Place,
+    place: Place,
     create: bool,
     values: tuple[str, ...],
     key: str,
@@ -157,7 +105,7 @@ def put(
 
 
 @queue.command(cls=ProgramCommand)
-@_place
+@placed_command
 @_CREATE
 @click.argument("command", metavar="[-- PROGRAM [ARGUMENT]...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
@@ -183,7 +131,7 @@ def put(
 )
 @click.option("--json", is_flag=True, help="Without a PROGRAM: one JSON object per line.")
 def get(
-    place: _Place,
+    place: Place,
     create: bool,
     command: tuple[str, ...],
     count: int | None,
@@ -276,27 +224,14 @@ def _until_reader_leaves() -> Iterator[_Stop]:
 
 
 @queue.command
-@_place
-@JSON
-def stats(place: _Place, json: bool) -> None:
-    """Print how many items are ready, delayed, leased, done and dead.
-
-    Example: sej queue stats mails
-    """
-    with place.open_existing(create=False) as opened:
-        row = opened.stats()._asdict()
-    click.echo(jsonlib.dumps(row) if json else "\n".join(f"{what:8} {many}" for what, many in row.items()))
-
-
-@queue.command
-@_place
+@placed_command
 @form_options
 @click.option(
     "--dead-letter",
     type=click.Path(path_type=Path, readable=False),
     help="The journal of dead letters; default: the queue's own.",
 )
-def dead(place: _Place, form: str, dead_letter: Path | None) -> None:
+def dead(place: Place, form: str, dead_letter: Path | None) -> None:
     """Print the dead letters: the items as they were put; the reasons on standard error.
 
     Example: sej queue dead mails
@@ -316,9 +251,9 @@ def dead(place: _Place, form: str, dead_letter: Path | None) -> None:
 
 
 @queue.command
-@_place
+@placed_command
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many, the oldest first.")
-def redrive(place: _Place, limit: int | None) -> None:
+def redrive(place: Place, limit: int | None) -> None:
     """Put dead letters back into the queue; prints how many.
 
     Example: sej queue redrive mails
@@ -328,9 +263,9 @@ def redrive(place: _Place, limit: int | None) -> None:
 
 
 @queue.command
-@_place
+@placed_command
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def purge(place: _Place, yes: bool) -> None:
+def purge(place: Place, yes: bool) -> None:
     """Remove every item that is not leased; shows how many and asks.
 
     Example: sej queue purge --yes mails

@@ -112,17 +112,7 @@ class QueueAdapter:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until every item of any holder is done or dead, at most ``timeout`` seconds."""
-        WAIT("timeout", timeout)
-        pause = threading.Event()
-        left = timeout
-        wait = 0.001
-        while True:
-            stats = self.work.stats()
-            if not (stats.ready or stats.delayed or stats.leased) or (left is not None and left <= 0):
-                return
-            pause.wait(wait if left is None else min(wait, left))
-            left = None if left is None else left - wait
-            wait = min(wait * 2, 0.05)
+        self.work.wait_empty(timeout)
 
     def qsize(self) -> int:
         """Return how many items wait."""

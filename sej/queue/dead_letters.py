@@ -141,6 +141,19 @@ class DeadLetterJournal:
             place.commit(seen)
         return count
 
+    def requeue(self, offset: int, put_back: Callable[[int, DeadLetter], int | None]) -> int | None:
+        """Pass the letter of one item to ``put_back``, and return its result; None if it has no letter."""
+        disk = self._directory.disk
+        source = source_of(self._directory)
+        try:
+            sync_dead_letters(self.path, disk)
+            for letter in dead_letters(self.path, self._first_letter(), disk=disk):
+                if (letter.message.offset, letter.source, letter.reader) == (offset, source, self._name):
+                    return put_back(self._number(), letter)
+        except JournalNotFoundError:
+            pass
+        return None
+
     def _first_letter(self) -> int:
         """Return the first letter that was not put back: from the state, or from the position next to the letters.
 

@@ -8,9 +8,22 @@ from __future__ import annotations
 
 from bisect import bisect, insort
 from collections.abc import Callable
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
-__all__ = ["DedupeKey", "DedupeKeys"]
+__all__ = ["DedupeKey", "DedupeKeys", "hashed", "requeue_key"]
+
+_KEY_BYTES: Final = 12
+
+
+def hashed(key: bytes) -> bytes:
+    """Return the 12 bytes that the log has of a key."""
+    return blake2b(key, digest_size=_KEY_BYTES).digest()
+
+
+def requeue_key(journal: int, letter_offset: int) -> bytes:
+    """Return the key of a dead letter that was put back alone, before the letters in front of it."""
+    return hashed(b"requeue %d %d" % (journal, letter_offset))
 
 
 class DedupeKey(NamedTuple):
@@ -53,6 +66,10 @@ class DedupeKeys:
     def remove(self, key: bytes) -> None:
         """Forget a key."""
         self.known.pop(key, None)
+
+    def requeued(self, journal: int, letter_offset: int) -> bool:
+        """Return whether a dead letter was put back alone."""
+        return bool(self.known) and requeue_key(journal, letter_offset) in self.known
 
     def carry(self, carried: Callable[[int], int]) -> None:
         """Carry times over a reboot."""

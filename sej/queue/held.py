@@ -14,8 +14,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, require
-from sej.errors import ClosedError, InvalidMessageError, LeaseLostError
+from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface import Item, WorkQueue
+from sej.queue.serializers import decoded
 from sej.system.watch import Watch
 
 __all__ = ["HeldItem", "HoldingQueue", "QueueItem"]
@@ -54,18 +55,8 @@ class QueueItem(Item):
         Raises:
             InvalidMessageError: the serializer cannot decode it.
         """
-        serializer = self._queue.serializer
-        if serializer is None:
-            return self._data
-        try:
-            return serializer.decode(self._data)
-        except Exception as error:
-            raise InvalidMessageError(
-                f"{serializer.name} cannot decode this value ({error}); if another program put it, call fail() on"
-                " the item",
-                path=self._queue.path,
-                offset=getattr(self.message, "offset", None),
-            ) from error
+        offset = getattr(self.message, "offset", None)
+        return decoded(self._queue.serializer, self._data, self._queue.path, offset)
 
     @property
     def key(self) -> bytes:

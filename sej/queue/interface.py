@@ -13,27 +13,40 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Final, Self
 
 from sej.checks import (
     ANY_SECONDS,
     FLAG,
     ITERABLE,
+    OFFSET,
     POSITIVE,
     SECONDS,
     WAIT,
     a,
     between,
+    one_of,
     optional,
     refuse_pickling,
     require,
 )
 from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
 from sej.queue.serializers import Serializer
+from sej.queue.values import PLAIN, STATES, QueuedItem, Stats, Wishes
 from sej.system.watch import Watch, wait_any
 
-__all__ = ["CAPABILITIES", "PLAIN", "Item", "Stats", "Wishes", "WorkQueue", "require_known"]
+__all__ = [
+    "CAPABILITIES",
+    "PLAIN",
+    "Item",
+    "QueuedItem",
+    "Stats",
+    "Wishes",
+    "WorkQueue",
+    "require_known",
+    "require_listing",
+]
 
 CAPABILITIES: Final = (
     "keys",
@@ -48,12 +61,17 @@ CAPABILITIES: Final = (
     "processes",
     "dead_letters",
     "redrive",
+    "requeue",
     "purge",
+    "cancel",
+    "look",
 )
 """The features of backends: message keys; put and retry with a delay; priorities; items that expire; idempotent puts; a
 bound; extended leases; leases that end at a deadline and not only with their process; several concurrent processes;
-dead letters, and putting them back; purging.
+dead letters, putting all of them back, or one; purging; removing one item; listing items without taking them.
 """
+_PAUSE_S: Final = 0.001
+_PAUSE_MAX_S: Final = 0.05
 
 
 def require_known(name: str, known: Collection[str], create: bool | None, path: str) -> None:
@@ -84,62 +102,8 @@ def require_known(name: str, known: Collection[str], create: bool | None, path: 
     raise QueueNotFoundError(what, path=path, names=names)
 
 
-class _Counts(NamedTuple):
-    ready: int
-    delayed: int
-    leased: int
-    done: int
-    dead: int
-
-
-class Stats(_Counts):
-    """The number of a queue's items: a tuple of the first five.
-
-    Attributes:
-        ready: items that can be taken now.
-        delayed: items that wait for their time.
-        leased: items that workers hold.
-        done: items that were done, as far as the queue remembers.
-        dead: items that were given up and not put back.
-        lost: items that retention removed from the journal before they were delivered, because its
-            caller ignored this queue.
-    """
-
-    lost: int = 0
-
-    def __new__(cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0) -> Self:
-        """Create the counts; ``lost`` is not part of the tuple."""
-        self = super().__new__(cls, ready, delayed, leased, done, dead)
-        self.lost = lost
-        return self
-
-    def _asdict(self) -> dict[str, int]:
-        """Return all six by name."""
-        return {**super()._asdict(), "lost": self.lost}
-
-
-class Wishes(NamedTuple):
-    """The options of :meth:`WorkQueue.put_many`, for a backend.
-
-    Attributes:
-        delay_s: seconds until the items may be taken.
-        priority: their priority.
-        expire_s: seconds after which they expire; None: never.
-        dedupe_keys: one for each value, or None.
-        timeout: seconds to wait for room; None: without a limit.
-    """
-
-    delay_s: float = 0.0
-    priority: int = 0
-    expire_s: float | None = None
-    dedupe_keys: Sequence[bytes] | None = None
-    timeout: float | None = None
-
-
 _PRIORITY: Final = between(-3, 3)
 _BYTES: Final = a(bytes)
-PLAIN: Final = Wishes()
-"""No options, as for most puts."""
 
 
 class Item(ABC):
@@ -227,7 +191,8 @@ class WorkQueue(ABC):
         path: the path that was opened.
         name: the queue's name.
         can: the features of this backend, of ``keys``, ``delay``, ``priority``, ``expire``, ``dedupe``, ``maxsize``,
-            ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive`` and ``purge``.
+            ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive``, ``requeue``,
+            ``purge``, ``cancel`` and ``look``.
         serializer: turns values into bytes and back; None: values are bytes.
     """
 
@@ -271,6 +236,55 @@ class WorkQueue(ABC):
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back, oldest first, at most ``limit``; return how many."""
         raise self._unsupported("redrive")
+
+    def requeue(self, offset: int) -> int | None:
+        """Put one dead letter back, as :meth:`redrive` does.
+
+        Args:
+            offset: the number of the item that was given up.
+
+        Returns:
+            The number of the new item; None if the item has no letter, or its letter was put back before.
+        """
+        OFFSET("offset", offset)
+        raise self._unsupported("requeue")
+
+    def cancel(self, offset: int) -> bool:
+        """Remove one item: no worker receives it again. It counts as done.
+
+        If a worker holds the item, its lease ends: the worker's ``done`` raises :class:`~sej.LeaseLostError`.
+
+        Args:
+            offset: the number of the item.
+
+        Returns:
+            True if it was removed; False if it was done, dead or removed before, or was never put.
+        """
+        OFFSET("offset", offset)
+        raise self._unsupported("cancel")
+
+    def peek(self, n: int = 1) -> list[QueuedItem]:
+        """Return the next n items that can be taken now, in the order of their delivery, without taking them.
+
+        Args:
+            n: the most items to return; at least 1.
+        """
+        POSITIVE("n", n)
+        raise self._unsupported("look")
+
+    def items(
+        self, state: str | None = None, *, limit: int | None = None, after: int | None = None
+    ) -> list[QueuedItem]:
+        """Return items in the order of their numbers, without taking them.
+
+        Args:
+            state: ``"ready"``, ``"delayed"``, ``"leased"`` or ``"dead"``; ``"waiting"`` is ready and delayed; None: all
+                that are not dead.
+            limit: the most items to return; None: all of them.
+            after: only items with a higher number, to continue a list.
+        """
+        require_listing(state, limit, after)
+        raise self._unsupported("look")
 
     def sync(self) -> None:
         """Sync to the disk what was put and ended through this object so far."""
@@ -404,6 +418,48 @@ class WorkQueue(ABC):
             wait_any(watches, limit)
         return found
 
+    @contextmanager
+    def claim(self, timeout: float | None = 0.0) -> Iterator[Item | None]:
+        """Take the next item for a ``with`` block: None inside the block if there is none.
+
+        The item is done if the block succeeds. If the block raises, the item is retried and the exception propagates.
+
+        Args:
+            timeout: as for :meth:`get`.
+
+        Example:
+            >>> import tempfile, sej
+            >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as q, q.claim() as item:
+            ...     print(item)
+            None
+        """
+        item = self.get(timeout)
+        if item is None:
+            yield None
+            return
+        with item:
+            yield item
+
+    def wait_empty(self, timeout: float | None = None) -> bool:
+        """Wait until no item waits and no worker holds one.
+
+        Args:
+            timeout: seconds to wait; 0 does not wait, None waits without a limit.
+
+        Returns:
+            True if the queue is empty; False after the timeout.
+        """
+        WAIT("timeout", timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause_s = _PAUSE_S
+        while any(self.stats()[:3]):
+            left = _PAUSE_MAX_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause_s, left))  # not on the watches: it would take the events of a thread in get()
+            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+        return True
+
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items; as many as possible are done before the first LeaseLostError is raised."""
         lost: LeaseLostError | None = None
@@ -465,3 +521,12 @@ class WorkQueue(ABC):
         for capability, value in wanted:
             if value and capability not in self.can:
                 raise self._unsupported(capability)
+
+
+def require_listing(state: str | None, limit: int | None, after: int | None) -> None:
+    """Check the arguments of :meth:`WorkQueue.items`."""
+    require(
+        state=(state, optional(one_of(STATES))),
+        limit=(limit, optional(POSITIVE)),
+        after=(after, optional(OFFSET)),
+    )

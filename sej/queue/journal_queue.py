@@ -20,13 +20,16 @@ import errno
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar, Unpack
 
 from sej.checks import (
     COUNT,
     FLAG,
     ITERABLE,
+    OFFSET,
     PATH,
+    POSITIVE,
     POSITIVE_SECONDS,
     SECONDS,
     START,
@@ -43,14 +46,17 @@ from sej.message import FIRST, Start
 from sej.queue.ack import Acknowledger, Backoff
 from sej.queue.clock import SYSTEM, Clock, span_ns
 from sej.queue.dead_letters import DeadLetterJournal
-from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known
+from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known, require_listing
 from sej.queue.item import JournalItem
 from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog, queue_names, register_queue
 from sej.queue.log_format import MAX_ATTEMPT
+from sej.queue.look import Listing, Row, counted, listed, upcoming
 from sej.queue.put import Putter
 from sej.queue.records import freed
+from sej.queue.remove import Remover
 from sej.queue.take import PROBE_NS, Taker
+from sej.queue.values import QueuedItem
 from sej.reading.dead_letters import DeadLetter
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.group_commit import Syncer
@@ -208,6 +214,8 @@ class JournalQueue(WorkQueue):
                 self._end,
                 max_attempts=max_attempts,
             )
+            self._remover = Remover(self._log, self._taker)
+            self._listing = Listing(self._directory, self.name, clock, self.dead_letter)
             self._syncer = Syncer(
                 self._log.sync,
                 self._log.fail,
@@ -327,21 +335,51 @@ class JournalQueue(WorkQueue):
 
     def _count(self) -> Stats:
         self._taker.look_for_losses()
-        state, end = self._log.state, self._log.tail.end_offset()
-        ready, delayed, leased = state.counts(self._clock.boot_ns(), end)
-        return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
+        return counted(self._log.state, self._clock.boot_ns(), self._log.tail.end_offset())
+
+    def peek(self, n: int = 1) -> list[QueuedItem]:
+        """Return the next n items that can be taken now, without taking them; see :meth:`sej.WorkQueue.peek`."""
+        POSITIVE("n", n)
+        rows = self._locked(self._rows, upcoming, n)
+        return list(self._listing.items(rows, self.serializer))
+
+    def items(
+        self, state: str | None = None, *, limit: int | None = None, after: int | None = None
+    ) -> list[QueuedItem]:
+        """Return items in the order of their numbers, without taking them; see :meth:`sej.WorkQueue.items`."""
+        require_listing(state, limit, after)
+        last = -1 if after is None else after
+        if state == "dead":
+            letters = self._locked(lambda: self._log.state)
+            return list(islice(self._listing.dead(letters, last, self.serializer), limit))
+        rows = self._locked(
+            self._rows, lambda there, now, end: list(islice(listed(there, now, end, state, last), limit))
+        )
+        return list(self._listing.items(rows, self.serializer))
+
+    def _rows(self, select: Callable[..., list[Row]], *arguments: Any) -> list[Row]:
+        log, now = self._log, self._clock.boot_ns()
+        log.state.schedule.tick(now)
+        return select(log.state, now, log.tail.end_offset(), *arguments)
 
     def purge(self) -> int:
         """Remove every item that is not leased, and items leased by a process that died; leased items stay leased."""
-        return self._locked(self._purge_now)
+        return self._locked(lambda: self._remover.purge(self._clock.boot_ns()))
 
-    def _purge_now(self) -> int:
-        log, end = self._log, self._log.tail.end_offset()
-        self._taker.take_back(self._clock.boot_ns())
-        state = log.state
-        gone = len(state.waiting) - state.void(end) + state.fresh(end)
-        log.purge(end)
-        return gone
+    def cancel(self, offset: int) -> bool:
+        """Remove one item, leased or not; see :meth:`sej.WorkQueue.cancel`."""
+        OFFSET("offset", offset)
+        return self._end(self._remover.cancel, offset)
+
+    def requeue(self, offset: int) -> int | None:
+        """Put one dead letter back as a new message, with 0 attempts; see :meth:`redrive`."""
+        OFFSET("offset", offset)
+        self._life.require()
+        return self._dead_letters.requeue(offset, self._put_one_back)
+
+    def _put_one_back(self, journal: int, letter: DeadLetter) -> int | None:
+        found: int | None = self._writer.turn(self._end, self._putter.put_one_back, journal, letter)
+        return found
 
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back as new messages, oldest first, with 0 attempts.

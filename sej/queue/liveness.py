@@ -44,6 +44,10 @@ class Holders:
         """Return which of these holders are dead; called under the queue's lock."""
         return {number for number in numbers if number != self.mine and self._is_free(number)}
 
+    def text(self, number: int) -> str | None:
+        """Return who holds a number: pid, host and start time; None if its file does not say."""
+        return Lock(self._path(number), disk=self._directory.disk).holder()
+
     def release(self) -> None:
         """Release this queue's number."""
         if self._lock is not None:

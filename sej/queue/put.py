@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue.clock import Clock, span_ns
+from sej.queue.dedupe_keys import hashed, requeue_key
 from sej.queue.interface import Wishes
 from sej.queue.log import QueueLog
 from sej.queue.log_format import MAX_PRIORITY
@@ -28,8 +28,6 @@ from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedWriter
 
 __all__ = ["Putter"]
-
-_KEY_BYTES: Final = 12
 
 
 class _Batch(NamedTuple):
@@ -139,14 +137,50 @@ class Putter:
         Returns:
             How many were put back, without those that another process had put back before.
         """
-        log, now = self._log, self._clock.boot_ns()
+        log, dedupe = self._log, self._log.state.dedupe
         letters = [letter for letter in letters if letter.letter_offset >= log.state.redriven.get(journal, 0)]
         if not letters:
             return 0
+        alone = [letter for letter in letters if dedupe.requeued(journal, letter.letter_offset)]
+        rest = [letter for letter in letters if letter not in alone]
+        keys = self._append_letters(journal, rest)
+        log.append(
+            redriven(journal, letters[-1].letter_offset + 1, len(rest)),
+            *(_dedupe(key, None, 0) for key in keys),
+            *(_dedupe(requeue_key(journal, letter.letter_offset), None, 0) for letter in alone),
+        )
+        log.force()
+        return len(rest)
+
+    def put_one_back(self, journal: int, letter: DeadLetter) -> int | None:
+        """Put one dead letter back, before the letters in front of it; durable when it returns.
+
+        The letter keeps a key, ``requeue``, until all letters up to it are put back: then :meth:`put_back` skips it.
+
+        Returns:
+            The new item's offset; None if the letter was put back before.
+        """
+        log, state, number = self._log, self._log.state, letter.letter_offset
+        position = state.redriven.get(journal, 0)
+        if number < position or state.dedupe.requeued(journal, number):
+            return None
+        (key,) = self._append_letters(journal, [letter])
+        offset, _, check = state.dedupe.known[key]
+        log.append(
+            redriven(journal, position, 1),
+            deduped(requeue_key(journal, number), offset, NEVER, check),
+            _dedupe(key, None, 0),
+        )
+        log.force()
+        return offset
+
+    def _append_letters(self, journal: int, letters: Sequence[DeadLetter]) -> list[bytes]:
+        """Append the messages of dead letters; return a key for each, which has the message until it is removed."""
+        log, now = self._log, self._clock.boot_ns()
         there = [letter.message.offset for letter in letters if self._has(letter.message)]
         if there:  # the letter's writer died before it recorded the position
             log.append(*(dead(offset) for offset in there))
-        keys = [_hash(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
+        keys = [hashed(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
         known = {key for key in keys if self._known(key, now) is not None}
         new = [(key, letter) for key, letter in zip(keys, letters, strict=True) if key not in known]
         if new:
@@ -164,12 +198,7 @@ class Putter:
             log.force()
             writer.append_encoded(data, len(span))
         self._writer.sync()
-        log.append(
-            redriven(journal, letters[-1].letter_offset + 1, len(letters)),
-            *(_dedupe(key, None, 0) for key in keys),
-        )
-        log.force()
-        return len(letters)
+        return keys
 
     def _has(self, message: Message) -> bool:
         """Return whether this message is still in the queue."""
@@ -224,7 +253,7 @@ class Putter:
         if dedupe_keys is None:
             return _Batch(values, keys, None, [], {})
         now = self._clock.boot_ns()
-        hashes = [_hash(key) for key in dedupe_keys]
+        hashes = [hashed(key) for key in dedupe_keys]
         known = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}
         new: dict[bytes, int] = {}
         for index, key in enumerate(hashes):
@@ -286,10 +315,6 @@ def _wished(
     if expire_s is not None:
         found.append(expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
     return found
-
-
-def _hash(key: bytes) -> bytes:
-    return blake2b(key, digest_size=_KEY_BYTES).digest()
 
 
 def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:

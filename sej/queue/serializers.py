@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from sej.checks import one_of
+from sej.errors import InvalidMessageError
 
-__all__ = ["SERIALIZERS", "Serializer", "serializer"]
+__all__ = ["SERIALIZERS", "Serializer", "decoded", "serializer"]
 
 SERIALIZERS: Final = ("json", "msgspec", "pickle")
 
@@ -55,6 +56,24 @@ def serializer(name: str | None) -> Serializer | None:
             ) from error
         return Serializer(name, msgpack.encode, msgpack.decode)
     return Serializer(name, _json, json.loads)
+
+
+def decoded(serializer: Serializer | None, data: bytes, path: str | None, offset: int | None) -> Any:
+    """Return the value of an item: the bytes, or the object that the serializer made them of.
+
+    Raises:
+        InvalidMessageError: the serializer cannot decode it.
+    """
+    if serializer is None:
+        return data
+    try:
+        return serializer.decode(data)
+    except Exception as error:
+        raise InvalidMessageError(
+            f"{serializer.name} cannot decode this value ({error}); if another program put it, call fail() on the item",
+            path=path,
+            offset=offset,
+        ) from error
 
 
 def _json(value: Any) -> bytes:

@@ -13,7 +13,7 @@ LEAVES = dict(leaves())
 # These change something, or start what runs; all others only look.
 CHANGING = {
     *("append", "reset", "clean", "merge", "index"),
-    *("queue get", "queue put", "queue purge", "queue redrive"),
+    *("queue cancel", "queue get", "queue put", "queue purge", "queue redrive", "queue requeue"),
     *("hub serve", "hub copy", "hub push", "hub clean", "hub token"),
     *("kestrel export", "kestrel export-all", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
@@ -67,6 +67,7 @@ def test_json_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         writer.append(b"", b"", 0, library.NO_TIMESTAMP)
     with library.Offset(journal, "reader") as kept:
         kept.commit(1)
+    library.open_queue(journal, "work").close()
     segment = next((journal / "jnl").iterdir())
     commands: list[list[str | Path]] = [
         ["count", journal],
@@ -83,6 +84,10 @@ def test_json_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["top", "--once", journal],
         ["doctor", journal],
         ["repair", "--dry-run", journal],
+        ["queue", "ls", "--name", "work", journal],
+        ["queue", "show", "--name", "work", journal, "0"],
+        ["queue", "peek", "--name", "work", "--count", "2", journal],
+        ["queue", "stats", "--name", "work", journal],
         ["shard", "ls", journal],
         ["spark", "count", journal],
     ]

@@ -256,3 +256,28 @@ def test_a_question_without_an_answer(tmp_path: Path) -> None:
     done = sej("queue", "purge", tmp_path / "q", stdin=b"n\n")
     assert (done.returncode, b"sej: nothing was changed\n" in done.stderr) == (1, True)
     assert b"ready    1\n" in sej("queue", "stats", tmp_path / "q").stdout
+
+
+def test_items_are_listed_and_single_ones_changed(tmp_path: Path) -> None:
+    queue = tmp_path / "mails"
+    sej("queue", "put", "--key", "k", queue, "one", "two")
+    sej("queue", "put", "--delay", "1h", queue, "late")
+    assert sej("queue", "get", "--max-attempts", "1", "--count", "1", queue, "--", *FAIL).returncode == 1
+    lines = sej("queue", "ls", queue).stdout.decode().splitlines()
+    assert [line.split("\t")[:3] for line in lines] == [["1", "ready", "0"], ["2", "delayed", "0"]]
+    assert lines[0].endswith("\tk\ttwo")
+    (row,) = map(json.loads, sej("queue", "ls", "--json", "--state", "dead", queue).stdout.splitlines())
+    assert (row["offset"], row["value"], row["state"], row["attempts"]) == (0, "one", "dead", 1)
+    assert "exit code 3" in row["reason"]
+    assert sej("queue", "peek", "--count", "5", queue).stdout == b"two\n"
+    assert b"state     delayed\n" in sej("queue", "show", queue, "2").stdout
+    assert b"state     dead\n" in sej("queue", "show", queue, "0").stdout
+    assert sej("queue", "requeue", queue, "0").stdout == b"3\n"
+    assert sej("queue", "requeue", queue, "0").returncode == 4
+    assert sej("queue", "cancel", queue, "1").returncode == 0
+    assert sej("queue", "cancel", queue, "1").returncode == 4
+    assert sej("queue", "show", queue, "1").returncode == 4
+    assert sej("queue", "get", "--count", "9", queue).stdout == b"one\n"
+    assert sej("queue", "peek", queue).returncode == 4
+    assert sej("queue", "ls", "--name", "typo", queue).returncode == 4
+    assert sej("queue", "peek", tmp_path / "mails.tq").returncode == 4

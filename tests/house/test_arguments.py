@@ -115,6 +115,11 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.WorkQueue.get": lambda t: Case(t.queue.get, {"timeout": 0}),
     "sej.WorkQueue.get_many": lambda t: Case(t.queue.get_many, {"n": 1, "timeout": 0}),
     "sej.WorkQueue.done_many": lambda t: Case(t.queue.done_many, {"items": []}),
+    "sej.WorkQueue.requeue": lambda t: Case(t.queue.requeue, {"offset": 0}),
+    "sej.WorkQueue.cancel": lambda t: Case(t.queue.cancel, {"offset": 99}),
+    "sej.WorkQueue.peek": lambda t: Case(t.queue.peek, {}),
+    "sej.WorkQueue.items": lambda t: Case(t.queue.items, {}),
+    "sej.WorkQueue.wait_empty": lambda t: Case(t.queue.wait_empty, {"timeout": 0}),
     "sej.WorkQueue.redrive": lambda t: Case(t.queue.redrive, {}),
     "sej.Item.retry": lambda t: Case(t.item.retry, {}),
     "sej.Item.fail": lambda t: Case(t.item.fail, {}),
@@ -190,8 +195,8 @@ CASES: dict[str, Callable[[Things], Case]] = {
 EXCEPTIONS = {("sej.WorkQueue.put", "key", None), ("shard.Path.parse", "path", "")}
 """None is not a key, and an empty path is not the name of a shard."""
 NO_INPUT = {
-    sej: {"DeadLetter", "FIRST", "Gap", "Item", "LAST", "Message", "NO_TIMESTAMP", "Problem", "Recovery", "Repair",
-          "Stats", "WorkQueue"},
+    sej: {"DeadLetter", "FIRST", "Gap", "Item", "LAST", "Message", "NO_TIMESTAMP", "Problem", "QueuedItem", "Recovery",
+          "Repair", "Stats", "WorkQueue"},
     shard: {"Found", "Lag", "Problem", "Resharded", "Tree", "TreeWatch"},
     hub: {"JournalStats", "Source"},
     hub.wire: {"Listed", "Progress", "JournalState", "make_token"},

@@ -14,13 +14,14 @@ from sej.queue.interface import CAPABILITIES
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
-NOT = {
-    "textqueue": {"keys", "delay", "priority", "expire", "dedupe", "maxsize", "retry_delay", "extend", "deadline",
-                  "purge"},
-    "kestrel": {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "processes"},
-    "libkestrel": {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "processes"},
+_JOURNAL_ONLY = {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "requeue",
+                 "cancel", "look"}  # fmt: skip
+NOT: dict[str, set[str]] = {
+    "textqueue": {*_JOURNAL_ONLY, "expire", "purge"},
+    "kestrel": {*_JOURNAL_ONLY, "processes"},
+    "libkestrel": {*_JOURNAL_ONLY, "processes"},
     "journal": set(),
-}  # fmt: skip
+}
 
 
 def open_backend(backend: str, folder: Path, **options: Any) -> sej.WorkQueue:
@@ -147,6 +148,9 @@ def test_what_it_cannot_it_refuses(q: sej.WorkQueue) -> None:
         "dedupe": lambda: q.put(b"x", dedupe_key=b"1"),
         "purge": q.purge,
         "redrive": q.redrive,
+        "requeue": lambda: q.requeue(0),
+        "cancel": lambda: q.cancel(0),
+        "look": lambda: (q.peek(), q.items()),
     }
     for capability, wish in wishes.items():
         if capability in q.can:
@@ -161,6 +165,17 @@ def test_purge(q: sej.WorkQueue) -> None:
     if "purge" in q.can:
         assert q.purge() == 2
         assert q.get(timeout=0) is None
+
+
+def test_claim_and_wait_empty(q: sej.WorkQueue) -> None:
+    with q.claim() as item:
+        assert item is None
+    assert q.wait_empty(timeout=0)
+    q.put(b"job")
+    assert not q.wait_empty(timeout=0)
+    with q.claim(timeout=0.0) as item:
+        assert item is not None and item.value == b"job"
+    assert q.wait_empty()
 
 
 def test_the_adapter(q: sej.WorkQueue) -> None:

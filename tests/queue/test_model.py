@@ -21,7 +21,7 @@ class Model:
     def __init__(self) -> None:
         self.items: dict[int, dict[str, Any]] = {}
         self.done = self.end = 0
-        self.dead: list[bytes] = []
+        self.dead: list[tuple[int, bytes]] = []
 
     def put(self, band: int, ready_at: int, value: bytes | None = None) -> int:
         value = value or b"%d" % self.end
@@ -48,7 +48,8 @@ class Model:
         self.items[offset].update(holder=None, at=at)
 
     def bury(self, offset: int) -> None:
-        self.dead.append(self.items.pop(offset)["value"])
+        item = self.items.pop(offset)
+        self.dead.append((item["band"], item["value"]))
 
 
 class Machine(RuleBasedStateMachine):
@@ -134,8 +135,8 @@ class Machine(RuleBasedStateMachine):
     def redrive(self) -> None:
         dead, self.model.dead = self.model.dead, []
         assert self.queues[0].redrive() == len(dead)
-        for value in dead:
-            self.model.put(0, 0, value)
+        for band, value in dead:
+            self.model.put(band, 0, value)
 
     @invariant()
     def adds_up(self) -> None:

@@ -1,0 +1,70 @@
+"""The queue that a command names: its path, its name and its backend."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from sej.journal.directory import Directory
+from sej.queue.backends import BACKENDS, open_queue
+from sej.queue.interface import WorkQueue, require_known
+from sej.queue.log import queue_names
+from sej.system.disk import OS
+
+__all__ = ["Place", "placed_command"]
+
+
+class Place(NamedTuple):
+    """The path, name and backend of a queue."""
+
+    path: Path
+    name: str
+    backend: str
+
+    def open(self, **options: Any) -> WorkQueue:
+        """Open the queue; it is created if it is missing."""
+        return open_queue(self.path, self.name, backend=self.backend, **options)
+
+    def open_existing(self, **options: Any) -> WorkQueue:
+        """Open a queue over a journal or file that exists; neither is created."""
+        if not self._exists():
+            raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
+        if self.backend == "journal":
+            Directory(self.path, OS).require()
+        return self.open(**options)
+
+    def require(self) -> None:
+        """Raise an error if the queue does not exist."""
+        if self.backend == "journal":
+            directory = Directory(self.path, OS)
+            directory.require()
+            require_known(self.name, queue_names(directory), False, directory.path)
+        elif not self._exists():
+            raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
+
+    def _exists(self) -> bool:
+        """Return whether the queue exists; a Kestrel queue is files whose names begin with its name."""
+        return self.path.exists() or bool(glob.glob(f"{glob.escape(str(self.path))}.*"))
+
+
+def placed_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Pass a command the queue that its argument and options name."""
+
+    @click.argument("path", metavar="QUEUE", type=click.Path(path_type=Path, readable=False))
+    @click.option("--name", default="queue", show_default=True, help="The queue's name, if a journal has several.")
+    @click.option(
+        "--backend",
+        metavar="NAME",
+        help=f"The backend: {', '.join(BACKENDS)}, or one that an installed package adds; by default chosen by QUEUE.",
+    )
+    @wraps(command)
+    def placed(path: Path, name: str, backend: str | None, **options: Any) -> None:
+        kind = backend or ("textqueue" if path.suffix == ".tq" else "journal")
+        command(Place(path, name, kind), **options)
+
+    return placed

@@ -1,0 +1,173 @@
+"""``sej queue ls | show | peek | stats | cancel | requeue``: look at the items of a queue, or change a single one.
+
+The first four open a queue on a journal for reading only: they take no lock, and work on a read-only directory.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from sej.cli.exits import Exit
+from sej.cli.options import JSON
+from sej.cli.output import as_json, as_text
+from sej.cli.places import Place, placed_command
+from sej.cli.units import iso_time
+from sej.queue.interface import WorkQueue
+from sej.queue.look import QueueLook
+from sej.queue.values import STATES, QueuedItem
+
+__all__ = ["cancel", "ls", "peek", "requeue", "show", "stats"]
+
+_OFFSET: Final = click.argument("offset", type=click.IntRange(min=0))
+
+
+@contextmanager
+def _looked_at(place: Place) -> Iterator[QueueLook | WorkQueue]:
+    """Open a queue for reading only, if its backend can."""
+    if place.backend == "journal":
+        yield QueueLook(place.path, place.name)
+        return
+    with place.open_existing(create=False) as opened:
+        yield opened
+
+
+@click.command
+@placed_command
+@click.option("--state", type=click.Choice(STATES), help="Only these; waiting: ready or delayed. Default: not dead.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
+@click.option("--after", type=click.IntRange(min=0), metavar="OFFSET", help="Only items with a higher number.")
+@JSON
+def ls(place: Place, state: str | None, limit: int | None, after: int | None, json: bool) -> None:
+    """List items without taking them: number, state, attempts, time, holder, and the message.
+
+    The time is when a delayed item may be taken, or when a lease ends.
+
+    Example: sej queue ls --state leased mails
+    """
+    with _looked_at(place) as looked:
+        for item in looked.items(state, limit=limit, after=after):
+            _print(item, json)
+
+
+@click.command
+@placed_command
+@_OFFSET
+@JSON
+def show(place: Place, offset: int, json: bool) -> None:
+    """Show one item that is not done. Exit code 4: there is none with this number.
+
+    Example: sej queue show mails 17
+    """
+    with _looked_at(place) as looked:
+        after = offset - 1 if offset else None
+        found = [*looked.items(limit=1, after=after), *looked.items("dead", after=after)]
+    item = next((item for item in found if item.offset == offset), None)
+    if item is None:
+        click.echo(f"sej: {place.path}: no item {offset}: it was done, or never put", err=True)
+        raise SystemExit(Exit.MISSING)
+    if json:
+        _print(item, json)
+        return
+    for what, value in _fields(item).items():
+        click.echo(f"{what:9} {'-' if value in (None, '') else value}")
+    click.echo(f"message   {as_text(item.message)}")
+
+
+@click.command
+@placed_command
+@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many items to show.")
+@JSON
+def peek(place: Place, count: int, json: bool) -> None:
+    """Print the values of the next items without taking them. Exit code 4: no item is ready.
+
+    Example: sej queue peek --count 10 mails
+    """
+    with _looked_at(place) as looked:
+        found = looked.peek(count)
+    for item in found:
+        if json:
+            _print(item, json)
+        else:
+            sys.stdout.buffer.write(item.value + b"\n")
+    sys.stdout.flush()
+    if not found:
+        raise SystemExit(Exit.MISSING)
+
+
+@click.command
+@placed_command
+@JSON
+def stats(place: Place, json: bool) -> None:
+    """Print how many items are ready, delayed, leased, done and dead.
+
+    Example: sej queue stats mails
+    """
+    with _looked_at(place) as looked:
+        row = looked.stats()._asdict()
+    click.echo(jsonlib.dumps(row) if json else "\n".join(f"{what:8} {many}" for what, many in row.items()))
+
+
+@click.command
+@placed_command
+@_OFFSET
+def cancel(place: Place, offset: int) -> None:
+    """Remove one item; a worker that holds it loses its lease. Exit code 4: there is none with this number.
+
+    Example: sej queue cancel mails 17
+    """
+    with place.open_existing(create=False) as opened:
+        removed = opened.cancel(offset)
+    _require(removed, f"sej: {place.path}: no item {offset} waits or is leased")
+
+
+@click.command
+@placed_command
+@_OFFSET
+def requeue(place: Place, offset: int) -> None:
+    """Put one dead letter back as a new item, and print its number. Exit code 4: the item has no dead letter.
+
+    OFFSET is the number of the item, as in `sej queue dead` and `sej queue ls --state dead`.
+
+    Example: sej queue requeue mails 17
+    """
+    with place.open_existing(create=False) as opened:
+        found = opened.requeue(offset)
+    _require(found is not None, f"sej: {place.path}: item {offset} has no dead letter, or was put back before")
+    click.echo(found)
+
+
+def _require(found: bool, missing: str) -> None:
+    if not found:
+        click.echo(missing, err=True)
+        raise SystemExit(Exit.MISSING)
+
+
+def _print(item: QueuedItem, json: bool) -> None:
+    fields = _fields(item)
+    if json:
+        del fields["offset"], fields["ready_at"]
+        own = {**fields, "ready_at_ns": item.ready_at}
+        line = f"{as_json(item.message)[:-1]}, {jsonlib.dumps(own, ensure_ascii=False)[1:]}"
+    else:
+        shown = [str(value) if value not in (None, "") else "-" for value in list(fields.values())[1:5]]
+        line = "\t".join((str(item.offset), *shown, as_text(item.message).split("\t", 1)[1]))
+    sys.stdout.buffer.write(line.encode() + b"\n")
+
+
+def _fields(item: QueuedItem) -> dict[str, Any]:
+    """Return what the queue knows about an item, in the order in which it is printed."""
+    return {
+        "offset": item.offset,
+        "state": item.state,
+        "attempts": item.attempts,
+        "ready_at": None if item.ready_at is None else iso_time(item.ready_at),
+        "holder": item.holder,
+        "priority": item.priority,
+        "reason": item.reason,
+    }

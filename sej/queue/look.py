@@ -1,0 +1,272 @@
+"""Look at a queue without taking anything: what is in it, in which state, and which process holds it.
+
+:func:`listed` and :func:`upcoming` turn a state into rows, without I/O. :class:`Listing` adds the messages. An open
+queue passes its own state, read under the queue's lock.
+
+:class:`QueueLook` is for a process that has no queue open. It opens files for reading only, takes no lock and writes
+nothing, so it works on a read-only directory and does not disturb any process. It reads the state log, which only grows
+or is replaced as a whole, up to the last good record. What an opening would write, it applies to its own copy of the
+state: a kept offset that was moved, a reboot, and the leases of processes that died.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
+from itertools import islice
+from typing import Final, NamedTuple
+
+from sej.errors import JournalNotFoundError, OffsetTooSmallError
+from sej.journal.directory import Directory
+from sej.journal.end import Tail
+from sej.journal.view import Journal
+from sej.message import Message
+from sej.queue.clock import SYSTEM, Clock
+from sej.queue.interface import require_known
+from sej.queue.liveness import Holders
+from sej.queue.log import queue_names
+from sej.queue.log_format import RECORD_SIZE
+from sej.queue.reader import MessageReader
+from sej.queue.records import booted, freed, lost, message_check, read_head
+from sej.queue.replay import apply, good_bytes
+from sej.queue.serializers import Serializer
+from sej.queue.snapshot import Contents
+from sej.queue.state import QueueState
+from sej.queue.values import QueuedItem, Stats
+from sej.reading.dead_letters import dead_letters, source_of
+from sej.reading.offset import read_offset
+from sej.system.disk import OS, Disk
+
+__all__ = ["Listing", "QueueLook", "Row", "counted", "listed", "upcoming"]
+
+_READ_BYTES: Final = RECORD_SIZE << 14
+_READY: Final = "ready"
+
+
+class Row(NamedTuple):
+    """An item in a state.
+
+    Attributes:
+        offset: the item.
+        state: ``"ready"``, ``"delayed"`` or ``"leased"``.
+        attempts: how often it was delivered.
+        at_ns: when it may be taken, or when its lease ends, on the boot-time clock; 0: now.
+        holder: the number of the open queue that holds it; -1: none.
+        priority: its priority.
+        intent: (timestamp, check) that its message must have; None: it was compared.
+    """
+
+    offset: int
+    state: str
+    attempts: int = 0
+    at_ns: int = 0
+    holder: int = -1
+    priority: int = 0
+    intent: tuple[int, int] | None = None
+
+
+def _held(state: QueueState, now_ns: int, end: int) -> Iterator[Row]:
+    """Yield the items that are leased or set aside, in no order."""
+    lapsed = state.schedule.lapsed
+    for offset, lease in state.leased.items():
+        if lease.deadline_ns <= now_ns or offset in lapsed:
+            yield Row(offset, _READY, lease.attempt, 0, -1, lease.priority)
+        else:
+            yield Row(offset, "leased", lease.attempt, lease.deadline_ns, lease.holder, lease.priority)
+    for offset, there in state.waiting.items():
+        if offset < end:
+            late = there.ready_at_ns > now_ns
+            at_ns = there.ready_at_ns if late else 0
+            yield Row(offset, "delayed" if late else _READY, there.attempt, at_ns, -1, there.priority,
+                      state.intents.get(offset))  # fmt: skip
+
+
+def _fresh(state: QueueState, end: int, after: int) -> Iterator[Row]:
+    """Yield the items that were never taken or set aside, in order."""
+    for offset in range(max(state.frontier, after + 1), end):
+        if offset not in state.above:
+            yield Row(offset, _READY)
+
+
+def listed(state: QueueState, now_ns: int, end: int, wanted: str | None, after: int) -> Iterator[Row]:
+    """Yield the items of a state in their order; wanted: as in :meth:`sej.WorkQueue.items`."""
+    waits = wanted == "waiting"
+    held = sorted(
+        row
+        for row in _held(state, now_ns, end)
+        if row.offset > after and (wanted in (None, row.state) or (waits and row.state != "leased"))
+    )
+    fresh: Iterable[Row] = _fresh(state, end, after) if wanted in (None, "waiting", _READY) else ()
+    index = 0
+    for row in fresh:
+        while index < len(held) and held[index].offset < row.offset:
+            yield held[index]
+            index += 1
+        yield row
+    yield from held[index:]
+
+
+def upcoming(state: QueueState, now_ns: int, end: int, n: int) -> list[Row]:
+    """Return the next n items that can be taken, in the order of their delivery."""
+    ready = [row for row in _held(state, now_ns, end) if row.state == _READY]
+    return nsmallest(n, [*ready, *islice(_fresh(state, end, -1), n)], key=lambda row: (-row.priority, row.offset))
+
+
+def counted(state: QueueState, now_ns: int, end: int) -> Stats:
+    """Return how many items are in each state, in a journal that ends at end."""
+    ready, delayed, leased = state.counts(now_ns, end)
+    return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
+
+
+class Listing:
+    """Turns rows into items, with their messages."""
+
+    def __init__(self, directory: Directory, name: str, clock: Clock, dead_letter: str) -> None:
+        """Set the files; nothing is opened."""
+        self._directory = directory
+        self._name = name
+        self._holders = Holders(directory, name)
+        self._clock = clock
+        self._dead_letter = dead_letter
+
+    def items(self, rows: Iterable[Row], serializer: Serializer | None) -> Iterator[QueuedItem]:
+        """Yield the items whose messages exist."""
+        offset_ns = self._clock.wall_ns() - self._clock.boot_ns()
+        holders: dict[int, str | None] = {-1: None}
+        reader = MessageReader(self._directory, 64)
+        try:
+            for row in rows:
+                message = self._message(reader, row)
+                if message is None:
+                    continue
+                if row.intent is not None and row.intent != (message.timestamp, message_check(message)):
+                    row = Row(row.offset, _READY)  # the record is void: another message has this offset, and is fresh
+                if row.holder not in holders:
+                    holders[row.holder] = self._holders.text(row.holder)
+                at = row.at_ns + offset_ns if row.at_ns else None
+                yield QueuedItem(row.offset, row.state, row.attempts, at, holders[row.holder], row.priority, "",
+                                 message, serializer)  # fmt: skip
+        finally:
+            reader.close()
+
+    def _message(self, reader: MessageReader, row: Row) -> Message | None:
+        try:
+            message = reader.at(row.offset)
+        except OffsetTooSmallError:  # retention removed it
+            return None
+        return message if message is not None and message.offset == row.offset else None
+
+    def dead(self, state: QueueState, after: int, serializer: Serializer | None) -> Iterator[QueuedItem]:
+        """Yield the dead letters that were not put back, oldest letter first."""
+        disk, source = self._directory.disk, source_of(self._directory)
+        try:
+            identity = Journal(self._dead_letter, disk=disk).id or b""
+            kept = read_offset(self._dead_letter, f"redrive-{self._name}", disk=disk) or 0
+        except JournalNotFoundError:
+            return
+        number = int.from_bytes(identity[:8], "big")
+        first = max(kept, state.redriven.get(number, 0))
+        for letter in dead_letters(self._dead_letter, first, disk=disk):
+            mine = (letter.source, letter.reader) == (source, self._name)
+            if mine and letter.message.offset > after and not state.dedupe.requeued(number, letter.letter_offset):
+                yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
+                                 letter.reason, letter.message, serializer)  # fmt: skip
+
+
+class QueueLook:
+    """Looks at a queue that this process has not opened."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        dead_letter: str | os.PathLike[str] | None = None,
+        clock: Clock = SYSTEM,
+        disk: Disk = OS,
+    ) -> None:
+        """Set the queue; nothing is opened yet.
+
+        Raises:
+            JournalNotFoundError: there is no journal.
+            QueueNotFoundError: the journal has no such queue.
+        """
+        self._directory = directory = Directory(path, disk)
+        directory.require()
+        require_known(name, queue_names(directory), False, directory.path)
+        self._name = name
+        self._clock = clock
+        letters = directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
+        self._listing = Listing(directory, name, clock, letters)
+
+    def stats(self) -> Stats:
+        """Return how many items there are."""
+        return counted(self._state(), self._clock.boot_ns(), self._end())
+
+    def peek(self, n: int = 1) -> list[QueuedItem]:
+        """Return the next n items, as :meth:`sej.WorkQueue.peek`."""
+        return list(self._listing.items(upcoming(self._state(), self._clock.boot_ns(), self._end(), n), None))
+
+    def items(
+        self, state: str | None = None, *, limit: int | None = None, after: int | None = None
+    ) -> list[QueuedItem]:
+        """Return items, as :meth:`sej.WorkQueue.items`."""
+        there, last = self._state(), -1 if after is None else after
+        if state == "dead":
+            return list(islice(self._listing.dead(there, last, None), limit))
+        rows = listed(there, self._clock.boot_ns(), self._end(), state, last)
+        return list(islice(self._listing.items(rows, None), limit))
+
+    def _end(self) -> int:
+        return Tail(self._directory).end_offset()
+
+    def _state(self) -> QueueState:
+        """Read the state log, and apply what an opening would find."""
+        directory, disk = self._directory, self._directory.disk
+        state = QueueState(self._first())
+        file = disk.open(directory.at("ofs", f"{self._name}.queue"), "read")
+        with file.closing():
+            if read_head(file.read(RECORD_SIZE, 0), self._name) is not None:
+                state, position = QueueState(), RECORD_SIZE
+                while data := file.read(_READ_BYTES, position):
+                    good, _ = good_bytes(data)
+                    apply(state, data[:good])
+                    position += good
+                    if good != len(data):
+                        break
+        state = self._moved(state)
+        now, boot_id = self._clock.boot_ns(), self._clock.boot_id()
+        if state.boot is not None and state.boot[0] != boot_id:
+            state.apply(booted(boot_id, max(self._clock.wall_ns() - now, 0), now))
+        dead = Holders(directory, self._name).dead(state.holders())
+        state.apply(b"".join(freed(holder) for holder in sorted(dead)))
+        self._lose(state)
+        return state
+
+    def _lose(self, state: QueueState) -> None:
+        """Drop what retention removed before it was delivered."""
+        reader = MessageReader(self._directory, 1)
+        try:
+            reader.at(state.frontier)
+        except OffsetTooSmallError as error:
+            first = error.first_available
+            state.apply(lost(min([state.frontier, *(offset for offset in state.waiting if offset < first)]), first))
+        finally:
+            reader.close()
+
+    def _moved(self, state: QueueState) -> QueueState:
+        """Return the state after a reset of the kept offset, which the log does not know."""
+        there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
+        if state.kept is not None and (there is None or there < state.kept):
+            return QueueState(self._first())
+        if there is None or there <= state.head():
+            return state
+        moved = QueueState()
+        contents = Contents.of(state).from_offset(there)
+        moved.apply(b"".join(contents.records(self._clock.boot_ns(), self._end())))
+        return moved
+
+    def _first(self) -> int:
+        there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
+        return Journal(self._directory.path, disk=self._directory.disk).first_offset if there is None else there

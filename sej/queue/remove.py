@@ -1,0 +1,52 @@
+"""Remove items without delivering them: all that wait, or one. Everything runs under the queue's lock."""
+
+from __future__ import annotations
+
+from sej.errors import OffsetTooSmallError
+from sej.queue.log import QueueLog
+from sej.queue.records import done, stamp_of, waits
+from sej.queue.take import Taker
+
+__all__ = ["Remover"]
+
+
+class Remover:
+    """The removing side of one open queue."""
+
+    def __init__(self, log: QueueLog, taker: Taker) -> None:
+        """Remove from the queue of this log.
+
+        Args:
+            log: the state.
+            taker: returns items whose holder died, and reads messages.
+        """
+        self._log = log
+        self._taker = taker
+
+    def purge(self, now: int) -> int:
+        """Remove every item that is not leased; return how many."""
+        log, end = self._log, self._log.tail.end_offset()
+        self._taker.take_back(now)
+        state = log.state
+        gone = len(state.waiting) - state.void(end) + state.fresh(end)
+        log.purge(end)
+        return gone
+
+    def cancel(self, offset: int) -> bool:
+        """Remove one item, leased or not; return whether it was there.
+
+        It is recorded as set aside first if it is fresh: only then is it counted as done, as when it is delivered.
+        """
+        log, state = self._log, self._log.state
+        fresh = offset >= state.frontier and offset not in state.above
+        if not (fresh or state.has(offset)) or offset >= log.tail.end_offset():
+            return False
+        try:
+            message = self._taker.others.at(offset)
+        except OffsetTooSmallError:
+            return False
+        if message is None or message.offset != offset:  # a repair found it lost
+            return False
+        aside = [waits(offset, 0, 0, 0)] if fresh else []
+        log.append(*aside, done(offset, offset + 1, stamp_of(message.timestamp)))
+        return True

@@ -1,0 +1,110 @@
+"""The values that a work queue takes and returns: counts, options of a put, and items as they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Self
+
+from sej.queue.serializers import Serializer, decoded
+
+__all__ = ["PLAIN", "STATES", "QueuedItem", "Stats", "Wishes"]
+
+STATES: Final = ("waiting", "ready", "delayed", "leased", "dead")
+"""The states that :meth:`sej.WorkQueue.items` takes; waiting: ready or delayed."""
+
+
+class _Counts(NamedTuple):
+    ready: int
+    delayed: int
+    leased: int
+    done: int
+    dead: int
+
+
+class Stats(_Counts):
+    """The number of a queue's items: a tuple of the first five.
+
+    Attributes:
+        ready: items that can be taken now.
+        delayed: items that wait for their time.
+        leased: items that workers hold.
+        done: items that were done, as far as the queue remembers.
+        dead: items that were given up and not put back.
+        lost: items that retention removed from the journal before they were delivered, because its
+            caller ignored this queue.
+    """
+
+    lost: int = 0
+
+    def __new__(cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0) -> Self:
+        """Create the counts; ``lost`` is not part of the tuple."""
+        self = super().__new__(cls, ready, delayed, leased, done, dead)
+        self.lost = lost
+        return self
+
+    def _asdict(self) -> dict[str, int]:
+        """Return all six by name."""
+        return {**super()._asdict(), "lost": self.lost}
+
+
+class Wishes(NamedTuple):
+    """The options of :meth:`sej.WorkQueue.put_many`, for a backend.
+
+    Attributes:
+        delay_s: seconds until the items may be taken.
+        priority: their priority.
+        expire_s: seconds after which they expire; None: never.
+        dedupe_keys: one for each value, or None.
+        timeout: seconds to wait for room; None: without a limit.
+    """
+
+    delay_s: float = 0.0
+    priority: int = 0
+    expire_s: float | None = None
+    dedupe_keys: Sequence[bytes] | None = None
+    timeout: float | None = None
+
+
+PLAIN: Final = Wishes()
+"""No options, as for most puts."""
+
+
+class QueuedItem(NamedTuple):
+    """An item as :meth:`sej.WorkQueue.peek` and :meth:`sej.WorkQueue.items` list it; nothing holds it.
+
+    Attributes:
+        offset: its number.
+        state: ``"ready"``, ``"delayed"``, ``"leased"`` or ``"dead"``.
+        attempts: how often it was delivered.
+        ready_at: when it may be taken, or when its lease ends: nanoseconds since the epoch, UTC; None: now or never.
+        holder: the process that holds it; None: no process does.
+        priority: its priority.
+        reason: why it was given up, for a dead letter.
+        message: the backend's own object, a :class:`sej.Message` on a journal.
+        serializer: decodes the value; None: values are bytes.
+    """
+
+    offset: int
+    state: str
+    attempts: int
+    ready_at: int | None
+    holder: str | None
+    priority: int
+    reason: str
+    message: Any
+    serializer: Serializer | None = None
+
+    @property
+    def key(self) -> bytes:
+        """The key that was put."""
+        key: bytes = self.message.key
+        return key
+
+    @property
+    def value(self) -> Any:
+        """The value that was put, as bytes or as an object of the queue's serializer.
+
+        Raises:
+            InvalidMessageError: the serializer cannot decode it.
+        """
+        return decoded(self.serializer, self.message.value, None, self.offset)

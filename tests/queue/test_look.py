@@ -1,0 +1,298 @@
+"""Looking at a queue without taking anything, and changing single items: peek, items, cancel, requeue, claim."""
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej.queue.journal_queue import JournalQueue
+from sej.queue.look import QueueLook
+from sej.system.disk import OS, File, Mode
+from tests.crash.disk import CrashDisk
+from tests.queue.support import NS, FakeClock, kill, opened
+
+
+class ReadOnlyDisk:
+    """A disk that can only be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(OS, name) if name in ("status", "list") else self.refuse
+
+    def refuse(self, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "a write on a read-only disk")
+
+    def open(self, path: str, mode: Mode) -> File:
+        if mode != "read":
+            raise OSError(errno.EROFS, f"open to {mode} on a read-only disk", path)
+        return OS.open(path, mode)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def q(tmp_path: Path, clock: FakeClock) -> Iterator[JournalQueue]:
+    with opened(tmp_path / "q", clock, max_attempts=2) as queue:
+        yield queue
+
+
+def take(q: JournalQueue) -> sej.Item:
+    item = q.get(timeout=0)
+    assert item is not None
+    return item
+
+
+def fill(q: JournalQueue) -> None:
+    """0 dead, 1 leased, 2 delayed, 3 retried, 4 and 5 fresh, 6 with a priority."""
+    q.put_many([b"0", b"1"], [b"k0", b"k1"])
+    take(q).fail("broken")
+    take(q)
+    q.put(b"2", delay_s=60)
+    q.put(b"3")
+    take(q).retry(0)
+    q.put_many([b"4", b"5"])
+    q.put(b"6", priority=2)
+
+
+class TestListing:
+    def test_peek_gives_the_items_that_get_gives(self, q: JournalQueue) -> None:
+        fill(q)
+        seen = q.peek(10)
+        assert [item.value for item in seen] == [b"6", b"3", b"4", b"5"]
+        assert [item.value for item in q.peek()] == [b"6"]
+        assert [item.offset for item in seen] == [item.message.offset for item in q.get_many(10, timeout=0)]
+        assert q.peek(10) == []
+
+    def test_items_have_state_attempts_time_holder_and_key(self, q: JournalQueue, clock: FakeClock) -> None:
+        fill(q)
+        rows = [(item.offset, item.state, item.attempts, item.priority) for item in q.items()]
+        assert rows == [(1, "leased", 1, 0), (2, "delayed", 0, 0), (3, "ready", 1, 0), (4, "ready", 0, 0),
+                        (5, "ready", 0, 0), (6, "ready", 0, 2)]  # fmt: skip
+        leased, delayed, *_ = q.items()
+        assert (leased.key, leased.value) == (b"k1", b"1")
+        assert leased.holder is not None and f"pid={os.getpid()} " in leased.holder
+        assert (leased.ready_at, delayed.ready_at) == (clock.wall + 60 * NS, clock.wall + 60 * NS)
+        assert delayed.holder is None
+
+    def test_items_of_a_state_and_pages_of_them(self, q: JournalQueue) -> None:
+        fill(q)
+        by_state = {
+            state: [item.offset for item in q.items(state)] for state in ("waiting", "ready", "delayed", "leased")
+        }
+        assert by_state == {"waiting": [2, 3, 4, 5, 6], "ready": [3, 4, 5, 6], "delayed": [2], "leased": [1]}
+        assert [item.offset for item in q.items(limit=2)] == [1, 2]
+        assert [item.offset for item in q.items(limit=2, after=2)] == [3, 4]
+        (dead,) = q.items(state="dead")
+        assert (dead.offset, dead.value, dead.key, dead.reason, dead.attempts) == (0, b"0", b"k0", "broken", 1)
+        assert q.items("dead", after=0) == []
+        with pytest.raises(ValueError, match="state must be one of 'waiting', 'ready'"):
+            q.items("asleep")
+
+    def test_the_counts_are_those_of_the_list(self, q: JournalQueue) -> None:
+        fill(q)
+        states = Counter(item.state for item in q.items())
+        assert (states["ready"], states["delayed"], states["leased"]) == q.stats()[:3]
+
+    def test_a_serializer_decodes_what_is_listed(self, tmp_path: Path) -> None:
+        with sej.open_queue(tmp_path / "q", serializer="json") as q:
+            q.put({"n": 1})
+            assert [item.value for item in (*q.peek(), *q.items())] == [{"n": 1}] * 2
+            with sej.SharedWriter(q.path) as writer:
+                writer.append(b"{")
+            with pytest.raises(sej.InvalidMessageError, match="json cannot decode"):
+                print(q.items()[1].value)
+
+    def test_an_intent_whose_message_was_never_written_is_not_listed(self, tmp_path: Path, clock: FakeClock) -> None:
+        disk = CrashDisk()
+        with opened("/q", clock, disk) as q:
+            q.put(b"0")
+            q._log.unsure = True
+            q._locked(lambda: q._log.append(_intent(1)))
+            assert [item.offset for item in q.items()] == [0]
+            with sej.SharedWriter("/q", disk=disk) as writer:
+                writer.append(b"another")
+            assert [(item.offset, item.state) for item in q.items()] == [(0, "ready"), (1, "ready")]
+
+
+def _intent(offset: int) -> bytes:
+    from sej.queue.records import intended
+
+    return intended(offset, 7, 7, 2**62, 1)
+
+
+class TestLookingFromOutside:
+    def test_it_sees_what_the_open_queue_sees(self, q: JournalQueue, clock: FakeClock) -> None:
+        fill(q)
+        look = QueueLook(q.path, "worker", clock=clock)
+        for _ in range(2):
+            assert look.stats() == q.stats()
+            assert look.items() == q.items() and look.peek(5) == q.peek(5)
+            assert look.items("dead") == q.items("dead")
+            clock.move(61)
+
+    def test_a_queue_that_was_never_used(self, tmp_path: Path, clock: FakeClock) -> None:
+        with sej.Writer(tmp_path / "q") as writer:
+            writer.append_many([b"a", b"b"])
+        with opened(tmp_path / "q", clock):
+            pass
+        look = QueueLook(tmp_path / "q", "worker", clock=clock)
+        assert look.stats() == (2, 0, 0, 0, 0)
+        (tmp_path / "q" / "ofs" / "worker.queue").write_bytes(b"")
+        assert [item.value for item in look.items()] == [b"a", b"b"]
+
+    def test_leases_of_a_dead_process_are_ready(self, tmp_path: Path, clock: FakeClock) -> None:
+        dying = opened(tmp_path, clock)
+        dying.put(b"a")
+        take(dying)
+        look = QueueLook(tmp_path, "worker", clock=clock)
+        assert look.stats()[:3] == (0, 0, 1)
+        kill(dying)
+        assert look.stats()[:3] == (1, 0, 0)
+        assert look.items()[0].attempts == 1
+
+    def test_a_reset_and_a_reboot_that_no_opening_has_seen(self, q: JournalQueue, clock: FakeClock) -> None:
+        fill(q)
+        path = q.path
+        q.close()
+        look = QueueLook(path, "worker", clock=clock)
+        clock.reboot()
+        assert [item.state for item in look.items()] == ["ready", "delayed", "ready", "ready", "ready", "ready"]
+        clock.move(61)
+        assert look.stats()[:3] == (6, 0, 0)
+        with sej.Offset(path, "worker") as kept:
+            kept.reset(4)
+        assert [item.offset for item in look.items()] == [4, 5, 6]
+        with sej.Offset(path, "worker") as kept:
+            kept.reset(0)
+        assert look.stats() == (7, 0, 0, 0, 0)
+
+    def test_what_retention_took_is_lost(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, segment_bytes=100) as q:
+            for n in range(20):
+                q.put(b"%d" % n * 10)
+        sej.Journal(tmp_path).clean(max_bytes=0, ignore_readers=["worker"])
+        first = sej.Journal(tmp_path).first_offset
+        look = QueueLook(tmp_path, "worker", clock=clock)
+        assert look.stats().lost == first > 0
+        assert [item.offset for item in look.items()] == list(range(first, 20))
+
+    def test_it_changes_nothing_and_works_on_a_directory_that_cannot_be_written(self, q: JournalQueue) -> None:
+        fill(q)
+        root = Path(q.path)
+        before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        disk: Any = ReadOnlyDisk()
+        look = QueueLook(root, "worker", disk=disk)
+        assert look.stats().dead == 1
+        assert [item.offset for item in look.items()] == [1, 2, 3, 4, 5, 6]
+        assert [item.offset for item in look.items("dead")] == [0]
+        assert len(look.peek(9)) >= 4
+        assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+class TestCancel:
+    def test_a_cancelled_item_is_not_delivered(self, q: JournalQueue) -> None:
+        fill(q)
+        assert [q.cancel(n) for n in (2, 3, 5, 6)] == [True] * 4
+        assert [q.cancel(n) for n in (0, 2, 5, 7, 99)] == [False] * 5
+        assert [item.value for item in q] == [b"4"]
+        assert q.stats() == (0, 0, 2, 4, 1)
+
+    def test_the_holder_of_a_cancelled_item_loses_its_lease(self, q: JournalQueue) -> None:
+        q.put(b"a")
+        item = take(q)
+        assert q.cancel(0)
+        with pytest.raises(sej.LeaseLostError):
+            item.done()
+        assert q.stats() == (0, 0, 0, 1, 0)
+
+    def test_it_stays_cancelled(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a", b"b", b"c"])
+            assert q.cancel(1)
+        with opened(tmp_path, clock) as q:
+            assert [item.value for item in q.items()] == [b"a", b"c"]
+            assert [item.value for item in q] == [b"a", b"c"]
+
+
+class TestRequeue:
+    def test_one_letter_is_put_back_and_redrive_leaves_it_out(self, q: JournalQueue) -> None:
+        q.put_many([b"a", b"b", b"c"])
+        for item in q.get_many(3, timeout=0):
+            item.fail("why")
+        assert q.requeue(1) == 3
+        assert q.requeue(1) is None and q.requeue(3) is None
+        assert q.stats() == (1, 0, 0, 0, 2)
+        assert [item.offset for item in q.items("dead")] == [0, 2]
+        assert q.redrive() == 2
+        assert q.redrive() == 0 and q.requeue(0) is None
+        assert q.stats() == (3, 0, 0, 0, 0)
+        assert [(item.value, item.attempts) for item in q] == [(b"b", 1), (b"a", 1), (b"c", 1)]
+        assert not q._log.state.dedupe.known
+
+    def test_without_letters_there_is_nothing_to_requeue(self, q: JournalQueue) -> None:
+        q.put(b"a")
+        assert q.requeue(0) is None
+
+    def test_it_is_put_back_once_after_any_crash(self) -> None:
+        clock, disk = FakeClock(), CrashDisk()
+        q = opened("/q", clock, disk)
+        q.put_many([b"a", b"b", b"c"])
+        for item in q.get_many(3, timeout=0):
+            item.fail("why")
+        q.sync()
+        since = disk.settle()
+        assert q.requeue(1) == 3
+        disk.mark("back")
+        kill(q)
+        clock.move(1)
+        clock.reboot()
+        count = 0
+        for crash in disk.crash_states(since=since):
+            count += 1
+            with opened("/q", clock, crash.disk) as q:
+                q.put(b"new")
+                again = q.requeue(1)
+                assert again is None if crash.marks else True
+                assert q.stats().dead == 2
+                assert q.redrive() == 2
+                assert q.stats().dead == 0
+                left = Counter(item.value for item in q.get_many(10, timeout=0))
+            assert left == {b"a": 1, b"b": 1, b"c": 1, b"new": 1}, crash.step
+        assert count > 20
+
+
+class TestClaim:
+    def test_none_inside_the_block_if_the_queue_is_empty(self, q: JournalQueue) -> None:
+        with q.claim() as item:
+            assert item is None
+        q.put(b"a")
+        with q.claim(timeout=0.0) as item:
+            assert item is not None and item.value == b"a"
+        assert q.stats().done == 1
+
+    def test_an_exception_is_a_retry(self, q: JournalQueue) -> None:
+        q.put(b"a")
+        with pytest.raises(KeyError), q.claim():
+            raise KeyError
+        assert q.stats()[:3] == (0, 1, 0)
+
+
+class TestWaitEmpty:
+    def test_it_waits_for_the_last_item(self, q: JournalQueue) -> None:
+        assert q.wait_empty(timeout=0)
+        q.put(b"a")
+        item = take(q)
+        assert not q.wait_empty(timeout=0)
+        assert not q.wait_empty(timeout=0.01)
+        done = threading.Thread(target=item.done)
+        done.start()
+        assert q.wait_empty()
+        done.join()
