@@ -119,6 +119,15 @@ class KeptPosition:
             finally:
                 record.close()
 
+    def lower(self, file: File, name: int, position: int, offset: int) -> None:
+        """Store a position, if the stored one is above it: the caller is about to cut the file there.
+
+        Without this, the record would cover bytes that another program appends after the cut.
+        """
+        known = self.load(file, name)
+        if known is not None and known.position > position:
+            self.store(file, name, position, offset)
+
     def forget(self) -> None:
         """Release the file whose position was stored last: it is closed with its last owner."""
         self._of = None

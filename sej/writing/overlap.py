@@ -106,42 +106,46 @@ def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, fir
         CorruptionError: the segment is damaged. The damage is neither a torn tail nor left by two writers; nothing was
             cut.
     """
-    _finish_cut(directory)
+    _finish_cut(directory, kept)
     if lock.original is None or not (ours or lock.original.certain):
         return open_end(directory, kept, first_offset=first_offset, alone=True)
-    found, end = _mend_last(directory, lock), None
+    found, end = _mend_last(directory, kept, lock), None
     while end is None:
         try:
             end = open_end(directory, kept, first_offset=first_offset, alone=True)
         except CorruptionError:
-            again = _mend_last(directory, lock)  # an original may still append
+            again = _mend_last(directory, kept, lock)  # an original may still append
             if again is None:
                 raise
             found = again
     mended, next_offset = (None, end.offset) if found is None else found
     try:
         with readers_lock(directory):
-            mended = _mend_previous(directory, lock, next_offset) or mended
+            mended = _mend_previous(directory, kept, lock, next_offset) or mended
     except BaseException:
         end.file.close()  # its lock must not live as long as the traceback
         raise
     return end if mended is None else end._replace(recovery=mended)
 
 
-def _finish_cut(directory: Directory) -> None:
+def _finish_cut(directory: Directory, kept: KeptPosition) -> None:
     """Take step 3 of each interrupted repair; the caller holds the lock."""
     batches = Batches(directory)
     for name, cut in list(batches.promised_cuts()):
-        path, position = directory.segment(int(cut["segment"])).path, int(cut["position"])
-        if directory.disk.status(path) is None:
+        segment, position = directory.segment(int(cut["segment"])), int(cut["position"])
+        if directory.disk.status(segment.path) is None:
             continue  # the segment was deleted
-        file = directory.disk.open(path, "edit")
+        file = directory.disk.open(segment.path, "edit")
         try:
             lock_segment(file)
             size = file.size() - position
             if not _begins_with(directory, file, position, str(cut["kept"])):
                 continue  # the segment was already cut
             if size == int(cut["size"]):
+                known = (
+                    (position, int(cut["offset"])) if "offset" in cut else (0, segment.first_offset)
+                )  # older intents
+                kept.lower(file, segment.first_offset, *known)
                 file.truncate(position)
                 file.sync()
             else:  # an original has appended more since: start again
@@ -164,7 +168,7 @@ def _begins_with(directory: Directory, file: File, position: int, kept: str) -> 
         copy.close()
 
 
-def _mend_last(directory: Directory, lock: Lock) -> tuple[Recovery, int] | None:
+def _mend_last(directory: Directory, kept: KeptPosition, lock: Lock) -> tuple[Recovery, int] | None:
     """Repair the end of the last segment.
 
     Returns:
@@ -181,12 +185,12 @@ def _mend_last(directory: Directory, lock: Lock) -> tuple[Recovery, int] | None:
         position, offset = good_end(file, index.position, index.due)
         if position == file.size():
             return None
-        return _move(directory, lock, segment, file, position, offset, offset)
+        return _move(directory, kept, lock, segment, file, position, offset, offset)
     finally:
         file.close()
 
 
-def _mend_previous(directory: Directory, lock: Lock, next_offset: int) -> Recovery | None:
+def _mend_previous(directory: Directory, kept: KeptPosition, lock: Lock, next_offset: int) -> Recovery | None:
     """Move messages that a segment has from its successor's first offset on to the journal's end, next_offset."""
     done = None
     for segment, following in _surplus(directory):
@@ -197,7 +201,7 @@ def _mend_previous(directory: Directory, lock: Lock, next_offset: int) -> Recove
             position, at = index.before_offset(following)
             while at < following:
                 position, at = _message_end(file, position, at)
-            found = _move(directory, lock, segment, file, position, following, next_offset)
+            found = _move(directory, kept, lock, segment, file, position, following, next_offset)
             if found is not None:
                 done, next_offset = found
         finally:
@@ -238,12 +242,20 @@ def _message_end(file: File, position: int, offset: int) -> tuple[int, int]:
 
 
 def _move(
-    directory: Directory, lock: Lock, segment: Segment, file: File, position: int, offset: int, first: int
+    directory: Directory,
+    kept: KeptPosition,
+    lock: Lock,
+    segment: Segment,
+    file: File,
+    position: int,
+    offset: int,
+    first: int,
 ) -> tuple[Recovery, int] | None:
     """Take steps 1 to 3 for a segment: cut it at the first conflict, and leave an intent with the messages after it.
 
     Args:
         directory: the journal.
+        kept: its kept position.
         lock: the caller's.
         segment: the segment.
         file: the segment, open for writing.
@@ -262,20 +274,22 @@ def _move(
             if writers is None:
                 return None
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            kept = keep(directory, file, position, size - position, f"{segment.name}.{position:012x}{KEPT}{stamp}")
+            copy = keep(directory, file, position, size - position, f"{segment.name}.{position:012x}{KEPT}{stamp}")
             batches = Batches(directory)
             name = f"overlap~{first:016x}.{time.time_ns():016x}"  # unique, because another intent may be pending
             cut = {
                 "segment": segment.first_offset,
                 "position": position,
                 "size": size - position,
-                "kept": os.path.basename(kept),
+                "kept": os.path.basename(copy),
+                "offset": offset,
             }
             count = batches.promise(name, first, _chunks(file, writers, first), cut)
             if file.size() == size and lock.is_current():
                 break
             batches.take_back(name)  # an original has appended more, or has removed the lock file
             lock.check()
+        kept.lower(file, segment.first_offset, position, offset)
         file.truncate(position)
         file.sync()
     finally:
@@ -285,7 +299,7 @@ def _move(
         f"{len(writers)} writers appended at the same time: {count} messages from here on were appended again with"
         f" offsets {first} to {first + count - 1}"
     )
-    return Recovery(segment.path, position, offset, size - position, kept, reason), first + count
+    return Recovery(segment.path, position, offset, size - position, copy, reason), first + count
 
 
 def _is_alone(file: File) -> bool:

@@ -19,6 +19,7 @@ import pytest
 import sej
 from sej import CorruptionError, LockedError, LockLostError
 from sej.journal.directory import Directory
+from sej.journal.medium import kept_position
 from sej.journal.retention import merged_away, readers_lock
 from sej.system.disk import OS, File, OsDisk
 from sej.writing.overlap import has_surplus
@@ -232,6 +233,36 @@ def test_a_mending_that_is_stopped_at_any_call_is_finished_by_the_next_opening(m
         assert found[:9] == [b"%d" % n for n in range(5)] + [b"of the one, %d" % n for n in range(5, 9)], at
         assert found[9:] == [b"of the other, and longer, %d" % n for n in range(5, 8)], at
         assert sej.Journal(path).verify() == []
+        if done:
+            break
+    assert at > 10
+
+
+def test_the_kept_position_never_covers_what_follows_the_cut(memory: Path) -> None:
+    for at in itertools.count(1):
+        path = overlapped(memory / str(at))
+        one = Directory(path, OS)
+        with contextlib.closing(OS.open(segment(path, 0), "edit")) as file:
+            kept_position(one).store(file, 0, file.size(), 8)  # a process of ours synced all of it
+        calls = itertools.count(1)
+
+        def hook(*_: object, calls: Iterator[int] = calls, at: int = at) -> None:
+            if next(calls) >= at:
+                raise Killed
+
+        done, writer = True, None
+        try:
+            writer = sej.Writer(path, disk=HookedDisk(hook))
+            writer.close()
+        except Killed:
+            done = False
+            if writer is not None:
+                writer.tail.abandon()
+        with contextlib.closing(OS.open(segment(path, 0), "edit")) as file:
+            size = file.size()
+            file.write_at(bytes(4096), size)  # what another program appends is not on the medium
+            known = kept_position(one).load(file, 0)
+        assert known is not None and known.position <= size, at
         if done:
             break
     assert at > 10
