@@ -76,7 +76,7 @@ class TextQueue:
             path: a ``.tq`` file, which need not exist; a directory, for all ``*.tq`` files in it; or a pattern. None:
                 files are added with ``add_input``.
             writer: if path is a directory or pattern: the name, without ``.tq``, of the file to append to. The default
-                is a name for each host and process.
+                is the name of the user (``$USER``).
             settle_s: how long, in seconds, a file must be unchanged before a last line without a newline counts as
                 complete.
             on_revert: what to do if an editor saved an old buffer and so reverted a mark: ``"reapply"`` marks the

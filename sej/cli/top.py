@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from sej.cli.exits import Exit
+from sej.cli.keys import quiet_keys, wait
 from sej.cli.options import DURATION, JSON
 from sej.cli.reader_state import Reader, holder_of, journals_below, readers_of
 from sej.cli.units import human_duration, human_size, iso_time
@@ -36,7 +36,6 @@ _SORTS: Final[dict[str, Callable[[_Row], Any]]] = {
     "bytes": lambda row: (-row.bytes, row.path),
 }
 _INTERVAL_MIN_S: Final = 0.05
-_KEYS: Final = 64
 _CHROME_LINES: Final = 6
 """Lines that the table takes in addition to its rows."""
 
@@ -68,7 +67,7 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
                 click.echo(f"sej: there is no journal in {', '.join(map(str, watched.paths))}", err=True)
                 raise SystemExit(Exit.MISSING)
             show(rows)
-            if once or not _wait(max(interval, _INTERVAL_MIN_S)):
+            if once or not wait(max(interval, _INTERVAL_MIN_S)):
                 return
 
 
@@ -176,7 +175,7 @@ def _screen() -> Iterator[Callable[[list[_Row]], None]]:
     from rich.live import Live
 
     console = Console()
-    with _quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         yield lambda rows: live.update(_table(rows, console.height - _CHROME_LINES), refresh=True)
 
 
@@ -222,34 +221,3 @@ def _bytes(size: float | None) -> str:
 
 def _pid(holder: str | None) -> str:
     return "-" if holder is None else holder.split(" ")[0].removeprefix("pid=")
-
-
-@contextmanager
-def _quiet_keys() -> Iterator[None]:
-    """Read keys as they are pressed, without echo, until the block ends."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    import termios
-    import tty
-
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def _wait(seconds: float) -> bool:
-    """Wait for the next sample; return False if q was pressed in a terminal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        time.sleep(seconds)
-        return True
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if select.select([sys.stdin], [], [], left)[0]:
-            pressed = os.read(sys.stdin.fileno(), _KEYS)
-            if not pressed or b"q" in pressed:
-                return False
-    return True

@@ -18,7 +18,7 @@ CHANGING = {
     *("kestrel export", "kestrel export-all", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
     *("spark reshard", "spark restore"),
-    *("tq add", "tq archive", "tq done", "tq drain", "tq fail"),
+    *("tq add", "tq archive", "tq done", "tq drain", "tq edit", "tq fail", "tq reopen", "tq split", "tq undo"),
 }
 
 

@@ -225,7 +225,7 @@ class EditingLarge(Editing):
 
     WINDOWS: Final = {
         "textqueue.editing.append": ["_TAIL_BYTES"],
-        "textqueue.editing.archive": ["_BLOCK"],
+        "textqueue.editing.replace": ["_BLOCK"],
         "textqueue.claims.claim": ["FIRST_WINDOW", "_FIRST_BYTES"],
         "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
         "textqueue.ledger.log": ["_COPY_BYTES"],

@@ -47,11 +47,15 @@ def test_a_directory_is_one_queue_and_each_writer_has_a_file(tmp_path: Path) -> 
     assert (tmp_path / "jobs.d" / "alice.tq").read_bytes() == b"=a1\n-a2\n"
 
 
-def test_without_a_name_a_writer_is_its_host_and_process(tmp_path: Path) -> None:
-    with TextQueue(tmp_path) as q:
+@pytest.mark.parametrize(("user", "name"), [("ann", "ann.tq"), ("../a/b", "_a_b.tq"), (".", "user.tq")])
+def test_without_a_name_a_writer_is_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, name: str
+) -> None:
+    monkeypatch.setenv("USER", user)
+    with TextQueue(tmp_path) as q, TextQueue(tmp_path) as other:
         q.append("x")
-    (file,) = tmp_path.glob("*.tq")
-    assert file.read_bytes() == b"-x\n"
+        other.append("y")
+    assert {file.name: file.read_bytes() for file in tmp_path.glob("*.tq")} == {name: b"-x\n-y\n"}
 
 
 def test_a_pattern_is_one_queue(tmp_path: Path) -> None:

@@ -21,47 +21,29 @@ is refused, because the editor would later save its old buffer.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import hashlib
-import itertools
 import os
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
-from sej.system.disk import Disk, File, Status, read_small
+from sej.system.disk import Disk, File, read_small
 from sej.system.locks import ask_for_file, end_lease
 from sej.system.sealed import seal, unseal, whole
-from textqueue.editing.queue_file import Session
+from textqueue.editing.replace import forget_moved, require_closed, runs, swap, write_rest
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.parser import chunks
-from textqueue.format.windows import scan, token_of
+from textqueue.format.windows import token_of
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.log import ARCHIVED, MARKS, Ledger, Record
 from textqueue.ledger.sidecar import open_sidecar, real_path, replace_sidecar
 
-__all__ = ["archive", "check_target", "editor_files"]
+__all__ = ["archive", "check_target"]
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
-_ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
-_BLOCK: Final = 1 << 20
 _NOTE_BYTES: Final = 1 << 16
 _MAX_ATTEMPTS: Final = 8
-
-
-def editor_files(path: str, disk: Disk) -> list[str]:
-    """Return the lock and swap files of editors that have a file open: Vim, nano, Emacs, Kate, LibreOffice."""
-    directory, name = os.path.split(path)
-    known = {f".{name}.{end}" for end in ("swp", "swo", "swn", "kate-swp")} | {
-        f".#{name}",
-        f"#{name}#",
-        f".~lock.{name}#",
-    }
-    return [found for found in disk.list(directory or ".") if found in known]
 
 
 def check_target(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
@@ -117,102 +99,34 @@ def _attempt(source: Source, target: str, controls: Collection[int], temporary: 
         source.file.bring_in_line(session.file)
         before = token_of(session.file.status())
         end_lease(session.file)
-        shown = [
-            name for path in dict.fromkeys((source.file.real_path, source.path)) for name in editor_files(path, disk)
-        ]
-        if shown:
-            raise FileInUseError(
-                f"an editor has this file open, as {', '.join(shown)} shows: close it there, or remove that file if the"
-                " editor crashed",
-                path=source.path,
-            )
+        require_closed(source)
         moved, count = _positions(session.file, controls)
         data = b"".join(_ended(session.file.read(size, position)) for position, size in moved)
         _undo(disk, note, temporary, data)
         if not count:
             return 0
-        rest = _rest(source, session, temporary, moved)
+        rest = write_rest(source, session, temporary, moved)
         with _locked(disk, target):
             _append(source, target, data, note, rest.inode)
-        source.file.exclusive.take(session.file)
-        there = disk.status(source.path)
-        if there is None or token_of(there) != before:
+        if not swap(source, session.file, temporary, before):
             return None
-        disk.rename(temporary, source.file.real_path)
-        if source.file.ledger.token == before:  # record the new positions, and which messages were archived
-            source.file.mine = None
-            known = _shifted(source.file.ledger, moved)
-            source.file.ledger.rewrite(known, token=token_of(rest), epoch=time.time_ns())
+        forget_moved(source, before, token_of(rest), moved)
         disk.unlink(note)
     return count
-
-
-def _rest(source: Source, session: Session, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
-    """Write the messages that remain into the temporary file, and return its status."""
-    source.file.disk.unlink(temporary)  # after a crash within a rename, both names may be one file
-    rest = source.file.disk.open(temporary, "temp")
-    try:
-        _copy_owner(session.file, rest)
-        position = 0
-        for start, size in moved:
-            _copy(session.file, rest, position, start)
-            position = start + size
-        _copy(session.file, rest, position, session.status.size)
-        rest.sync()
-        return rest.status()
-    finally:
-        rest.close()
-
-
-def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
-    """Return the records after the move: new positions for what remains, the run for archived marks."""
-    now = time.time_ns()
-    starts = [start for start, _ in moved]
-    gone = [0, *itertools.accumulate(size for _, size in moved)]
-    known = []
-    for record in ledger.edits():
-        before = bisect.bisect_left(starts, record.position)
-        if record.position < 0:
-            known.append(record)
-        elif before == len(starts) or starts[before] != record.position:
-            known.append(record._replace(position=record.position - gone[before]))
-        elif record.kind in MARKS:  # a stale save may restore the message
-            known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, now)))
-    return known
 
 
 def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, int]], int]:
     """Return what to move, as (position, size), and the number of messages."""
     moved: list[tuple[int, int]] = []
     count = 0
-    for run in _runs(file):
-        stays = any(control not in controls for control, _, _ in run if control != _COMMENT)
-        only_comments = all(control == _COMMENT for control, _, _ in run)
-        for control, position, size in run:
-            if control in controls or (control == _COMMENT and not stays and not only_comments):
-                moved.append((position, size))
-                count += control in controls
+    for run in runs(file):
+        stays = any(part.raw[0] not in controls for part in run if not part.is_comment)
+        only_comments = all(part.is_comment for part in run)
+        for position, raw in run:
+            if raw[0] in controls or (raw[0] == _COMMENT and not stays and not only_comments):
+                moved.append((position, len(raw)))
+                count += raw[0] in controls
     return moved, count
-
-
-def _runs(file: File) -> Iterator[list[tuple[int, int, int]]]:
-    """Yield comments with the messages right below them, as (control byte, position, size)."""
-    run: list[tuple[int, int, int]] = []
-    for window in scan(file):
-        position = window.position
-        for raw in chunks(window.data):
-            comment_below = raw[0] == _COMMENT and any(control != _COMMENT for control, _, _ in run)
-            if run and (raw[0] not in _ENTRIES or comment_below):
-                yield run
-                run = []
-            if raw[0] in _ENTRIES:
-                run.append((raw[0], position, len(raw)))
-            position += len(raw)
-            if run and run[0][0] != _COMMENT:  # without a comment above, each message is a run of its own
-                yield run
-                run = []
-    if run:
-        yield run
 
 
 @contextlib.contextmanager
@@ -295,20 +209,3 @@ def _digest(text: bytes) -> str:
 
 def _ended(raw: bytes) -> bytes:
     return raw if raw.endswith(b"\n") else raw + b"\n"
-
-
-def _copy(source: File, target: File, start: int, end: int) -> None:
-    while start < end:
-        data = source.read(min(_BLOCK, end - start), start)
-        if not data:
-            return
-        target.write(data)
-        start += len(data)
-
-
-def _copy_owner(source: File, target: File) -> None:
-    """Give the new file the owner and mode of the old one, so that no other user can read it."""
-    with contextlib.suppress(OSError, ValueError):
-        status = os.fstat(source.fileno())
-        os.fchmod(target.fileno(), status.st_mode & 0o7777)
-        os.fchown(target.fileno(), status.st_uid, status.st_gid)

@@ -17,6 +17,7 @@ from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatu
 from textqueue.format.mutex import mutex_of
 from textqueue.format.parser import decode, encode, name_of, value_of, variables_of
 from textqueue.hot import Core, essence
+from textqueue.ledger.log import EMPTY, MARKS, WAS
 
 __all__ = ["Message", "marking"]
 
@@ -264,7 +265,8 @@ def marking(
             )
         if reason is not None:
             writes += _explain(raw, reason)
-        return Change(writes, control[0])
+        reopened = status is MessageStatus.queued and raw[0] in MARKS
+        return Change(writes, control[0], WAS + raw[:1] if reopened else EMPTY)
 
     return change
 

@@ -17,7 +17,7 @@ SIZE,     line after the last one has the new state. If the file has a different
 MTIME_NS
 OWNER     of a claim: its process; of ``v``: the message's ESSENCE before; of a mark of an archived message:
           ``archived/`` and the number of the archive run; of the newest mark or append, copied into a new epoch:
-          ``again``; otherwise ``-``
+          ``again``; of ``-``, if the message was marked before: ``was/`` and that mark; otherwise ``-``
 CRC32     of the line before it
 ========  =======================================================================================================
 
@@ -47,7 +47,7 @@ from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
 __all__ = [
     "APPENDED", "ARCHIVED", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS", "MARKS_KEPT",
-    "READ_ONLY_ERRORS", "SET", "WAITING", "Checkpoint", "Ledger", "Record",
+    "READ_ONLY_ERRORS", "SET", "STATE", "WAITING", "WAS", "Checkpoint", "Ledger", "Record", "is_copy",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -62,7 +62,7 @@ IN_MUTEX: Final = ord("m")
 WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
 """The kinds of lines for messages that this library queued."""
 ENDED: Final = ord("e")
-_STATE: Final = ord("r")
+STATE: Final = ord("r")
 _VERSION: Final = b"2"
 _AGAIN: Final = b"again"
 _VISIBLE: Final = MARKS | {APPENDED, IN_MUTEX}
@@ -72,6 +72,8 @@ ARCHIVED: Final = b"archived/"
 """The start of the owner of a mark whose message was archived; the number of the run follows."""
 READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """The errors of the system if this user may only read the file."""
+WAS: Final = b"was/"
+"""The start of the owner of a line of a message that was queued again; the mark before it follows."""
 _READ_BYTES: Final = 1 << 16
 _CHECK_BYTES: Final = 128
 _COPY_BYTES: Final = 1 << 20
@@ -214,7 +216,7 @@ class Ledger:
         if self._read_only:
             self._disk.open(self.path, "append").close()  # raises the error of the system
         if not self.epoch:
-            first = Record(_STATE, time.time_ns(), _VERSION, token, EMPTY)
+            first = Record(STATE, time.time_ns(), _VERSION, token, EMPTY)
             self._apply(first)
             lines = first.line() + lines
         if self._torn:
@@ -235,7 +237,7 @@ class Ledger:
 
     def state(self, token: Token) -> None:
         """Append a line with the current state of the file."""
-        self.append([Record(_STATE, self.epoch or time.time_ns(), _VERSION, token, EMPTY)])
+        self.append([Record(STATE, self.epoch or time.time_ns(), _VERSION, token, EMPTY)])
 
     def move(self, shown: Record | None, claims: Sequence[Record], token: Token) -> None:
         """Begin a new epoch after lines moved and no edit was reverted.
@@ -248,8 +250,8 @@ class Ledger:
             token: the current state of the file.
         """
         again = [] if shown is None else [shown._replace(owner=_AGAIN)]
-        state = Record(_STATE, time.time_ns(), _VERSION, token, EMPTY)
-        self.append([state, *[record._replace(token=token) for record in (*claims, *again)]])
+        state = Record(STATE, time.time_ns(), _VERSION, token, EMPTY)
+        self.append([state, *claims, *again, state])
 
     def edits(self) -> list[Record]:
         """Return the edits that may still be in the file, oldest first, the last MARKS_KEPT of each kind.
@@ -276,7 +278,7 @@ class Ledger:
         claimed: dict[tuple[bytes, bytes], int] = {}
         for number, record in enumerate(_records(data)):
             place = epoch, record.position, record.digest
-            if record.kind == _STATE:
+            if record.kind == STATE:
                 epoch = record.position
             elif record.kind in MARKS or record.kind in WAITING:
                 if status.pop(place, None) is None and record.kind in MARKS:
@@ -304,6 +306,10 @@ class Ledger:
         kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *sets[-MARKS_KEPT:], *claims]
         return [record for _, record in sorted(kept, key=lambda one: one[0])]
 
+    def history(self) -> list[Record]:
+        """Return all lines, oldest first. A position is valid until the next line that begins an epoch."""
+        return [] if self._file is None else list(_records(self._file.read(self._read_to, 0)))
+
     def ended(self) -> set[tuple[bytes, bytes]]:
         """Return essence and owner of the claims in a mutex that have ended since the last foreign change."""
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
@@ -322,7 +328,7 @@ class Ledger:
         """Drop the older half. The caller holds the lock, and has refreshed the ledger. See :meth:`rewrite`."""
         assert self._file is not None
         assert self.token is not None
-        known = [Record(_STATE, self.epoch, _VERSION, self.token, EMPTY), *self.claims.values()]
+        known = [Record(STATE, self.epoch, _VERSION, self.token, EMPTY), *self.claims.values()]
         head = b"".join([record.line() for record in known])
         position = self._read_to // 2
         while not (found := self._file.read(_READ_BYTES, position).find(b"\n") + 1):
@@ -363,8 +369,8 @@ class Ledger:
             token: the current state of the file.
             epoch: the new epoch; None: positions have not moved, so the epoch remains.
         """
-        kept = [record._replace(token=token) for record in records]
-        kept.insert(0, Record(_STATE, epoch or self.epoch or time.time_ns(), _VERSION, token, EMPTY))
+        state = Record(STATE, epoch or self.epoch or time.time_ns(), _VERSION, token, EMPTY)
+        kept = [state, *records, state]  # each edit keeps its time; the last line has the state of the file
         if self._file is not None:
             self._file.write(b"\n>\n")
         replace_sidecar(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
@@ -421,7 +427,7 @@ class Ledger:
     def _apply(self, record: Record) -> None:
         self.lines += 1
         self.token = record.token
-        if record.kind == _STATE:
+        if record.kind == STATE:
             if record.position != self.epoch:
                 self.epochs += 1
                 self.claims.clear()
@@ -450,6 +456,11 @@ class Ledger:
             self.owners[claim.owner] -= 1
             if not self.owners[claim.owner]:
                 del self.owners[claim.owner]
+
+
+def is_copy(record: Record) -> bool:
+    """Return whether a line repeats an edit of the epoch before, with the new position of its message."""
+    return record.owner == _AGAIN
 
 
 _Place = tuple[int, int, bytes]

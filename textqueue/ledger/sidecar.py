@@ -14,12 +14,17 @@ from contextlib import suppress
 
 from sej.system.disk import Disk, File
 
-__all__ = ["copy_access", "open_sidecar", "real_path", "replace_sidecar"]
+__all__ = ["beside", "copy_access", "open_sidecar", "real_path", "replace_sidecar"]
 
 
 def real_path(path: str) -> str:
     """Return the path of the real file, if path is a symbolic link; otherwise path."""
     return os.path.realpath(path) if os.path.islink(path) else path
+
+
+def beside(path: str, ending: str) -> str:
+    """Return the path of a sidecar of a queue file."""
+    return path + ending
 
 
 def open_sidecar(disk: Disk, path: str, queue: str | None) -> File:

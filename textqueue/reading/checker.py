@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sej.checks import DISK, PATH, require
 from sej.system.disk import OS, Disk
@@ -17,7 +17,10 @@ from textqueue.format.parser import Entry, NeedMore, Stray, decode, name_of, par
 from textqueue.format.windows import scan
 from textqueue.reading.files import is_special
 
-__all__ = ["Problem", "check"]
+__all__ = ["Problem", "Severity", "check"]
+
+Severity = Literal["error", "warning", "hint"]
+_KNOWN: Final = " ".join(repr(chr(control.byte)) for control in CONTROLS)
 
 
 class Problem(NamedTuple):
@@ -30,6 +33,8 @@ class Problem(NamedTuple):
         what: the problem, and how the queue treats it.
         mend: how to fix it.
         position: the position in the file, in bytes.
+        severity: ``"error"``: the queue skips the line, or uses it in another way than it seems; ``"warning"``: the
+            queue uses it, and it may not be what was meant; ``"hint"``: no action is needed.
     """
 
     path: str
@@ -38,6 +43,7 @@ class Problem(NamedTuple):
     what: str
     mend: str
     position: int
+    severity: Severity = "warning"
 
     def __str__(self) -> str:
         """Return the problem in the form of compilers, so that editors can jump to it."""
@@ -48,6 +54,7 @@ class _Finding(NamedTuple):
     at: int  # relative to the start of the part
     what: str
     mend: str
+    severity: Severity = "warning"
 
 
 def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
@@ -67,7 +74,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
     name = os.fspath(path)
     if is_special(name):
         what = "this is a pipe, a socket or a device, which the queue of a directory skips"
-        return [Problem(name, 1, 1, what, "move it out of the directory, or rename it", 0)]
+        return [Problem(name, 1, 1, what, "move it out of the directory, or rename it", 0, "error")]
     file = disk.open(name, "read")
     found: list[Problem] = []
     line = 1
@@ -81,7 +88,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
                 if isinstance(part, NeedMore):
                     continue
                 findings = _entry(part) if isinstance(part, Entry) else _stray(part)
-                for at, what, mend in findings:
+                for at, what, mend, severity in findings:
                     before = part.raw[:at]
                     start = before.rfind(b"\n") + 1
                     found.append(
@@ -92,6 +99,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
                             what,
                             mend,
                             window.position + part.position + at,
+                            severity,
                         )
                     )
                 line += part.raw.count(b"\n")
@@ -106,15 +114,16 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
 
 
 def _stray(part: Stray) -> Iterator[_Finding]:
-    known = " ".join(repr(chr(control.byte)) for control in CONTROLS)
     if part.kind == "continuation of nothing":
         mend = "put it right below a message's text, or begin it with '-' or '#'"
-        yield _Finding(0, "this continuation line has no entry above, so it is skipped", mend)
+        yield _Finding(0, "this continuation line has no entry above, so it is skipped", mend, "error")
     elif part.kind == "variable of nothing":
-        yield _Finding(0, "this variable has no message above, so it is skipped", "put it right below its message")
+        what = "this variable has no message above, so it is skipped"
+        yield _Finding(0, what, "put it right below its message", "error")
     elif part.kind == "unknown control character":
         first = decode(part.raw)[0]
-        yield _Finding(0, f"a line cannot begin with {first!r}, so it is skipped", f"begin it with one of {known}")
+        what = f"a line cannot begin with {first!r}, so it is skipped"
+        yield _Finding(0, what, f"begin it with one of {_KNOWN}", "error")
 
 
 def _entry(part: Entry) -> Iterator[_Finding]:
@@ -145,7 +154,7 @@ def _entry(part: Entry) -> Iterator[_Finding]:
         return
     if len(mutex.data) < ROOM:
         room = f"{MUTEX}= has {len(mutex.data)} bytes, but a claim needs {ROOM}; it is written into the ledger instead"
-        yield _Finding(mutex.position, room, f"add spaces after {MUTEX}= until it has {ROOM} bytes")
+        yield _Finding(mutex.position, room, f"add spaces after {MUTEX}= until it has {ROOM} bytes", "hint")
     if mutex.holder and not is_alive(mutex.holder):
         gone = f"{decode(mutex.holder)} claimed this message and has ended; the next worker claims it again"
-        yield _Finding(mutex.position, gone, f"no fix is needed; spaces after {MUTEX}= free it now")
+        yield _Finding(mutex.position, gone, f"no fix is needed; spaces after {MUTEX}= free it now", "hint")

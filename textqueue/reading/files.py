@@ -6,20 +6,22 @@ In the original document, several writers share a queue of several files: each w
 from __future__ import annotations
 
 import fnmatch
+import getpass
 import os
 import stat
 from collections.abc import Container
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk
-from sej.system.locks import host_name
 from textqueue.errors import InvalidTextError, TextQueueError
 
 __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
 
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
-_SIDECARS: Final = frozenset({".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable"})
+_SIDECARS: Final = frozenset(
+    {".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable", ".rest", ".save", ".split"}
+)
 """Suffixes of the files next to a queue file. A pattern may match these files as well."""
 
 
@@ -67,7 +69,7 @@ class Files(NamedTuple):
         """
         if self.single is not None:
             return self.single
-        name = (writer or f"{host_name()}-{os.getpid()}") + SUFFIX
+        name = (writer or _user()) + SUFFIX
         if not fnmatch.fnmatchcase(name, self.pattern):
             raise TextQueueError(
                 f"the file of this writer, {name!r}, does not match {self.pattern!r}: pass a writer= that matches, or"
@@ -76,6 +78,15 @@ class Files(NamedTuple):
             )
         disk.mkdir(self.directory)
         return os.path.join(self.directory, name)
+
+
+def _user() -> str:
+    """Return the name of this user, as a start of a file name: ``$USER``, or the name in the system's list of users."""
+    try:
+        name = os.environ.get("USER") or getpass.getuser()
+    except (OSError, KeyError):  # the system does not know this user
+        name = f"uid-{os.getuid()}"
+    return name.replace("/", "_").replace(os.sep, "_").lstrip(".") or "user"
 
 
 def is_special(path: str) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from sej.system.watch import Watch
-from textqueue.editing.message import Message
 
 __all__ = ["follow"]
+
+_Found = TypeVar("_Found")
 
 _SHARED_S: Final = 0.1
 """The interval of looks if one wait is not enough: there are several directories, or a stop event."""
@@ -22,17 +23,17 @@ _ALONE_S: Final = 1.0
 
 
 def follow(
-    get_next: Callable[[], Message | None],
+    get_next: Callable[[], _Found | None],
     directories: Callable[[], Collection[str]],
     *,
     timeout: float | None,
     settle_s: float,
     stop: threading.Event | None,
-) -> Iterator[Message]:
+) -> Iterator[_Found]:
     """Yield what get_next returns, and wait for more.
 
     Args:
-        get_next: returns the next message, or None.
+        get_next: returns the next message or claim, or None.
         directories: returns the directories of the files, which may not exist yet.
         timeout: end after this many seconds without a message; None: no limit.
         settle_s: after this many seconds a last line without a newline counts, without any event.
@@ -46,9 +47,9 @@ def follow(
             for name in directories():
                 if name not in watches:
                     watches[name] = Watch(name)
-            message = get_next()
-            if message is not None:
-                yield message
+            found = get_next()
+            if found is not None:
+                yield found
                 last = time.monotonic()
                 continue
             left = _ALONE_S if timeout is None else last + timeout - time.monotonic()

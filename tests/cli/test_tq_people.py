@@ -1,0 +1,322 @@
+"""sej tq, as a person uses it: looks, reopens, undoes, edits, splits and watches."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import COMMAND, sej, start
+from tests.cli.terminal import ended, terminal
+from textqueue import MessageStatus, TextQueue
+
+SHELL = " ".join(COMMAND)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"# today\n-one\n\n-two\n more\n=three\n!four\n")
+    return path
+
+
+def rows(path: Path | str, *words: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in sej("tq", "list", "--json", *words, path).stdout.splitlines()]
+
+
+def values(path: Path | str, *words: str) -> list[object]:
+    return [row["value"] for row in rows(path, *words)]
+
+
+def name_of(path: Path, text: str) -> str:
+    (row,) = [row for row in rows(path, "--status", "all") if row["value"] == text]
+    return f"{row['position']}:{row['hash']}"
+
+
+def editor(folder: Path, *lines: str) -> dict[str, str]:
+    """An editor that runs a script on the file, whose path is its argument."""
+    path = folder / "editor"
+    path.write_text("\n".join(["#!/bin/sh", "set -e", *lines]))
+    path.chmod(0o755)
+    return {"VISUAL": str(path)}
+
+
+def test_list_has_lines_and_filters(jobs: Path) -> None:
+    assert [(row["line"], row["value"]) for row in rows(jobs, "--status", "all")] == [
+        (1, " today"),
+        (2, "one"),
+        (4, "two\nmore"),
+        (6, "three"),
+        (7, "four"),
+    ]
+    assert values(jobs, "--text", "TW") == ["two\nmore"]
+    assert values(jobs, "--match", "^(one|m)") == ["one"]
+    assert sej("tq", "list", "--match", "(", jobs).returncode == 2
+    assert values(jobs, "--older", "0s") == ["one", "two\nmore"]
+    assert values(jobs, "--older", "1h") == []
+    os.utime(jobs, (0, 0))
+    assert values(jobs, "--older", "1h") == ["one", "two\nmore"]
+    done = sej("tq", "list", "--long", "--status", "critical", jobs)
+    name, line, status, _, claim, text = done.stdout.decode().rstrip("\n").split("\t")
+    assert (name, line, status, claim, text) == (name_of(jobs, "four"), "7", "critical", "-", "four")
+
+
+def test_list_shows_who_has_claimed_a_message_and_since_when(jobs: Path) -> None:
+    with TextQueue(jobs) as q:
+        claim = q.take()
+        assert claim is not None
+        jobs.write_bytes(b"-urgent\n" + jobs.read_bytes())  # a save does not make the claim younger
+        first, *others = rows(jobs, "--claimed")
+        assert (first["value"], first["line"], first["holder"], others) == ("one", 3, claim.owner, [])
+        assert values(jobs, "--free") == ["urgent", "two\nmore"]
+        before = first["age_s"]
+        assert isinstance(before, float)
+        jobs.write_bytes(b"-more\n" + jobs.read_bytes())
+        (after,) = rows(jobs, "--claimed")
+        assert isinstance(after["age_s"], float)
+        assert after["age_s"] > before
+        assert claim.done()
+    assert values(jobs, "--claimed") == []
+
+
+def test_stats(jobs: Path) -> None:
+    with TextQueue(jobs) as q:
+        claim = q.take()
+        row = json.loads(sej("tq", "stats", "--json", jobs).stdout)
+        oldest = row.pop("oldest_s")
+        assert oldest >= 0
+        assert row == {"queued": 2, "cleared": 1, "critical": 1, "comment": 1, "claimed": 1, "files": 1}
+        assert b"claimed  1\n" in sej("tq", "stats", jobs).stdout
+        assert claim is not None
+
+
+def test_reopen_is_for_finished_messages(jobs: Path) -> None:
+    three, one = name_of(jobs, "three"), name_of(jobs, "one")
+    assert sej("tq", "reopen", jobs, three, one).returncode == 1
+    assert values(jobs) == ["one", "two\nmore"], "all or none"
+    assert sej("tq", "reopen", jobs, three, name_of(jobs, "four")).returncode == 0
+    assert values(jobs) == ["one", "two\nmore", "three", "four"]
+    assert sej("tq", "reopen", jobs, "0:01234567").returncode == 4
+    assert sej("tq", "reopen", jobs, "0").returncode == 2
+    assert sej("tq", "reopen", jobs).returncode == 2
+
+
+def test_undo_takes_back_marks_and_appends(jobs: Path) -> None:
+    before = jobs.read_bytes()
+    assert sej("tq", "undo", jobs).returncode == 4
+    one = name_of(jobs, "one")
+    sej("tq", "done", jobs, one)
+    assert sej("tq", "undo", jobs).stdout == f"{one}\tqueued\n".encode()
+    assert jobs.read_bytes() == before
+    assert sej("tq", "undo", jobs).stdout == f"{one}\tcleared\n".encode(), "the second takes back the first"
+    sej("tq", "undo", jobs)
+    sej("tq", "fail", jobs, one)
+    jobs.write_bytes(b"-above\n" + jobs.read_bytes())
+    assert sej("tq", "undo", jobs).stdout.endswith(b"\tqueued\n"), "a line above does not matter"
+    assert jobs.read_bytes() == b"-above\n" + before
+    sej("tq", "reopen", jobs, name_of(jobs, "three"))
+    assert sej("tq", "undo", jobs).stdout.endswith(b"\tcleared\n")
+    with TextQueue(jobs) as q:
+        q.mark_many(list(q.messages({MessageStatus.critical})), MessageStatus.queued)
+    refused = sej("tq", "undo", jobs)
+    assert (refused.returncode, b"earlier status is not known" in refused.stderr) == (1, True)
+    sej("tq", "add", jobs, "five")
+    assert sej("tq", "undo", jobs).stdout.endswith(b"\tcomment\n")
+    assert jobs.read_bytes().endswith(b"\n#five\n")
+
+
+def test_undo_refuses_what_was_changed_since(jobs: Path) -> None:
+    sej("tq", "done", jobs, name_of(jobs, "one"))
+    changed = jobs.read_bytes().replace(b"=one", b"!one")
+    jobs.write_bytes(changed)
+    done = sej("tq", "undo", jobs)
+    assert (done.returncode, b"changed or removed since then" in done.stderr) == (1, True)
+    assert jobs.read_bytes() == changed
+
+
+def test_undo_of_several_and_of_equal_messages(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-same\n-same\n-other\n")
+    with TextQueue(path) as q:
+        first, second, other = list(q.messages())
+        first.mark_as_cleared()
+        other.mark_as_cleared()
+        other.mark_as_queued()
+        second.mark_as_critical_error()
+    assert path.read_bytes() == b"=same\n!same\n-other\n"
+    done = sej("tq", "undo", "--count", "3", path)
+    assert [line.partition(b"\t")[2] for line in done.stdout.splitlines()] == [b"queued", b"cleared", b"queued"]
+    assert path.read_bytes() == b"=same\n-same\n-other\n"
+
+
+def test_undo_passes_over_what_a_worker_gave_back(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q:
+        q.append("one").mark_as_cleared()
+        q.append("two")
+        with pytest.raises(ValueError, match="x"), q.claim():
+            raise ValueError("x")
+        next(iter(q.messages())).mark_as_critical_error()
+        claim = q.take()
+        assert claim is None or claim.give_back()
+    assert sej("tq", "undo", path).stdout.endswith(b"\tqueued\n")
+    assert path.read_bytes() == b"=one\n-two\n"
+
+
+def test_claim_waits_for_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.touch()
+    assert sej("tq", "claim", "--timeout", "10ms", path).returncode == 2
+    assert sej("tq", "claim", "--timeout", "0.01s", path).returncode == 4
+    with start("tq", "claim", "--timeout", "60s", path, "--", "cat") as running:
+        sej("tq", "add", path, "late")
+        assert running.communicate(timeout=60) == (b"late", b"")
+        assert running.returncode == 0
+    assert path.read_bytes() == b"=late\n"
+
+
+def test_a_directory_is_a_queue_in_every_command(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    user = {"USER": "ann"}
+    added = [sej("tq", "add", folder, text, env=user).stdout.decode().strip() for text in ("a1", "a2")]
+    assert all(name.startswith("ann.tq:") for name in added)
+    (bob,) = sej("tq", "add", folder, "a1", "--writer", "bob").stdout.decode().split()
+    assert sorted(path.name for path in folder.glob("*.tq")) == ["ann.tq", "bob.tq"], "one for each user"
+    assert values(folder) == ["a1", "a2", "a1"]
+    ambiguous = sej("tq", "done", folder, added[0].partition(":")[2])
+    assert (ambiguous.returncode, f"choose {added[0]} or {bob}".encode() in ambiguous.stderr) == (4, True)
+    assert sej("tq", "done", folder, bob, added[1].partition(":")[2]).returncode == 0
+    assert (folder / "bob.tq").read_bytes() == b"=a1\n"
+    assert (folder / "ann.tq").read_bytes() == b"-a1\n=a2\n"
+    assert sej("tq", "reopen", f"{folder}/b*.tq", bob).returncode == 0
+    assert sej("tq", "undo", folder).stdout == f"{bob}\tcleared\n".encode()
+    assert json.loads(sej("tq", "stats", "--json", folder).stdout)["files"] == 2
+    (folder / "bob.tq").write_bytes(b"?\n")
+    assert sej("tq", "check", folder).stdout.startswith(f"{folder / 'bob.tq'}:1:1: ".encode())
+    assert sej("tq", "claim", folder, "--", "cat").stdout == b"a1"
+    assert sej("tq", "archive", folder, tmp_path / "done").stdout == b"2\n"
+    assert sej("tq", "list", f"{folder}/c*.tq").returncode == 4
+    assert sej("tq", "next", folder).returncode == 4
+
+
+def test_check_passes_with_hints_only(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n\\mutex=   \n")
+    done = sej("tq", "check", "--json", path)
+    assert (done.returncode, json.loads(done.stdout)["severity"]) == (0, "hint")
+    path.write_bytes(b"-a\n\\mutex=   \n?\n")
+    assert sej("tq", "check", path).returncode == 1
+
+
+def test_edit_keeps_what_programs_do_meanwhile(jobs: Path, tmp_path: Path) -> None:
+    env = editor(
+        tmp_path,
+        f"{SHELL} tq done {jobs} {name_of(jobs, 'one')}",
+        f"{SHELL} tq add {jobs} five",
+        r"sed -i -e 's/^!four/-four/' -e 's/^-two/-TWO/' -e '1i-zero' $1",
+    )
+    inode = jobs.stat().st_ino
+    done = sej("tq", "edit", jobs, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    expected = b"-zero\n# today\n=one\n\n-TWO\n more\n=three\n-four\n-five\n"
+    assert jobs.read_bytes() == expected
+    assert jobs.stat().st_ino != inode
+    assert values(jobs) == ["zero", "TWO\nmore", "four", "five"]
+    assert sej("tq", "list", jobs).stderr == b"", "nothing looks like a stale save"
+    assert jobs.read_bytes() == expected
+
+
+def test_edit_lets_the_person_win_and_says_so(jobs: Path, tmp_path: Path) -> None:
+    env = editor(tmp_path, f"{SHELL} tq done {jobs} {name_of(jobs, 'one')}", "sed -i 's/^-one/-one more/' $1")
+    done = sej("tq", "edit", jobs, env=env)
+    assert done.returncode == 0
+    assert done.stderr == f"sej: {jobs}: one: a program changed this message; your version was saved\n".encode()
+    assert jobs.read_bytes().startswith(b"# today\n-one more\n")
+
+
+def test_edit_of_a_status_alone_replaces_nothing(jobs: Path, tmp_path: Path) -> None:
+    inode = jobs.stat().st_ino
+    assert sej("tq", "edit", jobs, env=editor(tmp_path, "sed -i 's/^!four/-four/' $1")).returncode == 0
+    assert (jobs.stat().st_ino, values(jobs)[-1]) == (inode, "four")
+
+
+def test_edit_without_a_change_and_with_a_failure_changes_nothing(jobs: Path, tmp_path: Path) -> None:
+    before = jobs.read_bytes()
+    assert sej("tq", "edit", jobs, env=editor(tmp_path, "exit 0")).returncode == 0
+    failed = sej("tq", "edit", jobs, env=editor(tmp_path, "echo -n '-x' > $1", "exit 3"))
+    assert (failed.returncode, b"exit code 3" in failed.stderr) == (1, True)
+    assert sej("tq", "edit", jobs, env={"VISUAL": str(tmp_path / "none")}).returncode == 1
+    assert jobs.read_bytes() == before
+    assert sej("tq", "edit", tmp_path / "none.tq").returncode == 4
+
+
+@pytest.mark.parametrize(("answers", "code"), [(["e", "x"], 1), (["s"], 0)])
+def test_edit_checks_and_asks_as_visudo_does(jobs: Path, tmp_path: Path, answers: list[str], code: int) -> None:
+    before = jobs.read_bytes()
+    env = editor(tmp_path, "echo '?what' >> $1")
+    with terminal("tq", "edit", jobs, env=env) as shown:
+        for answer in answers:
+            shown.expect(b"jobs.tq:8:1: a line cannot begin with '\\?'")
+            shown.expect(rb"\(e\)dit again, \(x\) leave without saving changes, or \(s\)ave anyway")
+            shown.sendline(answer)
+        assert ended(shown)[0] == code
+    assert jobs.read_bytes() == before + (b"" if code else b"?what\n")
+
+
+def test_split_by_status_moves_comments_with_their_messages(jobs: Path, tmp_path: Path) -> None:
+    done = sej("tq", "split", jobs, tmp_path / "out", "--status")
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert found == {
+        "jobs-queued.tq": b"# today\n-one\n-two\n more\n",
+        "jobs-cleared.tq": b"=three\n",
+        "jobs-critical.tq": b"!four\n",
+    }
+    assert done.stdout.splitlines()[-1] == f"{tmp_path / 'out' / 'jobs-queued.tq'}\t2".encode()
+    assert jobs.read_bytes() == b"\n"
+    jobs.write_bytes(b"-new\n")
+    again = sej("tq", "split", jobs, tmp_path / "out", "--status")
+    assert (again.returncode, b"exists already" in again.stderr) == (2, True)
+    assert jobs.read_bytes() == b"-new\n"
+
+
+def test_split_by_number_and_by_variable(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q:
+        for number in range(5):
+            q.append(f"m{number}", variables=[f"writer={'ab/'[number % 3]}"] if number < 4 else [])
+        claim = q.take()
+        assert claim is not None
+        assert claim.message.value == "m0"
+        sej("tq", "split", path, tmp_path / "v", "--variable", "writer")
+        found = {one.name: one.read_bytes() for one in (tmp_path / "v").iterdir()}
+        assert found == {
+            "jobs-a.tq": b"-m3\n\\writer=a\n",
+            "jobs-b.tq": b"-m1\n\\writer=b\n",
+            "jobs-_.tq": b"-m2\n\\writer=/\n",
+        }
+        assert path.read_bytes() == b"-m0\n\\writer=a\n-m4\n", "a claimed message remains, and one without the variable"
+        assert claim.done()
+    with TextQueue(path) as q:
+        q.append_many([f"n{number}" for number in range(3)])
+    assert sej("tq", "split", path, tmp_path / "n", "--every", "2").stdout.count(b"\n") == 3
+    assert (tmp_path / "n" / "jobs-0003.tq").read_bytes() == b"-n2\n"
+    assert sej("tq", "split", path, tmp_path / "n").returncode == 2
+
+
+def test_watch_prints_lines_in_a_pipe_and_a_table_in_a_terminal(jobs: Path) -> None:
+    line = sej("tq", "watch", "--once", jobs).stdout.decode()
+    assert line.endswith("\tqueued=2\tcleared=1\tcritical=1\tclaimed=0\n")
+    assert json.loads(sej("tq", "watch", "--once", "--json", jobs).stdout)["critical"] == 1
+    with terminal("tq", "watch", "--interval", "0.1s", jobs) as shown:
+        shown.expect(b"2 queued, 1 cleared, 1 critical, 0 claimed")
+        with TextQueue(jobs) as q:
+            claim = q.take()
+            shown.expect(b"1 claimed")
+            assert claim is not None
+            claim.done()
+        shown.expect(b"1 queued, 2 cleared")
+        shown.send(b"q")
+        assert ended(shown)[0] == 0
+    assert next(iter(TextQueue(jobs).messages())).value == "two\nmore"

@@ -1,0 +1,46 @@
+"""Merging a person's edit with what programs wrote meanwhile."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from textqueue.editing.merge import merge
+
+OLD = b"-a\n-b\n b2\n-c\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "text", "overridden"),
+    [
+        (OLD, OLD, OLD, []),
+        (OLD, b"-a\n=b\n b2\n-c\n", b"-a\n=b\n b2\n-c\n", []),
+        (b"-x\n" + OLD, OLD + b"-d\n", b"-x\n" + OLD + b"-d\n", []),
+        (OLD + b"-mine\n", OLD + b"-theirs\n", OLD + b"-mine\n-theirs\n", []),
+        (b"-a\n-c\n", b"=a\n-b\n b2\n-c\n-d\n", b"=a\n-c\n-d\n", []),
+        (b"-a\n-c\n", b"-a\n=b\n b2\n-c\n", b"-a\n-c\n", [b"=b\n b2\n"]),
+        (b"-A\n-b\n b2\n-c\n", b"=a\n-b\n b2\n=c\n", b"-A\n-b\n b2\n=c\n", [b"=a\n"]),
+        (b"-c\n-b\n b2\n-a\n", b"-a\n-b\n b2\n-c\n-d\n", b"-c\n-b\n b2\n-a\n-d\n", []),
+        (b"-a\n-b\n b2\n-c", OLD + b"-d\n", OLD + b"-d\n", []),
+        (b"", b"=a\n=b\n b2\n=c\n-d\n", b"-d\n", [b"=a\n", b"=b\n b2\n", b"=c\n"]),
+    ],
+)
+def test_both_sides_are_kept_and_the_person_wins(
+    mine: bytes, theirs: bytes, text: bytes, overridden: list[bytes]
+) -> None:
+    assert merge(OLD, mine, theirs) == (text, overridden)
+
+
+LINES = st.lists(st.sampled_from([b"-a\n", b"=a\n", b"-b\n", b"!b\n", b"# c\n", b"\n", b"-d\n e\n"]), max_size=8)
+
+
+@given(LINES, LINES, LINES)
+@settings(max_examples=300, deadline=None)
+def test_a_side_that_changed_nothing_gives_way(old: list[bytes], mine: list[bytes], theirs: list[bytes]) -> None:
+    before, one, other = b"".join(old), b"".join(mine), b"".join(theirs)
+    assert merge(before, before, other).text == other
+    assert merge(before, one, before).text == one
+    merged = merge(before, one, other)
+    for entry in set(mine) - set(old):
+        assert merged.text.count(entry) >= 1, "nothing that the person wrote is lost"
+    for entry in set(theirs) - set(old):
+        assert entry in merged.text or entry in merged.overridden, "what is lost is reported"

@@ -1,0 +1,101 @@
+"""A split loses and repeats no message, whatever interrupts it."""
+
+from pathlib import Path
+
+import pytest
+
+from sej.system.disk import OS, Disk
+from tests.crash.disk import CrashDisk, FaultyDisk
+from textqueue.editing.replace import Part
+from textqueue.editing.source import Source
+from textqueue.editing.split import split
+from textqueue.errors import FileInUseError, TextQueueError
+from textqueue.ledger.sidecar import beside
+
+BEFORE = b"# note\n=a\n-b\n\n-c\n?stray\n!d\n"
+PIECES = {"/q/new/jobs-a.tq": b"# note\n=a\n-b\n", "/q/new/jobs-c.tq": b"-c\n!d\n"}
+REST = b"\n?stray\n"
+
+
+def by_half(part: Part) -> str:
+    return "/q/new/jobs-a.tq" if part.raw[1:2] in b"ab" else "/q/new/jobs-c.tq"
+
+
+def source_of(path: str, disk: Disk) -> Source:
+    return Source(path, disk=disk, settle_s=0, on_revert="reapply", conflicts=[])
+
+
+def content(disk: CrashDisk, path: str) -> bytes | None:
+    return None if disk.status(path) is None else disk.open(path, "read").read(1000, 0)
+
+
+def test_a_split_survives_a_power_loss_at_every_step() -> None:
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    disk.mkdir("/q/new")
+    file = disk.open("/q/jobs.tq", "new")
+    file.write(BEFORE)
+    file.sync()
+    file.close()
+    disk.mark("made")
+    assert split(source_of("/q/jobs.tq", disk), by_half) == dict.fromkeys(PIECES, 2)
+    states = {"before": 0, "between": 0, "after": 0}
+    for crash in disk.crash_states():
+        if not crash.marks:
+            continue
+        left = content(crash.disk, "/q/jobs.tq")
+        there = {path: found for path in PIECES if (found := content(crash.disk, path)) is not None}
+        assert left in (BEFORE, REST)
+        assert all(PIECES[path] == found for path, found in there.items())
+        assert left == REST or not there, "no message is in two files"
+        states["before" if left == BEFORE else "after" if len(there) == 2 else "between"] += 1
+        source = source_of("/q/jobs.tq", crash.disk)
+        split(source, by_half)
+        assert content(crash.disk, "/q/jobs.tq") == REST
+        assert {path: content(crash.disk, path) for path in PIECES} == PIECES, "the next run completes it"
+        names = [name for name in crash.disk.list("/q/new") if name.endswith(".new")]
+        assert names == []
+    assert all(states.values()), states
+
+
+@pytest.mark.parametrize("fault", ["eio", "enospc", "short"])
+@pytest.mark.parametrize("fail_at", range(1, 50, 2))
+def test_whatever_call_fails_no_message_is_lost_or_repeated(tmp_path: Path, fail_at: int, fault: str) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(BEFORE)
+    disk = FaultyDisk(OS, fail_at, fault)  # type: ignore[arg-type]
+    choose = {b"a": "x.tq", b"b": "x.tq", b"c": "y.tq", b"d": "y.tq"}
+
+    def target(part: Part) -> str:
+        return str(tmp_path / choose[part.raw[1:2]])
+
+    first = source_of(str(path), disk)
+    try:
+        split(first, target)
+    except OSError:
+        assert disk.failed
+    first.file.close()
+    entries = b"".join(one.read_bytes() for one in sorted(tmp_path.glob("[jxy]*.tq")))
+    for text in (b"=a\n", b"-b\n", b"-c\n", b"!d\n"):
+        assert entries.count(text) <= 1
+    split(source_of(str(path), OS), target)
+    found = {one.name: one.read_bytes() for one in tmp_path.glob("[jxy]*.tq")}
+    assert found == {"jobs.tq": REST, "x.tq": b"# note\n=a\n-b\n", "y.tq": b"-c\n!d\n"}
+
+
+def test_a_file_that_an_editor_has_open_is_not_split(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    (tmp_path / ".jobs.tq.swp").touch()
+    with pytest.raises(FileInUseError, match="swp"):
+        split(source_of(str(path), OS), lambda part: str(tmp_path / "x.tq"))
+    assert path.read_bytes() == b"-a\n"
+
+
+def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    source = source_of(str(path), OS)
+    Path(beside(str(path), ".split")).write_text("{")
+    with pytest.raises(TextQueueError, match="interrupted split is damaged"):
+        split(source, lambda part: str(tmp_path / "x.tq"))

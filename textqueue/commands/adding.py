@@ -1,0 +1,45 @@
+"""``sej tq add``: appends messages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from textqueue.commands.naming import name_of
+from textqueue.commands.opening import QUEUE, reporting
+from textqueue.format.grammar import MessageStatus
+from textqueue.queue import TextQueue
+
+__all__ = ["add"]
+
+
+@click.command
+@QUEUE
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@click.option(
+    "--variable",
+    "variables",
+    multiple=True,
+    help="A variable line such as 'retries=3 ', whose space leaves room for 10; may be repeated.",
+)
+@click.option("--comment", is_flag=True, help="Write comments instead of messages.")
+@click.option(
+    "--writer", help="In a directory: append to the file WRITER.tq. The default is the name of the user ($USER)."
+)
+def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment: bool, writer: str | None) -> None:
+    """Append messages: the texts, or each line of standard input. The file is created if it is missing.
+
+    In a directory, each user or program has a file of its own, so that a person who edits another file cannot remove
+    what was added meanwhile.
+
+    Prints the name of each message, POSITION:HASH, for `sej tq done` and `sej tq fail`.
+
+    Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
+    """
+    lines = texts or [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
+    with reporting(TextQueue(path, writer=writer)) as queue:
+        status = MessageStatus.comment if comment else MessageStatus.queued
+        for message in queue.append_many(lines, variables, status=status):
+            click.echo(name_of(message, path))

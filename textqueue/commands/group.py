@@ -1,0 +1,32 @@
+"""``sej tq``: the group of all commands for text queues.
+
+A queue is a ``.tq`` file, a directory of such files, or a pattern for names of files: every command takes each of them.
+Every command prints the conflicts that it found (``TextQueue.conflicts``) on standard error.
+"""
+
+from __future__ import annotations
+
+import click
+
+from textqueue.commands.adding import add
+from textqueue.commands.checking import check
+from textqueue.commands.claiming import claim
+from textqueue.commands.editing import edit
+from textqueue.commands.listing import follow, list_, next_, stats
+from textqueue.commands.marking import done, fail, reopen, undo
+from textqueue.commands.moving import archive, drain, split
+from textqueue.commands.watching import watch
+
+__all__ = ["app"]
+
+_COMMANDS = [
+    add, next_, done, fail, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split, drain,
+]  # fmt: skip
+
+
+@click.group("tq", commands=_COMMANDS)
+def app() -> None:
+    """Text queues: .tq files that users edit while programs work on them.
+
+    PATH is a .tq file, a directory of such files, or a quoted pattern such as 'jobs-*.tq'.
+    """

@@ -1,0 +1,109 @@
+"""``sej tq done | fail | reopen | undo``: changes the status of messages."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import click
+
+from sej.cli.exits import Exit
+from textqueue.claims.claim import Claim
+from textqueue.commands.naming import NAMES, name_of, named, require_names
+from textqueue.commands.opening import QUEUE, opened, opened_files, shell
+from textqueue.commands.output import refuse
+from textqueue.editing.message import marking
+from textqueue.editing.place import place_of
+from textqueue.editing.undo import undo as undone
+from textqueue.format.grammar import MessageStatus
+
+__all__ = ["done", "fail", "reopen", "undo"]
+
+
+@click.command
+@QUEUE
+@NAMES
+def done(path: Path, names: tuple[str, ...]) -> None:
+    """Mark messages as cleared. Without a name: the message that the calling shell has claimed.
+
+    Example: sej tq done jobs.tq 0:9d1e27b4
+    """
+    _mark(path, names, MessageStatus.cleared, None)
+
+
+@click.command
+@QUEUE
+@NAMES
+@click.option("--reason", help="Text for the reason variable, if the message has one.")
+def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
+    """Mark messages as critical errors. Without a name: the message that the calling shell has claimed.
+
+    Example: sej tq fail jobs.tq --reason 'no such order'
+    """
+    _mark(path, names, MessageStatus.critical, reason)
+
+
+@click.command
+@QUEUE
+@click.argument("names", metavar="POSITION:HASH...", nargs=-1, required=True)
+def reopen(path: Path, names: tuple[str, ...]) -> None:
+    """Queue messages again that are cleared, or critical errors. Their variables remain as they are.
+
+    Example: sej tq reopen jobs.tq 0:9d1e27b4
+    """
+    require_names(names)
+    with opened(path) as queue:
+        there = sorted(named(queue, path, names), key=lambda message: message.path)
+        for message in there:
+            if message.status not in (MessageStatus.cleared, MessageStatus.critical):
+                what = f"message {name_of(message, path)} is {message.status.name}, so none was reopened"
+                refuse(path, what, Exit.WRONG)
+        for source, group in groupby(there, lambda message: message.source):
+            messages = list(group)
+            changes = [marking(source, one.raw, one.position, MessageStatus.queued) for one in messages]
+            source.edit_many([place_of(one) for one in messages], changes, f"reopen {len(messages)} messages")
+
+
+@click.command
+@QUEUE
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="The number of changes.")
+def undo(path: Path, count: int) -> None:
+    """Take back the last change of a status that a program made, and print the message with its status.
+
+    A mark gets the status that it had before. A message that was added is commented out. A second undo takes back the
+    first. Exit code 4: no program has made a change; 1: the message was changed since then, so it is left as it is.
+
+    Example: sej tq undo jobs.tq
+    """
+    with opened_files(path) as sources:
+        done = 0
+        for message in undone(sources, count):
+            click.echo(f"{name_of(message, path)}\t{message.status.name}")
+            done += 1
+        if not done:
+            refuse(path, "no program has changed the status of a message")
+
+
+def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str | None) -> None:
+    require_names(names)
+    with opened(path) as queue:
+        held = queue.held_by(shell())
+        if not names:
+            if len(held) == 1:
+                _end(held[0], status, reason)
+                return
+            known = ", ".join(name_of(claim.message, path) for claim in held)
+            what = f"{len(held)} messages; name one of them: {known}"
+            refuse(path, f"this shell has claimed {what if held else 'no message; `sej tq claim` claims one'}")
+        there = named(queue, path, names)
+        ours = {name_of(claim.message, path): claim for claim in held}
+        claims = [ours.get(name_of(message, path)) for message in there]
+        free = [message for message, claim in zip(there, claims, strict=True) if claim is None]
+        queue.mark_many(free, status, reason=reason)
+        for claim in filter(None, claims):
+            _end(claim, status, reason)
+
+
+def _end(claim: Claim, status: MessageStatus, reason: str | None) -> None:
+    if not (claim.done() if status is MessageStatus.cleared else claim.give_up(reason)):
+        raise SystemExit(Exit.WRONG)

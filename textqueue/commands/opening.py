@@ -1,0 +1,131 @@
+"""Opening a queue for a command, and printing its conflicts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import click
+
+from sej.system.disk import OS
+from sej.system.locks import host_name, process_start
+from textqueue.claims.drain import OnceWriter
+from textqueue.commands.output import shown
+from textqueue.editing.reconcile import Conflict
+from textqueue.editing.source import Source
+from textqueue.format.grammar import BOM, CONTROL_OF
+from textqueue.queue import TextQueue
+from textqueue.reading.files import files_of
+
+__all__ = [
+    "QUEUE", "SETTLE_S", "JournalsLike", "directories", "note_if_foreign", "opened", "opened_files", "report",
+    "reporting", "require", "shell",
+]  # fmt: skip
+
+QUEUE: Final = click.argument("path", metavar="PATH", type=click.Path(path_type=Path, readable=False))
+SETTLE_S: Final = 1.0
+"""The default of ``TextQueue``."""
+_BEGINS: Final = frozenset(CONTROL_OF.values())
+"""The first bytes of the lines that begin an entry."""
+
+
+class JournalsLike(Protocol):
+    """Access to journals, which the command ``sej`` provides, so that this package does not import them."""
+
+    def writer(self, path: str | os.PathLike[str]) -> AbstractContextManager[OnceWriter]:
+        """Open a writer of a journal."""
+
+    def until_reader_leaves(self) -> AbstractContextManager[None]:
+        """Within this context, a wait ends when the reader of standard output has closed it."""
+
+
+def require(path: Path) -> None:
+    """Check that a queue exists: its file, its directory, or a file that matches its pattern.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+    """
+    if not path.exists():
+        files = files_of(os.fspath(path), None, OS)
+        if files.single is not None or not files.found(OS):
+            raise FileNotFoundError(f"{path}: the file does not exist; `sej tq add` creates it")
+
+
+def opened(path: Path) -> AbstractContextManager[TextQueue]:
+    """Open a queue that exists, and print its conflicts at the end."""
+    require(path)
+    return reporting(TextQueue(path))
+
+
+@contextmanager
+def reporting(queue: TextQueue) -> Iterator[TextQueue]:
+    """Close the queue at the end, and print its conflicts, also if the command fails."""
+    try:
+        with queue:
+            yield queue
+    finally:
+        report(queue)
+
+
+@contextmanager
+def opened_files(path: Path) -> Iterator[list[Source]]:
+    """Open the files of a queue for edits that concern one file each. Print the conflicts at the end."""
+    require(path)
+    conflicts: list[Conflict] = []
+    with TextQueue(path) as queue:
+        files = queue.input_files
+    sources = [Source(file, disk=OS, settle_s=SETTLE_S, on_revert="reapply", conflicts=conflicts) for file in files]
+    try:
+        yield sources
+    finally:
+        for source in sources:
+            source.file.close()
+        _print(conflicts)
+
+
+def report(queue: TextQueue) -> None:
+    """Print the conflicts that were found since the last call."""
+    _print(queue.conflicts)
+
+
+def _print(conflicts: list[Conflict]) -> None:
+    while conflicts:
+        path, position, text, kind, action = conflicts.pop(0)
+        click.echo(f"sej: {path}: position {position}: {shown(text.encode()).decode()}: {kind}: {action}", err=True)
+
+
+def note_if_foreign(queue: TextQueue) -> None:
+    """Report each file that has lines and no entry: it is probably not a queue."""
+    for path in queue.input_files:
+        skipped = _skipped(path)
+        if skipped:
+            lines = "1 line is" if skipped == 1 else f"{skipped} lines are"
+            click.echo(f"sej: {path}: no line is a message ({lines} skipped); run `sej tq check {path}`", err=True)
+
+
+def _skipped(path: str) -> int:
+    """Return the number of lines that are not blank; 0 if one of them begins an entry."""
+    skipped, rest = 0, BOM
+    with open(path, "rb") as file:
+        for line in file:
+            text = line.removeprefix(rest)
+            rest = b""
+            if text[:1] in _BEGINS:
+                return 0
+            skipped += bool(text.strip())
+    return skipped
+
+
+def shell() -> str:
+    """Return the owner of a claim of the calling shell."""
+    parent = os.getppid()
+    return f"{parent}@{host_name()}/{process_start(parent)}"
+
+
+def directories(queue: TextQueue, path: Path) -> set[str]:
+    """Return the directories in which a change may be a new message."""
+    own = path if path.is_dir() else path.parent
+    return {os.fspath(own), *(os.path.dirname(os.path.realpath(file)) for file in queue.input_files)}

@@ -1,0 +1,127 @@
+"""Merging a person's edit of a queue file with what others wrote into the file meanwhile. No I/O.
+
+Both versions are compared with the text that the person began with, entry by entry. A change that only one side made is
+taken. If both sides inserted entries at the same place, both remain, the person's first. If both changed the same
+entries, the person's version is taken, and the entry is reported: programs can do their work again, a person's text
+would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from textqueue.format.parser import chunks
+
+__all__ = ["Merged", "merge"]
+
+
+class Merged(NamedTuple):
+    """The merged text, and the entries of the others that it does not have."""
+
+    text: bytes
+    overridden: list[bytes]
+
+
+class _Change(NamedTuple):
+    """Entries start to end of the old text are replaced."""
+
+    start: int
+    end: int
+    new: Sequence[bytes]
+
+
+def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged:
+    """Merge two versions of a text.
+
+    Args:
+        old: the text from which both versions were made.
+        mine: the person's version, which wins.
+        theirs: the version of all others.
+    """
+    if theirs == old or mine == theirs:
+        return Merged(mine, [])
+    before = _entries(old)
+    ours, others = list(_changes(before, _entries(mine))), list(_changes(before, _entries(theirs)))
+    merged: list[bytes] = []
+    overridden: list[bytes] = []
+    at = 0
+    while ours or others:
+        if not others or (ours and _is_before(ours[0], others[0])):
+            change = ours.pop(0)
+        elif not ours or _is_before(others[0], ours[0]):
+            change = others.pop(0)
+        else:
+            change, lost = _joined(before, ours, others)
+            overridden += lost
+        merged += before[at : change.start]
+        merged += change.new
+        at = change.end
+    merged += before[at:]
+    return Merged(b"".join(merged), overridden)
+
+
+def _entries(text: bytes) -> list[bytes]:
+    return chunks(text if not text or text.endswith(b"\n") else text + b"\n")
+
+
+def _changes(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[_Change]:
+    """Yield the changes from old to new. Programs change entries in place, and append: then nothing needs a search."""
+    if len(new) >= len(old) and all(len(one) == len(other) for one, other in zip(old, new, strict=False)):
+        for number, entry in enumerate(old):
+            if entry != new[number]:
+                yield _Change(number, number + 1, [new[number]])
+        if len(new) > len(old):
+            yield _Change(len(old), len(old), new[len(old) :])
+        return
+    start = 0
+    shorter = min(len(old), len(new))
+    while start < shorter and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < shorter - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    middle = SequenceMatcher(None, old[start : len(old) - end], new[start : len(new) - end], autojunk=False)
+    for tag, i1, i2, j1, j2 in middle.get_opcodes():
+        if tag == "equal":
+            continue
+        if i2 - i1 == j2 - j1:  # the entries of a mark are changed one by one
+            for number in range(i2 - i1):
+                yield _Change(start + i1 + number, start + i1 + number + 1, [new[start + j1 + number]])
+        else:
+            yield _Change(start + i1, start + i2, new[start + j1 : start + j2])
+
+
+def _is_before(one: _Change, other: _Change) -> bool:
+    """Return whether a change ends before another begins. Two insertions at one place are not one before the other."""
+    return one.end < other.start or (one.end == other.start and not one.start == one.end == other.end)
+
+
+def _joined(old: Sequence[bytes], ours: list[_Change], others: list[_Change]) -> tuple[_Change, list[bytes]]:
+    """Join the changes that overlap, and return the result and the lost entries of the others."""
+    mine, theirs = [ours.pop(0)], [others.pop(0)]
+    while True:
+        start = min(mine[0].start, theirs[0].start)
+        end = max(mine[-1].end, theirs[-1].end)
+        if ours and ours[0].start < end:
+            mine.append(ours.pop(0))
+        elif others and others[0].start < end:
+            theirs.append(others.pop(0))
+        else:
+            break
+    ours_there, others_there = _applied(old, mine, start, end), _applied(old, theirs, start, end)
+    if start == end:  # both inserted
+        return _Change(start, end, [*ours_there, *others_there]), []
+    kept = set(ours_there)
+    known = set(old[start:end])
+    return _Change(start, end, ours_there), [entry for entry in others_there if entry not in kept | known]
+
+
+def _applied(old: Sequence[bytes], changes: Sequence[_Change], start: int, end: int) -> list[bytes]:
+    found: list[bytes] = []
+    for change in changes:
+        found += old[start : change.start]
+        found += change.new
+        start = change.end
+    return [*found, *old[start:end]]

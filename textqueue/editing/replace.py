@@ -1,0 +1,169 @@
+"""Replacing a queue file by a new version of it, if no other program has changed it since it was read.
+
+An archive run and a split move entries to other files. Both write what remains into a temporary file, and rename it to
+the queue's name. A comment belongs to the messages right below it, up to a blank line or the next comment.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from sej.system.disk import Disk, File, Status
+from textqueue.editing.queue_file import Session
+from textqueue.editing.source import Source
+from textqueue.errors import FileInUseError
+from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.parser import chunks
+from textqueue.format.windows import Token, scan, token_of
+from textqueue.ledger.log import ARCHIVED, MARKS, Ledger, Record
+
+__all__ = ["Part", "copy", "copy_owner", "forget_moved", "require_closed", "runs", "swap", "write_rest"]
+
+_COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
+_ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
+_BLOCK: Final = 1 << 20
+
+
+def _editor_files(path: str, disk: Disk) -> list[str]:
+    """Return the lock and swap files of editors that have a file open: Vim, nano, Emacs, Kate, LibreOffice."""
+    directory, name = os.path.split(path)
+    known = {f".{name}.{end}" for end in ("swp", "swo", "swn", "kate-swp")} | {
+        f".#{name}",
+        f"#{name}#",
+        f".~lock.{name}#",
+    }
+    return [found for found in disk.list(directory or ".") if found in known]
+
+
+def require_closed(source: Source) -> None:
+    """Check that no editor has a queue file open.
+
+    Raises:
+        FileInUseError: an editor has it open, and would later save its old buffer.
+    """
+    paths = dict.fromkeys((source.file.real_path, source.path))
+    shown = [name for path in paths for name in _editor_files(path, source.file.disk)]
+    if shown:
+        raise FileInUseError(
+            f"an editor has this file open, as {', '.join(shown)} shows: close it there, or remove that file if the"
+            " editor crashed",
+            path=source.path,
+        )
+
+
+class Part(NamedTuple):
+    """An entry: its position and its bytes."""
+
+    position: int
+    raw: bytes
+
+    @property
+    def is_comment(self) -> bool:
+        """Whether it is a comment."""
+        return self.raw[0] == _COMMENT
+
+
+def runs(file: File) -> Iterator[list[Part]]:
+    """Yield comments with the messages right below them. A message without a comment above is a run of its own."""
+    run: list[Part] = []
+    for window in scan(file):
+        position = window.position
+        for raw in chunks(window.data):
+            comment_below = raw[0] == _COMMENT and not all(part.is_comment for part in run)
+            if run and (raw[0] not in _ENTRIES or comment_below):
+                yield run
+                run = []
+            if raw[0] in _ENTRIES:
+                run.append(Part(position, raw))
+            position += len(raw)
+            if run and not run[0].is_comment:
+                yield run
+                run = []
+    if run:
+        yield run
+
+
+def write_rest(source: Source, session: Session, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
+    """Write the messages that remain into the temporary file, and return its status."""
+    source.file.disk.unlink(temporary)  # after a crash within a rename, both names may be one file
+    rest = source.file.disk.open(temporary, "temp")
+    try:
+        copy_owner(session.file, rest)
+        position = 0
+        for start, size in moved:
+            copy(session.file, rest, position, start)
+            position = start + size
+        copy(session.file, rest, position, session.status.size)
+        rest.sync()
+        return rest.status()
+    finally:
+        rest.close()
+
+
+def swap(source: Source, file: File, temporary: str, before: Token) -> bool:
+    """Rename a temporary file to the queue's name, under a lease. The caller holds the lock.
+
+    Args:
+        source: the queue.
+        file: the queue file, open.
+        temporary: the path of the new file, which was synced.
+        before: the state of the queue file when it was read.
+
+    Returns:
+        Whether it was renamed; False: another program has changed the queue file.
+    """
+    source.file.exclusive.take(file)
+    there = source.file.disk.status(source.path)
+    if there is None or token_of(there) != before:
+        return False
+    source.file.disk.rename(temporary, source.file.real_path)
+    source.file.mine = None
+    return True
+
+
+def forget_moved(source: Source, before: Token, after: Token, moved: Sequence[tuple[int, int]]) -> None:
+    """Record the new positions, and which messages were moved, if the ledger has the state before the move."""
+    if source.file.ledger.token == before:
+        known = _shifted(source.file.ledger, moved)
+        source.file.ledger.rewrite(known, token=after, epoch=time.time_ns())
+
+
+def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
+    """Return the records after the move: new positions for what remains, the run for archived marks."""
+    now = time.time_ns()
+    starts = [start for start, _ in moved]
+    gone = [0, *itertools.accumulate(size for _, size in moved)]
+    known = []
+    for record in ledger.edits():
+        before = bisect.bisect_left(starts, record.position)
+        if record.position < 0:
+            known.append(record)
+        elif before == len(starts) or starts[before] != record.position:
+            known.append(record._replace(position=record.position - gone[before]))
+        elif record.kind in MARKS:  # a stale save may restore the message
+            known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, now)))
+    return known
+
+
+def copy(source: File, target: File, start: int, end: int) -> None:
+    """Copy the bytes from start to end."""
+    while start < end:
+        data = source.read(min(_BLOCK, end - start), start)
+        if not data:
+            return
+        target.write(data)
+        start += len(data)
+
+
+def copy_owner(old: File, new: File) -> None:
+    """Give the new file the owner and mode of the old one, so that no other user can read it."""
+    with contextlib.suppress(OSError, ValueError):
+        status = os.fstat(old.fileno())
+        os.fchmod(new.fileno(), status.st_mode & 0o7777)
+        os.fchown(new.fileno(), status.st_uid, status.st_gid)

@@ -1,0 +1,104 @@
+"""Saving a person's edit of a queue file: merged with what programs wrote meanwhile, and with a ledger that knows it.
+
+The steps::
+
+    1  merge the person's text with the file as it is now (``textqueue.editing.merge``)
+    2  write the statuses that the person changed, as marks in place, so that the ledger has them
+    3  if there is anything else: write the merged text into a temporary file, and rename it
+
+**Why marks.** After an ordinary save, a message that was marked and is queued again looks like the save of an old
+buffer. Here the text that the person began with is known, so a changed status is meant.
+
+**Crash points.** The file has each mark of step 2 completely or not at all. A crash before the rename leaves the marks
+and not the other changes; the temporary file is replaced by the next save.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sej.system.locks import end_lease
+from textqueue.editing.merge import Merged, merge
+from textqueue.editing.message import marking
+from textqueue.editing.place import Place
+from textqueue.editing.queue_file import Session
+from textqueue.editing.replace import copy_owner, swap
+from textqueue.editing.source import Source
+from textqueue.errors import FileInUseError, MessageMovedError
+from textqueue.format.grammar import STATUS_OF
+from textqueue.format.parser import chunks
+from textqueue.format.windows import Token, token_of
+from textqueue.hot import essence
+from textqueue.ledger.sidecar import beside
+
+__all__ = ["save"]
+
+_MAX_ATTEMPTS: Final = 20
+
+
+def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
+    """Save a person's version of a queue file.
+
+    Args:
+        source: the file.
+        old: the text that the person began with.
+        new: the person's version.
+
+    Returns:
+        The entries that others changed, and that the person's version replaced.
+
+    Raises:
+        FileInUseError: other programs changed the file in every attempt.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        with source.file.session() as session:
+            before = token_of(session.file.status())
+            end_lease(session.file)
+            text = session.file.read(before[1], 0)
+            merged = merge(old, new, text)
+            if merged.text == text:
+                return merged.overridden
+            marks = _marks(text, merged.text)
+            if not marks and _replace(source, session, merged, before):
+                return merged.overridden
+            epoch = source.file.ledger.epoch
+        for position, raw, control in marks:
+            place = Place(position, raw, epoch)
+            try:
+                source.edit(place, marking(source, raw, position, STATUS_OF[control]), "change the status of a message")
+            except MessageMovedError:
+                break  # another program was faster: merge again
+    raise FileInUseError(
+        f"other programs changed this file in each of {_MAX_ATTEMPTS} attempts to save it; save again", path=source.path
+    )
+
+
+def _marks(text: bytes, merged: bytes) -> list[tuple[int, bytes, int]]:
+    """Return the entries whose status alone differs, as (position, bytes, new control byte)."""
+    there: dict[bytes, list[int]] = {}
+    for raw in chunks(merged):
+        if raw[0] in STATUS_OF:
+            there.setdefault(essence(raw), []).append(raw[0])
+    found: list[tuple[int, bytes, int]] = []
+    position = 0
+    for raw in chunks(text):
+        if raw[0] in STATUS_OF and (statuses := there.get(essence(raw))):
+            control = statuses.pop(0)
+            if control != raw[0]:
+                found.append((position, raw, control))
+        position += len(raw)
+    return found
+
+
+def _replace(source: Source, session: Session, merged: Merged, before: Token) -> bool:
+    disk = source.file.disk
+    temporary = beside(source.file.real_path, ".save")
+    disk.unlink(temporary)
+    file = disk.open(temporary, "temp")
+    try:
+        copy_owner(session.file, file)
+        file.write(merged.text)
+        file.sync()
+    finally:
+        file.close()
+    return swap(source, session.file, temporary, before)

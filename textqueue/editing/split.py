@@ -1,0 +1,159 @@
+"""The split: moves messages from a queue file into several new files, each message into one of them.
+
+A comment is moved with the messages right below it, if all of them are moved to the same file. Messages that a process
+has claimed remain, and so does everything that is outside of entries.
+
+The steps of a run, under the queue's lock::
+
+    1  write the new files and what remains, under temporary names; sync them
+    2  write a note, .jobs.tq.split: the temporary names and the final ones
+    3  rename what remains to the queue's name                                the split is decided
+    4  rename the new files to their final names
+    5  remove the note
+
+**The invariant.** As long as the temporary file of what remains exists under its own name, no message was moved. After
+a crash before step 3, the next run removes the temporary files. After a later crash, it completes step 4. So no message
+is lost, and none is in two files that a worker reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+from sej.system.disk import Disk, File, read_small
+from sej.system.locks import end_lease
+from sej.system.sealed import seal, unseal, whole
+from textqueue.editing.queue_file import Session
+from textqueue.editing.replace import Part, copy, copy_owner, forget_moved, require_closed, runs, swap, write_rest
+from textqueue.editing.source import Source
+from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
+from textqueue.format.mutex import holder_of, is_alive
+from textqueue.format.windows import token_of
+from textqueue.ledger.sidecar import beside, replace_sidecar
+
+__all__ = ["split"]
+
+_MAX_ATTEMPTS: Final = 8
+_NOTE_BYTES: Final = 1 << 26
+
+
+def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int]:
+    """Move messages into new files.
+
+    Args:
+        source: the queue file.
+        choose: a function that returns the path of the new file for a message, or None if the message remains. It is
+            called once for each message that is not claimed, in order.
+
+    Returns:
+        The number of messages in each new file.
+
+    Raises:
+        FileInUseError: an editor has the file open, or another program changed it in every attempt.
+        InvalidTextError: a new file exists already.
+        TextQueueError: the note of an interrupted run is damaged.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        with source.file.session() as session:
+            source.file.bring_in_line(session.file)
+            counts = _attempt(source, session, choose)
+        if counts is not None:
+            return counts
+    raise FileInUseError(
+        f"another program changed this file in each of {_MAX_ATTEMPTS} attempts: close it there, then split again",
+        path=source.path,
+    )
+
+
+def _attempt(source: Source, session: Session, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
+    disk, file = source.file.disk, session.file
+    before = token_of(file.status())
+    end_lease(file)
+    require_closed(source)
+    rest, note = beside(source.file.real_path, ".rest"), beside(source.file.real_path, ".split")
+    _complete(disk, rest, note)
+    pieces, counts = _pieces(source, file, choose)
+    for target in pieces:
+        if disk.status(target) is not None:
+            raise InvalidTextError("this file exists already; choose another directory, or remove it", path=target)
+    if not pieces:
+        return {}
+    temporary = {target: beside(target, ".new") for target in pieces}
+    for target, parts in pieces.items():
+        disk.unlink(temporary[target])
+        new = disk.open(temporary[target], "temp")
+        try:
+            copy_owner(file, new)
+            for position, size in parts:
+                copy(file, new, position, position + size)
+                if file.read(1, position + size - 1) != b"\n":
+                    new.write(b"\n")
+            new.sync()
+        finally:
+            new.close()
+    for directory in {os.path.dirname(target) or "." for target in pieces}:
+        disk.sync_dir(directory)  # after step 3, these files have the only copy of their messages
+    moved = sorted(part for parts in pieces.values() for part in parts)
+    after = write_rest(source, session, rest, moved)
+    fields = {"inode": after.inode, "files": [[temporary[target], os.path.abspath(target)] for target in pieces]}
+    replace_sidecar(disk, note, seal(note, fields), source.path)
+    if not swap(source, file, rest, before):
+        _complete(disk, rest, note)
+        return None
+    forget_moved(source, before, token_of(after), moved)
+    _complete(disk, rest, note)
+    return counts
+
+
+def _pieces(
+    source: Source, file: File, choose: Callable[[Part], str | None]
+) -> tuple[dict[str, list[tuple[int, int]]], dict[str, int]]:
+    """Return what to move to each new file, as (position, size), and the number of messages in it."""
+    pieces: dict[str, list[tuple[int, int]]] = {}
+    counts: dict[str, int] = {}
+    claimed = {at for at, one in source.file.ledger.claims.items() if is_alive(one.owner)}
+    for run in runs(file):
+        chosen: dict[int, str | None] = {}
+        for part in run:
+            if not part.is_comment:
+                held = part.position in claimed or ((holder := holder_of(part.raw)) and is_alive(holder))
+                target = chosen[part.position] = None if held else choose(part)
+                if target is not None:
+                    counts[target] = counts.get(target, 0) + 1
+        targets = set(chosen.values())
+        together = targets.pop() if len(targets) == 1 else None
+        for part in run:
+            target = chosen.get(part.position, together)
+            if target is not None:
+                pieces.setdefault(target, []).append((part.position, len(part.raw)))
+    return pieces, counts
+
+
+def _complete(disk: Disk, rest: str, note: str) -> None:
+    """Complete a run that was decided, or remove the files of one that was not."""
+    try:
+        found = read_small(disk, note, _NOTE_BYTES)
+    except FileNotFoundError:
+        return
+    try:
+        fields = unseal(note, found, ("inode", "files"))
+        inode = whole(fields["inode"], 0, 2**64 - 1)
+        files = [(str(temporary), str(target)) for temporary, target in fields["files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise TextQueueError(
+            f"the note of an interrupted split is damaged ({error}); rename the new files, whose names end in .new, or"
+            " remove them if their messages are in the queue, then remove this file",
+            path=note,
+        ) from error
+    there = disk.status(rest)
+    undecided = there is not None and there.inode == inode
+    for temporary, target in files:
+        if undecided:
+            disk.unlink(temporary)
+        elif disk.status(temporary) is not None:
+            disk.rename(temporary, target)
+    if undecided:
+        disk.unlink(rest)
+    disk.unlink(note)

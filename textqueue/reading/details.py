@@ -1,0 +1,92 @@
+"""What a person wants to know about a message in addition to its text: its line, its age, and who has claimed it.
+
+The ledger has the time of each edit by a program: the time at which the file was changed. A message that no program has
+edited has no time of its own. It is at least as old as the last change of its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from sej.system.disk import File
+from textqueue.editing.message import Message
+from textqueue.editing.source import Source
+from textqueue.format.mutex import holder_of, is_alive
+from textqueue.format.parser import decode, digest
+from textqueue.hot import essence
+
+__all__ = ["Detail", "details"]
+
+_BLOCK: Final = 1 << 20
+
+
+class Detail(NamedTuple):
+    """A message with its details.
+
+    Attributes:
+        message: the message.
+        line: the number of its first line, from 1.
+        age_s: seconds since a program added, marked or claimed it; otherwise since its file was changed.
+        holder: the process that has claimed it and is alive, or the text that a user wrote into its mutex.
+    """
+
+    message: Message
+    line: int
+    age_s: float
+    holder: str | None
+
+
+def details(messages: Iterable[Message], *, now_ns: int) -> Iterator[Detail]:
+    """Yield the details of messages that are sorted by file and position, as ``TextQueue.messages`` yields them."""
+    file: _File | None = None
+    try:
+        for message in messages:
+            if file is None or file.source is not message.source:
+                if file is not None:
+                    file.close()
+                file = _File(message.source)
+            name = digest(essence(message.raw))
+            holder, since_ns = file.claim(message, name)
+            yield Detail(message, file.line(message.position), max(now_ns - since_ns, 0) / 1e9, holder)
+    finally:
+        if file is not None:
+            file.close()
+
+
+class _File:
+    """One file of the queue: its ledger, and the lines up to the last message."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._file: File = source.reading()
+        self._changed_ns = self._file.status().mtime_ns
+        self._position, self._lines = 0, 1
+        with source.file.threads:
+            source.file.refresh()
+            ledger = source.file.ledger
+            self._claims = dict(ledger.claims)
+            self._epoch = ledger.epoch
+            edits = ledger.edits()
+        # Equal messages are interchangeable: the newest edit counts for all that have no edit at their position.
+        self._edited = {record.digest: record.token[2] for record in edits}
+        self._edited_at = {(record.position, record.digest): record.token[2] for record in edits}
+
+    def close(self) -> None:
+        self._file.close()
+
+    def line(self, position: int) -> int:
+        while self._position < position:
+            data = self._file.read(min(_BLOCK, position - self._position), self._position)
+            if not data:
+                break
+            self._lines += data.count(b"\n")
+            self._position += len(data)
+        return self._lines
+
+    def claim(self, message: Message, name: bytes) -> tuple[str | None, int]:
+        """Return the holder of a message, and the time of its last edit in nanoseconds since 1970."""
+        since_ns = self._edited_at.get((message.position, name), self._edited.get(name, self._changed_ns))
+        record = self._claims.get(message.position) if message.epoch == self._epoch else None
+        owner = record.owner if record is not None and record.digest == name else holder_of(message.raw)
+        return (decode(owner) if owner and is_alive(owner) else None), since_ns
