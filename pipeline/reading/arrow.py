@@ -22,11 +22,16 @@ _NS_IN_US: Final = 1000
 
 
 class Batches:
-    """Builds batches of one schema."""
+    """Builds batches of one schema.
+
+    Attributes:
+        wants: whether the codec must copy keys and values, as its arguments.
+    """
 
     def __init__(self, schema: pa.Schema, origin: Origin) -> None:
         """Select the columns of a schema, for messages of one origin."""
         self._schema = schema
+        self.wants = {"keys": "key" in schema.names, "values": "value" in schema.names}
         self._origin = origin
         self._constant: dict[str, pa.Array] = {}
         self._make: list[Callable[[Columns, int], pa.Array]] = [
@@ -45,13 +50,24 @@ class Batches:
         def make(found: Columns, _: int) -> pa.Array:
             known = self._constant.get(name)
             if known is None or len(known) < found.messages:
-                known = self._constant[name] = pa.repeat(pa.scalar(value, kind), max(found.messages, 1024))
+                known = self._constant[name] = _repeated(value, kind, max(found.messages, 1024))
             return known[: found.messages]
 
         return make
 
 
 _ORIGINS: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+
+
+def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
+    """Return an array of one value. A scalar of Arrow would import pandas, if that is installed."""
+    if value is None:
+        return pa.nulls(count, kind)
+    if isinstance(value, int):
+        return _fixed(kind, count, np.full(count, value, kind.to_pandas_dtype()))
+    data = value.encode()
+    ends = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(len(data)))
+    return pa.Array.from_buffers(kind, count, [None, ends, pa.py_buffer(data * count)])
 
 
 def _offset(found: Columns, first: int) -> pa.Array:

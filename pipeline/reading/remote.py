@@ -78,8 +78,12 @@ class Remote(NamedTuple):
         at = (crc32(name.encode()) + turn) % len(self.addresses)
         return Client(self.addresses[at], token=self.token, tls=tls)
 
-    def read(self, part: Slice, *, skip: bool = False, verify: bool = False) -> Iterator[tuple[int, Columns]]:
-        """Yield the messages of a slice as (first offset, columns); fewer if the hub has no more.
+    def read(
+        self, part: Slice, *, skip: bool = False, verify: bool = False, keys: bool = True, values: bool = True
+    ) -> Iterator[tuple[int, Columns]]:
+        """Yield the messages of a slice as (first offset, columns), with keys and values or not.
+
+        Yields fewer if the hub has no more.
 
         A lost connection is made again, and reading continues after the last received message.
 
@@ -95,7 +99,7 @@ class Remote(NamedTuple):
                 with self.client(part.origin.name, turn) as client:
                     chunks = client.read_encoded(journal, due, part.stop, client_id=whose, skip=skip, verify=verify)
                     for chunk in chunks:
-                        for first, found in _columns(chunk, part.stop):
+                        for first, found in _columns(chunk, part.stop, keys, values):
                             yield first, found
                             due, turn = first + found.messages, 0
                 return
@@ -156,11 +160,11 @@ def _pause(turn: int, error: UnavailableError) -> None:
     time.sleep(_WAIT_S * 2**turn)
 
 
-def _columns(chunk: bytes | memoryview, stop: int) -> Iterator[tuple[int, Columns]]:
+def _columns(chunk: bytes | memoryview, stop: int, keys: bool, values: bool) -> Iterator[tuple[int, Columns]]:
     """Yield a chunk's messages below ``stop``."""
     position, due = 0, OFFSET.unpack(chunk[:OFFSET_SIZE])[0]
     while position < len(chunk) and due < stop:
-        found = columns(chunk, position, len(chunk), due, min(_MESSAGES, stop - due))
+        found = columns(chunk, position, len(chunk), due, min(_MESSAGES, stop - due), keys, values)
         yield due, found
         position = found.position
         due += found.messages

@@ -87,7 +87,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
     try:
         while cursor.due < part.stop:
             try:
-                found = cursor.read_columns(min(BATCH_ROWS, part.stop - cursor.due))
+                found = cursor.read_columns(min(BATCH_ROWS, part.stop - cursor.due), **batches.wants)
             except OffsetTooSmallError as error:
                 if how.fail_on_data_loss:
                     raise
@@ -96,7 +96,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
                 cursor = _cursor(part, error.first_available, how)
                 continue
             if found is None:
-                if cursor.judge():
+                if cursor.due >= part.stop or cursor.judge():  # damage was skipped up to the end, or may be now
                     continue
                 _missing(part, cursor.due, how)
                 break
@@ -119,7 +119,8 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
     while due < part.stop:
         try:
             rest = part._replace(start=due)
-            for first, found in how.remote.read(rest, skip=how.on_corruption == "skip", verify=how.verify):
+            chunks = how.remote.read(rest, skip=how.on_corruption == "skip", verify=how.verify, **batches.wants)
+            for first, found in chunks:
                 if first > due:
                     gaps.append(Gap(due, min(first, part.stop), "missing or damaged on the hub"))
                 due = first + found.messages

@@ -206,61 +206,66 @@ def walk(data, int64_t position, int64_t end, int64_t due, offsets, timestamps, 
     return count, p - view.data
 
 
-def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit):
-    """Return at most limit messages from position on, as columns."""
+def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit, bint keys=True, bint values=True):
+    """Return at most limit messages from position on, as columns; without keys or values these are not copied."""
     cdef _View view = _View(data, position, end)
     cdef const unsigned char *start = view.data + position
     cdef const unsigned char *p = start
     cdef const unsigned char *stop = view.data + end
-    cdef int64_t count = 0, size, keys = 0, values = 0, key, at
-    cdef bytes timestamps, types, key_ends, key_data, value_ends, value_data
+    cdef int64_t count = 0, size, key_bytes = 0, value_bytes = 0, key, at
+    cdef bytes timestamps, types, key_ends = b"", key_data = b"", value_ends = b"", value_data = b""
     cdef int64_t *to_timestamp
     cdef int32_t *to_type
-    cdef int32_t *to_key_end
-    cdef int32_t *to_value_end
-    cdef unsigned char *to_key
-    cdef unsigned char *to_value
+    cdef int32_t *to_key_end = NULL
+    cdef int32_t *to_value_end = NULL
+    cdef unsigned char *to_key = NULL
+    cdef unsigned char *to_value = NULL
     with nogil:
         while count < limit:
             size = whole(p, stop - p)
             if size == 0 or <int64_t> get64(p) != due + count:
                 break
             key = p[17]
-            if keys + key > MAX_SIZE or values + size - OVERHEAD - key > MAX_SIZE:
+            if key_bytes + key > MAX_SIZE or value_bytes + size - OVERHEAD - key > MAX_SIZE:
                 break
-            keys += key
-            values += size - OVERHEAD - key
+            key_bytes += key
+            value_bytes += size - OVERHEAD - key
             p += size
             count += 1
     if count == 0 and limit > 0:
         _reference._check_due(data, position, end, due)
     timestamps = PyBytes_FromStringAndSize(NULL, count * 8)
     types = PyBytes_FromStringAndSize(NULL, count * 4)
-    key_ends = PyBytes_FromStringAndSize(NULL, (count + 1) * 4)
-    value_ends = PyBytes_FromStringAndSize(NULL, (count + 1) * 4)
-    key_data = PyBytes_FromStringAndSize(NULL, keys)
-    value_data = PyBytes_FromStringAndSize(NULL, values)
     to_timestamp = <int64_t *> PyBytes_AS_STRING(timestamps)
     to_type = <int32_t *> PyBytes_AS_STRING(types)
-    to_key_end = <int32_t *> PyBytes_AS_STRING(key_ends)
-    to_value_end = <int32_t *> PyBytes_AS_STRING(value_ends)
-    to_key = <unsigned char *> PyBytes_AS_STRING(key_data)
-    to_value = <unsigned char *> PyBytes_AS_STRING(value_data)
+    if keys:
+        key_ends = PyBytes_FromStringAndSize(NULL, (count + 1) * 4)
+        key_data = PyBytes_FromStringAndSize(NULL, key_bytes)
+        to_key_end = <int32_t *> PyBytes_AS_STRING(key_ends)
+        to_key = <unsigned char *> PyBytes_AS_STRING(key_data)
+        to_key_end[0] = 0
+    if values:
+        value_ends = PyBytes_FromStringAndSize(NULL, (count + 1) * 4)
+        value_data = PyBytes_FromStringAndSize(NULL, value_bytes)
+        to_value_end = <int32_t *> PyBytes_AS_STRING(value_ends)
+        to_value = <unsigned char *> PyBytes_AS_STRING(value_data)
+        to_value_end[0] = 0
     with nogil:
         p = start
-        keys = values = 0
-        to_key_end[0] = to_value_end[0] = 0
+        key_bytes = value_bytes = 0
         for at in range(count):
             key = p[17]
             size = <int32_t> get32(p + HEAD + key)
             to_timestamp[at] = <int64_t> get64(p + 8)
             to_type[at] = p[16]
-            memcpy(to_key + keys, p + HEAD, key)
-            memcpy(to_value + values, p + HEAD + key + 4, size)
-            keys += key
-            values += size
-            to_key_end[at + 1] = <int32_t> keys
-            to_value_end[at + 1] = <int32_t> values
+            if keys:
+                memcpy(to_key + key_bytes, p + HEAD, key)
+                key_bytes += key
+                to_key_end[at + 1] = <int32_t> key_bytes
+            if values:
+                memcpy(to_value + value_bytes, p + HEAD + key + 4, size)
+                value_bytes += size
+                to_value_end[at + 1] = <int32_t> value_bytes
             p += OVERHEAD + key + size
     return Columns(count, p - view.data, timestamps, types, key_ends, key_data, value_ends, value_data)
 

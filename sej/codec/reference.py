@@ -72,7 +72,8 @@ class Columns(NamedTuple):
         position: where the next one starts.
         timestamps: int64 each.
         types: int32 each.
-        key_ends: messages + 1 int32, from 0; message i has key_data[key_ends[i]:key_ends[i + 1]].
+        key_ends: messages + 1 int32, from 0; message i has key_data[key_ends[i]:key_ends[i + 1]]. Empty if the keys
+            were not requested.
         key_data: all keys, one after the other.
         value_ends: as key_ends.
         value_data: as key_data.
@@ -250,8 +251,12 @@ def walk(
     return count, position
 
 
-def columns(data: BytesLike, position: int, end: int, due: int, limit: int) -> Columns:
+def columns(
+    data: BytesLike, position: int, end: int, due: int, limit: int, keys: bool = True, values: bool = True
+) -> Columns:
     """Return at most limit messages from position on, as columns.
+
+    Without ``keys`` or ``values`` these are not copied: both fields of that column are empty.
 
     Raises:
         DecodeError: as :func:`decode_many`.
@@ -259,18 +264,17 @@ def columns(data: BytesLike, position: int, end: int, due: int, limit: int) -> C
     from array import array
     from itertools import accumulate
 
+    def joined(parts: list[bytes]) -> tuple[bytes, bytes]:
+        return array("i", accumulate(map(len, parts), initial=0)).tobytes(), b"".join(parts)
+
     messages, position = decode_many(data, position, end, due, limit)
-    keys = [message.key for message in messages]
-    values = [message.value for message in messages]
     return Columns(
         len(messages),
         position,
         array("q", [message.timestamp for message in messages]).tobytes(),
         array("i", [message.type for message in messages]).tobytes(),
-        array("i", accumulate(map(len, keys), initial=0)).tobytes(),
-        b"".join(keys),
-        array("i", accumulate(map(len, values), initial=0)).tobytes(),
-        b"".join(values),
+        *(joined([message.key for message in messages]) if keys else (b"", b"")),
+        *(joined([message.value for message in messages]) if values else (b"", b"")),
     )
 
 

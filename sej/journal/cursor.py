@@ -153,13 +153,13 @@ class Cursor:
     def _read_some(self, limit: int) -> list[Message]:
         return self._next(lambda reader: reader.read(limit)) or []
 
-    def read_columns(self, limit: int) -> Columns | None:
-        """Read up to limit messages as columns, from :attr:`due` on; None at the end.
+    def read_columns(self, limit: int, *, keys: bool = True, values: bool = True) -> Columns | None:
+        """Read up to limit messages as columns, with keys and values or not, from :attr:`due` on; None at the end.
 
         Raises:
             SejError: as :meth:`read`.
         """
-        return self._next(lambda reader: reader.read_columns(limit))
+        return self._next(lambda reader: reader.read_columns(limit, keys=keys, values=values))
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
         """Read whole encoded messages, from :attr:`due` on; return the bytes and the number of messages, for copying.

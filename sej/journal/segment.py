@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from sej.codec import IMPLEMENTATION, Columns, Run, columns, decode_many, measure, message_size
@@ -114,14 +115,14 @@ class SegmentReader:
             if not self._refill():
                 return []
 
-    def read_columns(self, limit: int) -> Columns | None:
-        """Read up to limit messages as columns; None if no whole message follows now.
+    def read_columns(self, limit: int, *, keys: bool = True, values: bool = True) -> Columns | None:
+        """Read up to limit messages as columns, with keys and values or not; None if no whole message follows now.
 
         Raises:
             CorruptionError: as :meth:`read`.
             TruncatedError: as :meth:`read`.
         """
-        return self._next(columns, limit)
+        return self._next(partial(columns, keys=keys, values=values), limit)
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
         """Read whole encoded messages, up to the first that reaches limit_bytes; return the bytes and the count.

@@ -186,6 +186,11 @@ def test_columns_and_walk_say_what_decoding_says(codec: ModuleType, found: list[
     ):
         at = array("i", ends).tolist()
         assert [joined[a:b] for a, b in pairwise(at)] == parts
+    for keys in (True, False):
+        for values in (True, False):
+            fewer = codec.columns(data, 0, len(data), 3, room, keys, values)
+            asked = fields if keys else fields._replace(key_ends=b"", key_data=b"")
+            assert fewer == (asked if values else asked._replace(value_ends=b"", value_data=b""))
     offsets, timestamps, sizes = (memoryview(array(kind, [0] * room)) for kind in "qqi")
     assert codec.walk(data, 0, len(data), 3, offsets, timestamps, sizes) == (len(rows), len(packed(rows)))
     assert offsets.tolist()[: len(rows)] == [row.offset for row in rows]
