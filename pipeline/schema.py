@@ -1,4 +1,4 @@
-"""The columns of the source ``sej``: one table, the basis of Spark's schema, Arrow's schema and the checks.
+"""The columns of :mod:`pipeline.columns` as Spark's schemas.
 
 A schema from the user is the projection: some of these columns, in any order. Spark 4.3 prunes no columns of a Python
 source, so ``.schema("offset BIGINT, key BINARY")`` is the way to transfer fewer bytes.
@@ -6,30 +6,45 @@ source, so ``.schema("offset BIGINT, key BINARY")`` is the way to transfer fewer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
-from pyspark.sql.types import TimestampType as _Timestamp
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
+from pipeline.columns import SEJ
 from pipeline.options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "SCHEMA", "arrow_schema", "check_projection"]
+__all__ = ["COLUMNS", "SCHEMA", "arrow_schema", "check_projection", "spark_columns"]
 
-COLUMNS: Final[dict[str, DataType]] = {
-    "client": StringType(),
-    "prefix": StringType(),
-    "shard_bits": IntegerType(),
-    "shard": IntegerType(),
-    "offset": LongType(),
-    "timestamp": _Timestamp(),
-    "timestamp_ns": LongType(),
-    "type": IntegerType(),
-    "key": BinaryType(),
-    "value": BinaryType(),
+_KINDS: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "binary": BinaryType(),
+    "array<string>": ArrayType(StringType()),
 }
+
+
+def spark_columns(columns: Mapping[str, str]) -> dict[str, DataType]:
+    """Return columns with Spark's types."""
+    return {name: _KINDS[kind] for name, kind in columns.items()}
+
+
+COLUMNS: Final = spark_columns(SEJ)
 SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["RowReader"]
-
-_ROWS: Final = 4096
-_BYTES: Final = 1 << 20
-"""A batch ends with the row that reaches this size: an Arrow column holds at most 2 GiB."""
 
 
 class RowReader(DataSourceReader):
@@ -54,21 +50,8 @@ class RowReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
-        import pyarrow as pa
+        from pipeline.reading.rows import batches_of
 
         schema = arrow_schema(self._schema)
         for path in partition.value or ():
-            for some in self._batches(path):
-                yield pa.RecordBatch.from_pylist(some, schema)
-
-    def _batches(self, path: str) -> Iterator[list[dict[str, Any]]]:
-        batch: list[dict[str, Any]] = []
-        size, size_of = 0, self._size_of
-        for row in self._rows(path):
-            batch.append(row)
-            size += size_of(row)
-            if size >= _BYTES or len(batch) == _ROWS:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+            yield from batches_of(self._rows(path), self._size_of, schema)

@@ -7,7 +7,6 @@ last number, and during an append its content, so that the next job can tell whe
 
 from __future__ import annotations
 
-import glob
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -24,12 +23,14 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
+from pipeline.columns import TEXTQUEUE
 from pipeline.formats.rows import RowReader
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.paths import paths_of
-from pipeline.schema import check_projection
+from pipeline.reading.text_entries import files_in, rows_of, size_of
+from pipeline.schema import check_projection, spark_columns
 from pipeline.writing.checkpoint import by_checkpoint
 from sej.errors import CorruptionError
 from sej.system.disk import OS, read_small, replace_file
@@ -38,20 +39,13 @@ from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.format.parser import render
 from textqueue.ledger.sidecar import real_path
-from textqueue.reading.files import is_special
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["TextQueueSource", "TextQueueStreamWriter", "TextQueueWriter", "TextRows"]
 
-_COLUMNS: Final[dict[str, DataType]] = {
-    "path": StringType(),
-    "position": LongType(),
-    "status": StringType(),
-    "value": StringType(),
-    "variables": ArrayType(StringType()),
-}
+_COLUMNS: Final = spark_columns(TEXTQUEUE)
 _SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 _LOCK_S: Final = 60.0
 _LEDGER_BYTES: Final = 1 << 28
@@ -72,7 +66,7 @@ class TextQueueSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
         parse(TEXTQUEUE_READ, self.options, "textqueue")
-        return RowReader(_files(paths_of(self.options)), check_projection(schema, _COLUMNS), _rows, _size_of)
+        return RowReader(files_in(paths_of(self.options)), check_projection(schema, _COLUMNS), rows_of, size_of)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""
@@ -236,36 +230,6 @@ def _read_ledger(path: str) -> dict[str, Any]:
             path=path,
         ) from error
     return known
-
-
-def _rows(path: str) -> Iterator[dict[str, Any]]:
-    with TextQueue(path, settle_s=0.0) as queue:
-        for message in queue.messages(set(MessageStatus)):
-            text = message.value_bytes.decode("utf-8", "replace")
-            variables = list(message.get_variables())
-            yield {
-                "path": path,
-                "position": message.position,
-                "status": message.status.name,
-                "value": text,
-                "variables": variables,
-            }
-
-
-def _size_of(row: dict[str, Any]) -> int:
-    return len(row["value"]) + sum(map(len, row["variables"]))
-
-
-def _files(paths: list[str]) -> list[str]:
-    """Return files unchanged, and for a directory its ``.tq`` files."""
-    found = []
-    for path in paths:
-        there = OS.status(path)
-        if there is None:
-            raise FileNotFoundError(2, "there is no .tq file, and no directory of .tq files", path)
-        names = sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
-        found += [name for name in names if not (there.is_dir and is_special(name))]
-    return found
 
 
 def _one_file(options: Mapping[str, str], overwrite: bool) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import sej
 from kestrel.v2.listing import queue_names
-from pipeline.formats.kestrel import Kind, rows_of
 from pipeline.jobs.running import Progress
+from pipeline.reading.kestrel_items import Kind, rows_of
 from shard.names import Path
 
 __all__ = ["import_kestrel", "import_kestrel_directory"]

@@ -13,9 +13,10 @@ from pyspark.sql.types import StructType
 
 from pipeline.options import Options
 from pipeline.reading.bounds import slices
+from pipeline.reading.conditions import Chosen
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
-from pipeline.reading.filters import Chosen, choose
+from pipeline.reading.filters import choose
 from pipeline.reading.planning import pack
 from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
 from pipeline.reading.task import read, task_options

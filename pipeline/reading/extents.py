@@ -80,8 +80,13 @@ class Extent:
     @property
     def messages(self) -> int:
         """The number of messages: offsets without the recorded gaps."""
-        gaps = (min(gap.stop, self.end) - max(gap.start, self.first) for gap in read_gaps(self._directory))
-        return self.end - self.first - sum(missing for missing in gaps if missing > 0)
+        return self.count(self.first, self.end)
+
+    def count(self, start: int, stop: int) -> int:
+        """Return the number of messages [start, stop), without the recorded gaps."""
+        start, stop = max(start, self.first), min(stop, self.end)
+        gaps = (min(gap.stop, stop) - max(gap.start, start) for gap in read_gaps(self._directory))
+        return max(stop - start - sum(missing for missing in gaps if missing > 0), 0)
 
     def find_time(self, timestamp: int) -> int:
         """Return the first offset from a timestamp (ns) on; the end if none exists."""

@@ -14,7 +14,7 @@ from kestrel.errors import BusyError
 from kestrel.segmented.codec import encode_put
 from kestrel.segmented.format import WRITER_MAGIC
 from kestrel.v2.codec import addx
-from pipeline.formats.kestrel import rows_of
+from pipeline.reading.kestrel_items import rows_of
 from tests.cli.command import sej as command
 
 NOW = 1_500_000_000_000

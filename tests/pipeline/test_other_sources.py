@@ -9,8 +9,8 @@ from pyspark.sql.types import StructType
 import kestrel
 from kestrel import segmented
 from pipeline import Behind, Lag, OptionError
-from pipeline.formats.kestrel import rows_of
 from pipeline.formats.textqueue import TextQueueSource, TextRows, _append_once
+from pipeline.reading.kestrel_items import rows_of
 from tests.pipeline.conftest import fill
 from textqueue import MessageStatus, TextQueue
 

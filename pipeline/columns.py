@@ -1,0 +1,78 @@
+"""The columns of each source, by name, with the type in words: the basis of all schemas and checks.
+
+Imports no library, so that Spark's sources and tables without Spark share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.options import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KESTREL", "SEJ", "TEXTQUEUE", "arrow_schema", "check_names"]
+
+SEJ: Final[dict[str, str]] = {
+    "client": "string",
+    "prefix": "string",
+    "shard_bits": "int",
+    "shard": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestamp_ns": "bigint",
+    "type": "int",
+    "key": "binary",
+    "value": "binary",
+}
+TEXTQUEUE: Final[dict[str, str]] = {
+    "path": "string",
+    "position": "bigint",
+    "status": "string",
+    "value": "string",
+    "variables": "array<string>",
+}
+KESTREL: Final[dict[str, str]] = {
+    "queue": "string",
+    "ordinal": "bigint",
+    "id": "bigint",
+    "state": "string",
+    "add_time": "timestamp",
+    "expire_time": "timestamp",
+    "error_count": "int",
+    "data": "binary",
+}
+
+
+def check_names(names: Iterable[str], columns: Mapping[str, str]) -> list[str]:
+    """Return the names of a projection, if there are such columns.
+
+    Raises:
+        OptionError: a column does not exist or is named twice, or there is none.
+    """
+    found = list(names)
+    for name in found:
+        if name not in columns:
+            raise OptionError(f"there is no column {name!r}; expected some of {', '.join(columns)}")
+    if not found:
+        raise OptionError(f"columns must name at least one column, expected some of {', '.join(columns)}")
+    if len(set(found)) < len(found):
+        raise OptionError(f"a column is named twice: {', '.join(found)}")
+    return found
+
+
+def arrow_schema(names: Iterable[str], columns: Mapping[str, str]) -> pa.Schema:
+    """Return the Arrow schema of these columns."""
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "binary": pa.binary(),
+        "array<string>": pa.list_(pa.string()),
+    }
+    return pa.schema([(name, kinds[columns[name]]) for name in names])

@@ -1,0 +1,128 @@
+"""Conditions of a query that limit what is read, instead of testing each message.
+
+The conditions are an AND-list. One that is fully answered here needs no further test. A condition on time does: the
+index finds the first message that is new enough, and readers return only messages within the bounds, which include the
+whole last microsecond. Timestamps may be unordered, so only the beginning is skipped.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from pipeline.reading.places import Origin
+
+__all__ = ["EPOCH", "Chosen", "Condition", "narrow"]
+
+_OF_ORIGIN: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+_NEVER_NULL: Final = {"offset", "timestamp_ns", "type", "key", "value"}
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US_NS: Final = 1000
+
+
+class Condition(NamedTuple):
+    """A comparison of a column with a value.
+
+    Attributes:
+        column: its name.
+        test: how it is compared; ``"<=>"`` is equality that is true for two nulls.
+        value: the value; a list with ``"in"``.
+    """
+
+    column: str
+    test: Literal["=", "!=", "<=>", "<", "<=", ">", ">=", "in", "is null", "is not null"]
+    value: Any = None
+
+
+class Chosen(NamedTuple):
+    """What conditions leave to read.
+
+    Attributes:
+        low: no offset below.
+        high: no offset from here on; None: no bound.
+        since: no message older than this, ns; None: no bound.
+        until: no message newer than this, ns; None: no bound.
+        origins: pairs of an origin's attribute and its accepted values.
+    """
+
+    low: int = 0
+    high: int | None = None
+    since: int | None = None
+    until: int | None = None
+    origins: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    def takes(self, origin: Origin) -> bool:
+        """Return whether an origin must be read."""
+        return all(getattr(origin, name) in values for name, values in self.origins)
+
+
+def narrow(chosen: Chosen, given: Condition) -> tuple[Chosen, bool]:
+    """Return what one more condition leaves to read, and whether each message then fulfils it."""
+    column = given.column
+    if given.test == "is not null" and column in _NEVER_NULL:
+        return chosen, True
+    if column in _OF_ORIGIN:
+        return _by_origin(given, _OF_ORIGIN[column], chosen)
+    bounds = _bounds(given)
+    if bounds is None:
+        return chosen, False
+    low, high = bounds
+    if column == "offset":
+        return _offsets(chosen, low, high), True
+    if column == "timestamp":
+        since, until = None if low is None else _ns(low), None if high is None else _ns(high) + _US_NS - 1
+        return _times(chosen, since, until), False
+    if column == "timestamp_ns":
+        return _times(chosen, low, high), False
+    return chosen, False
+
+
+def _by_origin(given: Condition, name: str, chosen: Chosen) -> tuple[Chosen, bool]:
+    if given.test == "<=>" or (given.test == "=" and given.value is not None):
+        return chosen._replace(origins=(*chosen.origins, (name, (given.value,)))), True
+    if given.test == "in":
+        values = tuple(value for value in given.value if value is not None)
+        return chosen._replace(origins=(*chosen.origins, (name, values))), True
+    if given.test == "is null":
+        return chosen._replace(origins=(*chosen.origins, (name, (None,)))), True
+    return chosen, False
+
+
+def _bounds(given: Condition) -> tuple[Any, Any] | None:
+    """Return the lowest and the highest accepted value; for integers, > n becomes >= n + 1."""
+    test, value = given.test, given.value
+    if value is None:
+        return None
+    if test in ("=", "<=>"):
+        return value, value
+    if test == ">=":
+        return value, None
+    if test == ">":
+        return (value + 1 if isinstance(value, int) else value), None
+    if test == "<=":
+        return None, value
+    if test == "<":
+        return None, (value - 1 if isinstance(value, int) else value)
+    return None
+
+
+def _offsets(chosen: Chosen, low: int | None, high: int | None) -> Chosen:
+    if low is not None:
+        chosen = chosen._replace(low=max(chosen.low, low))
+    if high is not None:
+        chosen = chosen._replace(high=high + 1 if chosen.high is None else min(chosen.high, high + 1))
+    return chosen
+
+
+def _times(chosen: Chosen, since: int | None, until: int | None) -> Chosen:
+    if since is not None:
+        chosen = chosen._replace(since=since if chosen.since is None else max(chosen.since, since))
+    if until is not None:
+        chosen = chosen._replace(until=until if chosen.until is None else min(chosen.until, until))
+    return chosen
+
+
+def _ns(moment: datetime) -> int:
+    """Return nanoseconds since the epoch. Columns cut a timestamp to microseconds, so the whole microsecond counts."""
+    since = moment - EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * _US_NS

@@ -1,0 +1,46 @@
+"""The entries of ``.tq`` files as rows, with any status. Reading marks nothing."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sej.system.disk import OS
+from textqueue import MessageStatus, TextQueue
+from textqueue.reading.files import is_special
+
+__all__ = ["files_in", "rows_of", "size_of"]
+
+
+def rows_of(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a file, in order."""
+    with TextQueue(path, settle_s=0.0) as queue:
+        for message in queue.messages(set(MessageStatus)):
+            text = message.value_bytes.decode("utf-8", "replace")
+            variables = list(message.get_variables())
+            yield {
+                "path": path,
+                "position": message.position,
+                "status": message.status.name,
+                "value": text,
+                "variables": variables,
+            }
+
+
+def size_of(row: dict[str, Any]) -> int:
+    """Return about how many bytes a row has."""
+    return len(row["value"]) + sum(map(len, row["variables"]))
+
+
+def files_in(paths: Iterable[str]) -> list[str]:
+    """Return files unchanged, and for a directory its ``.tq`` files."""
+    found = []
+    for path in paths:
+        there = OS.status(path)
+        if there is None:
+            raise FileNotFoundError(2, "there is no .tq file, and no directory of .tq files", path)
+        names = sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
+        found += [name for name in names if not (there.is_dir and is_special(name))]
+    return found
