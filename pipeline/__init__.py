@@ -1,4 +1,6 @@
-"""SEJ journals, sharded journals, hubs and text queues as Spark tables and streams.
+"""SEJ journals, sharded journals, hubs and text queues as tables and streams, with Spark and without.
+
+``pipeline.table("data")`` is a table without Spark, for Arrow, DuckDB, Polars and pandas: see docs/ask.md.
 
 ``pipeline.session("app")`` returns a session that has the sources; ``pipeline.register(spark)`` adds them to any other
 session. Then ``spark.read.format("sej").load(root)`` works. docs/pipeline.md lists every option. Public names are
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.needs import spark_needed as _spark_needed
+from pipeline.needs import needed as _needed
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
@@ -17,17 +19,21 @@ if TYPE_CHECKING:
     from pipeline.reading.counting import count
     from pipeline.reading.lag import Behind, Lag
     from pipeline.sessions import register, session, spark_conf
+    from pipeline.tables.table import Table, table
 else:
     _fetch, __dir__ = _lazily(__name__, {
         "pipeline.reading.counting": ("count",),
         "pipeline.reading.lag": ("Behind", "Lag"),
         "pipeline.options": ("OptionError",),
         "pipeline.sessions": ("register", "session", "spark_conf"),
+        "pipeline.tables.table": ("Table", "table"),
     })  # fmt: skip
 
+    _TABLES = ("Table", "table")
+
     def __getattr__(name):
-        with _spark_needed():
+        with _needed("tables" if name in _TABLES else "spark"):
             return _fetch(name)
 
 
-__all__ = ["Behind", "Lag", "OptionError", "count", "register", "session", "spark_conf"]
+__all__ = ["Behind", "Lag", "OptionError", "Table", "count", "register", "session", "spark_conf", "table"]

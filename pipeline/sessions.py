@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.needs import spark_needed
+from pipeline.needs import needed
 from sej.checks import TEXT, a, optional, require
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    with spark_needed():
+    with needed("spark"):
         from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app).config(map={**spark_conf(), **_way_for_workers(), **(conf or {})})

@@ -57,7 +57,10 @@ _GROUP: Final = "sej.commands"
 _EXTRAS: Final = {
     **dict.fromkeys(("bson", "msgpack"), "formats"),
     **dict.fromkeys(("google", "grpc", "grpc_health", "prometheus_client"), "hub"),
-    **dict.fromkeys(("numpy", "pyarrow", "pyspark"), "spark"),
+    **dict.fromkeys(("numpy", "pyarrow"), "tables"),
+    **{name: name for name in ("deltalake", "pandas", "polars")},
+    "pyspark": "spark",
+    "duckdb": "sql",
     "matplotlib": "demo",
 }
 """Maps each library that the core does not install to the extra that does."""

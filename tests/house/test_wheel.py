@@ -60,6 +60,7 @@ def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_pa
         ("import hub.wire", "hub"),
         ("import pipeline; pipeline.session()", "spark"),
         ("from pipeline import Lag", "spark"),
+        ("import pipeline; pipeline.table('.')", "tables"),
     ],
 )
 def test_what_an_extra_brings_is_named_where_it_is_missing(clean: Path, tmp_path: Path, code: str, extra: str) -> None:

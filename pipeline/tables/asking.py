@@ -1,0 +1,261 @@
+"""The selection of a table: its arguments ``start``, ``end`` and ``where`` as conditions.
+
+``where`` is a text in the manner of SQL, or a list of triples. It is an AND-list, because each condition can then limit
+what is read. Anything else belongs into the program that reads the table.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, timedelta
+from datetime import time as clock
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.options import OptionError
+from pipeline.reading.conditions import EPOCH, Condition
+from sej.checks import OFFSET
+from sej.cli.units import Moment, parse_moment, parse_place
+
+__all__ = ["Where", "bounds_of", "conditions_of", "expression_of"]
+
+Where = str | Iterable[tuple[str, str, Any]]
+"""The type of the argument ``where``."""
+
+_TESTS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_WORDS: Final = ("in", "is null", "is not null")
+_OPERATORS: Final = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_TOKEN: Final = re.compile(
+    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+)(?![\w.])|(?P<word>[A-Za-z_]\w*)|(?P<sign><=|>=|<>|!=|==|[=<>(),]))"
+)
+_US_NS: Final = 1000
+
+
+def bounds_of(start: object, end: object) -> list[Condition]:
+    """Return the bounds ``start`` and ``end`` as conditions on the offset or on the time.
+
+    Raises:
+        TypeError: one of them is not an offset, a time or a text.
+        ValueError: one of them is out of range, or a text that is neither an offset nor a time.
+    """
+    found = []
+    for name, given, test in (("start", start, ">="), ("end", end, "<")):
+        if given is not None:
+            place = _place(name, given)
+            timed = isinstance(place, Moment)
+            value = place.timestamp if isinstance(place, Moment) else place
+            found.append(Condition("timestamp_ns" if timed else "offset", cast(Any, test), value))
+    return found
+
+
+def _place(name: str, given: object) -> int | Moment:
+    if isinstance(given, str):
+        try:
+            return parse_place(given, time.time_ns())
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    if isinstance(given, date):  # a datetime is a date
+        return Moment(_ns(given))
+    if isinstance(given, int) and not isinstance(given, bool):
+        OFFSET(name, given)
+        return given
+    raise TypeError(f"{name} must be an offset, a datetime or a text such as '2026-01-31 12:00', got {given!r}")
+
+
+def _ns(given: date) -> int:
+    """Return nanoseconds since the epoch; a time without a zone is UTC."""
+    moment = given if isinstance(given, datetime) else datetime.combine(given, clock())
+    since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=EPOCH.tzinfo)) - EPOCH
+    beyond = getattr(given, "nanosecond", 0)  # a timestamp of pandas has them
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * _US_NS + int(beyond)
+
+
+def conditions_of(where: Where | None, columns: Mapping[str, str]) -> list[Condition]:
+    """Return the conditions of the argument ``where``.
+
+    Raises:
+        OptionError: it cannot be parsed, names a column that does not exist, or compares one with a wrong value.
+        TypeError: it is neither a text nor an iterable of triples.
+    """
+    if where is None:
+        return []
+    if isinstance(where, str):
+        return [_checked(*triple, columns) for triple in _parsed(where)]
+    if not isinstance(where, Iterable):
+        raise TypeError(f"where must be a text or a list of (column, test, value), got {where!r}")
+    found = []
+    triple: Any
+    for triple in where:
+        if not isinstance(triple, tuple | list) or len(triple) != 3:
+            raise TypeError(f"where must have items like ('offset', '>=', 5), got {triple!r}")
+        column, test, value = triple
+        name = _TESTS.get(str(test)) or " ".join(str(test).lower().split())
+        if name not in (*_OPERATORS, *_WORDS):
+            raise OptionError(f"where has the test {test!r}; expected one of {', '.join((*_TESTS, *_WORDS))}")
+        found.append(_checked(column, name, value, columns))
+    return found
+
+
+def _checked(column: str, test: str, value: Any, columns: Mapping[str, str]) -> Condition:
+    """Return a condition, with its value in the column's type."""
+    kind = columns.get(column)
+    if kind is None:
+        raise OptionError(f"where names the column {column!r}; expected one of {', '.join(columns)}")
+    if test in ("is null", "is not null"):
+        return Condition(column, cast(Any, test))
+    if kind == "array<string>":
+        raise OptionError(f"where cannot compare column {column!r}, which holds lists")
+    if test != "in":
+        return Condition(column, cast(Any, test), _value(column, kind, value))
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise OptionError(f"where needs a list after IN, got {value!r}")
+    return Condition(column, "in", [_value(column, kind, each) for each in value])
+
+
+def _value(column: str, kind: str, given: Any) -> Any:
+    if column == "timestamp_ns" and isinstance(given, str | date):
+        return _time(column, given)
+    if kind == "timestamp" and isinstance(given, str | date):
+        ns = _time(column, given)
+        if ns % _US_NS:
+            raise OptionError(f"column {column!r} has microseconds, got {given!r}; compare timestamp_ns with it")
+        return EPOCH + timedelta(microseconds=ns // _US_NS)
+    if kind == "binary" and isinstance(given, str):
+        return given.encode()
+    expected: dict[str, tuple[type, str]] = {
+        "string": (str, "a text"),
+        "binary": (bytes, "bytes or a text"),
+        "timestamp": (datetime, "a time such as '2026-01-31 12:00'"),
+    }
+    type_, words = expected.get(kind, (int, "a whole number"))
+    if not isinstance(given, type_) or isinstance(given, bool):
+        raise OptionError(f"where compares column {column!r} with {given!r}; expected {words}")
+    if type_ is int and not -(2**63) <= cast(int, given) < 2**63:
+        raise OptionError(f"where compares column {column!r} with {given}; expected a number of 64 bits")
+    return given
+
+
+def _time(column: str, given: str | date) -> int:
+    if not isinstance(given, str):
+        return _ns(given)
+    try:
+        return parse_moment(given, time.time_ns()).timestamp
+    except ValueError as error:
+        raise OptionError(f"where compares column {column!r}: {error}") from None
+
+
+class _Tokens:
+    """The words of a condition, one after the other."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def peek(self) -> str:
+        match = self._match()
+        return "" if match is None else match[0].strip().lower()
+
+    def take(self, *expected: str) -> bool:
+        """Pass the next token if it is one of these."""
+        if self.peek() not in expected:
+            return False
+        match = self._match()
+        assert match is not None
+        self._at = match.end()
+        return True
+
+    def one(self, group: str, what: str) -> str:
+        """Return the next token, which must be of a group."""
+        match = self._match()
+        if match is None or match[group] is None:
+            raise self.error(what)
+        self._at = match.end()
+        return match[group]
+
+    def literal(self) -> Any:
+        match = self._match()
+        if match is None or (match["text"] is None and match["number"] is None):
+            raise self.error("a number, or a text in single quotes")
+        self._at = match.end()
+        return int(match["number"]) if match["text"] is None else match["text"][1:-1].replace("''", "'")
+
+    def error(self, expected: str) -> OptionError:
+        rest = self._text[self._at :].strip()
+        return OptionError(
+            f"where={self._text!r}: expected {expected}, got {rest[:40]!r}; conditions are joined by AND, as in"
+            ' "shard = 3 AND offset >= 1000"; for others use SQL or Polars'
+        )
+
+    def _match(self) -> re.Match[str] | None:
+        return _TOKEN.match(self._text, self._at)
+
+    @property
+    def over(self) -> bool:
+        return not self._text[self._at :].strip()
+
+
+def _parsed(text: str) -> Iterator[tuple[str, str, Any]]:
+    tokens = _Tokens(text)
+    while True:
+        column = tokens.one("word", "a column")
+        if tokens.take("in"):
+            yield column, "in", _list(tokens)
+        elif tokens.take("between"):
+            yield column, ">=", tokens.literal()
+            if not tokens.take("and"):
+                raise tokens.error("AND and the upper bound")
+            yield column, "<=", tokens.literal()
+        elif tokens.take("is"):
+            negated = tokens.take("not")
+            if not tokens.take("null"):
+                raise tokens.error("NULL or NOT NULL")
+            yield column, "is not null" if negated else "is null", None
+        else:
+            sign = tokens.one("sign", "a comparison, IN, BETWEEN or IS NULL")
+            if sign not in _TESTS:
+                raise tokens.error(f"one of {', '.join(_TESTS)}")
+            yield column, _TESTS[sign], tokens.literal()
+        if tokens.over:
+            return
+        if not tokens.take("and"):
+            raise tokens.error("AND")
+
+
+def _list(tokens: _Tokens) -> list[Any]:
+    if not tokens.take("("):
+        raise tokens.error("a list in parentheses")
+    found = [tokens.literal()]
+    while tokens.take(","):
+        found.append(tokens.literal())
+    if not tokens.take(")"):
+        raise tokens.error("',' or ')'")
+    return found
+
+
+def expression_of(conditions: Iterable[Condition], schema: pa.Schema) -> pc.Expression | None:
+    """Return an Arrow expression that is true where all conditions are; None if there are none."""
+    found: pc.Expression | None = None
+    for column, test, value in conditions:
+        field, kind = pc.field(column), schema.field(column).type
+        if test == "is null":
+            one = field.is_null()
+        elif test == "is not null":
+            one = field.is_valid()
+        elif test == "in":
+            one = field.isin(pa.array(value, kind if kind != pa.int32() else pa.int64()))
+        else:
+            one = _OPERATORS[test](field, pa.scalar(value, kind if kind != pa.int32() else pa.int64()))
+        found = one if found is None else found & one
+    return found

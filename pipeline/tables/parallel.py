@@ -1,0 +1,54 @@
+"""Parts that several threads read, returned in order, with bounded memory.
+
+Each thread reads a whole part. Only one part more than there are threads is being read or waits, so memory is bounded
+by these. The codec works without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, TypeVar
+
+__all__ = ["THREADS", "in_order"]
+
+_Part = TypeVar("_Part")
+_Row = TypeVar("_Row")
+
+THREADS: Final = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+"""Threads of one read."""
+
+
+def in_order(
+    parts: Sequence[_Part], read: Callable[[_Part], Iterable[_Row]], threads: int = THREADS
+) -> Generator[_Row, None, None]:
+    """Yield what ``read`` returns for each part, in the order of the parts.
+
+    A single part is read in the caller's thread. If the iterator is closed, parts that were not begun are not read.
+
+    Example:
+        >>> list(in_order([1, 2, 3], lambda part: [part, part * 10]))
+        [1, 10, 2, 20, 3, 30]
+    """
+    if len(parts) == 1 or threads == 1:
+        for part in parts:
+            yield from read(part)
+        return
+    rest = iter(parts)
+    waiting: deque[Future[list[_Row]]] = deque()
+    pool = ThreadPoolExecutor(threads, "table")
+    try:
+        for part in rest:
+            waiting.append(pool.submit(_all, read, part))
+            if len(waiting) > threads:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _all(read: Callable[[_Part], Iterable[_Row]], part: _Part) -> list[_Row]:
+    return list(read(part))

@@ -1,0 +1,319 @@
+"""The sources of tables: which there are, what a path is, and how each is planned and read.
+
+A source plans parts, which threads then read. Planning looks at the disk each time, so every read of a table sees what
+is there at its beginning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+
+from kestrel.magic import READER_MAGIC, WRITER_MAGIC
+from kestrel.spool import files_of, magic_of, queues_in
+from kestrel.v2.format import LAYOUTS
+from pipeline.columns import KESTREL, SEJ, TEXTQUEUE
+from pipeline.options import OptionError
+from pipeline.reading import kestrel_items, text_entries
+from pipeline.reading.conditions import Chosen, Condition, narrow
+from pipeline.reading.discovery import discover, layout_of, matcher
+from pipeline.reading.extents import Extent
+from pipeline.reading.places import Origin, Slice
+from pipeline.reading.planning import pack
+from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
+from pipeline.reading.rows import batches_of
+from pipeline.reading.task import TaskOptions, read
+from pipeline.tables.parallel import THREADS
+from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError
+from sej.journal.directory import Directory
+from sej.journal.gaps import gap_at
+from sej.system.disk import OS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Journals", "Rows", "Source", "Way", "chosen_of", "kind_of", "rows_at"]
+
+_PART_BYTES: Final = 16 << 20
+"""A thread reads a part of this size into memory: a few batches."""
+
+
+_BOUNDS: Final = ("=", "<", "<=", ">", ">=")
+
+
+class Way(NamedTuple):
+    """How journals are read.
+
+    Attributes:
+        verify: check blocks against their checksums.
+        on_corruption: raise, or skip and log.
+        pattern: only directories whose name matches; None: all.
+        clients: only these clients of a hub; None: all.
+        remote: the hub to read through; None: files.
+    """
+
+    verify: bool = True
+    on_corruption: Literal["raise", "skip"] = "raise"
+    pattern: str | None = None
+    clients: tuple[str, ...] | None = None
+    remote: Remote | None = None
+
+
+class Source(Protocol):
+    """What a table reads.
+
+    Attributes:
+        columns: all of its columns, with their types in words.
+    """
+
+    columns: Mapping[str, str]
+
+    def plan(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> tuple[list[Any], list[Condition]]:
+        """Return the parts to read, and the conditions that each of their rows must still be tested for."""
+        ...
+
+    def read(self, part: Any, bounds: Sequence[Condition], where: Sequence[Condition], schema: pa.Schema
+             ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Yield the rows of a part, as batches of a schema."""
+        ...
+
+    def count(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> int | None:
+        """Return the number of rows, if that is known without reading them."""
+        ...
+
+
+def chosen_of(bounds: Iterable[Condition], where: Iterable[Condition]) -> tuple[Chosen, list[Condition]]:
+    """Return what bounds and conditions leave to read, and the conditions that need a test of each row."""
+    chosen, rest = Chosen(), []
+    for condition in bounds:
+        chosen, _ = narrow(chosen, condition)
+    for condition in where:
+        chosen, done = narrow(chosen, condition)
+        exact = condition.column == "timestamp_ns" and condition.test in _BOUNDS
+        if not done and not exact:  # readers return only messages within bounds of nanoseconds
+            rest.append(condition)
+    return chosen, rest
+
+
+class Journals:
+    """SEJ directories, sharded journals and hubs."""
+
+    columns: Mapping[str, str] = SEJ
+
+    def __init__(self, paths: Sequence[str], way: Way) -> None:
+        """Set what is read. A path that does not exist is an error here."""
+        self._paths = paths
+        self._way = way
+        if way.remote is None:
+            self._origins()
+
+    def plan(
+        self, bounds: Sequence[Condition], where: Sequence[Condition]
+    ) -> tuple[list[list[Slice]], list[Condition]]:
+        """Return the parts, each a few slices, and the conditions to test.
+
+        Raises:
+            OffsetTooSmallError: the message at the start was deleted.
+        """
+        chosen, rest = chosen_of(bounds, where)
+        asked = next((each.value for each in bounds if each == ("offset", ">=", each.value)), None)
+        extents: dict[str, Extent | RemoteExtent] = {}
+        slices = []
+        for extent in self._extents(chosen):
+            _refuse_deleted(extent, asked)
+            extents[extent.origin.name] = extent
+            part = extent.slice(*self._bounds(extent, chosen))
+            if part.start < part.stop:
+                slices.append(part)
+        size = sum(part.size for part in slices)
+        many = -(-size // _PART_BYTES)
+        return pack(slices, extents, at_least=max(many, 1), at_once=max(THREADS, many)), rest
+
+    def read(
+        self, part: list[Slice], bounds: Sequence[Condition], where: Sequence[Condition], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a part."""
+        chosen, _ = chosen_of(bounds, where)
+        way = self._way
+        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
+        return read(part, schema, how)
+
+    def count(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> int | None:
+        """Return the number of messages from the index; None if a message decides for itself, or may be damaged."""
+        chosen, rest = chosen_of(bounds, where)
+        timed = chosen.since is not None or chosen.until is not None
+        if rest or timed or self._way.remote is not None or self._way.on_corruption == "skip":
+            return None
+        asked = next((each.value for each in bounds if each == ("offset", ">=", each.value)), None)
+        total = 0
+        for extent in self._extents(chosen):
+            assert isinstance(extent, Extent)
+            _refuse_deleted(extent, asked)
+            total += extent.count(*self._bounds(extent, chosen))
+        return total
+
+    def _bounds(self, extent: Extent | RemoteExtent, chosen: Chosen) -> tuple[int, int]:
+        start, stop = max(chosen.low, extent.first), extent.end
+        if chosen.high is not None:
+            stop = min(chosen.high, stop)
+        if chosen.since is not None and start < stop:
+            try:
+                start = max(start, extent.find_time(chosen.since))
+            except CorruptionError:
+                if self._way.on_corruption == "raise":
+                    raise
+        return start, stop
+
+    def _extents(self, chosen: Chosen) -> Iterator[Extent | RemoteExtent]:
+        way = self._way
+        if way.remote is None:
+            for origin in self._origins():
+                if chosen.takes(origin):
+                    yield Extent(origin, on_corruption=way.on_corruption)
+            return
+        with Line(way.remote) as line:
+            there = matching(line, self._paths, way.pattern)
+        _refuse_unknown(way.clients, there)
+        for origin, listed in there.items():
+            if chosen.takes(origin) and (way.clients is None or origin.client in way.clients):
+                yield RemoteExtent(origin, listed, way.remote)
+
+    def _origins(self) -> list[Origin]:
+        there = discover(self._paths, pattern=self._way.pattern)
+        _refuse_unknown(self._way.clients, there)
+        return [origin for origin in there if self._way.clients is None or origin.client in self._way.clients]
+
+
+def _refuse_unknown(clients: Iterable[str] | None, there: Iterable[Origin]) -> None:
+    known = sorted({origin.client for origin in there if origin.client is not None})
+    for client in clients or ():
+        if client not in known:
+            raise JournalNotFoundError(
+                f"there is no client {client!r}; the clients are {', '.join(known[:10]) or 'none'}"
+            )
+
+
+def _refuse_deleted(extent: Extent | RemoteExtent, start: int | None) -> None:
+    """Refuse a start whose message was deleted; a recorded gap is not a deletion."""
+    if start is None or start >= extent.first:
+        return
+    path = extent.origin.path
+    gap = gap_at(Directory(path, OS), start) if isinstance(extent, Extent) else None
+    if gap is None or gap.stop < extent.first:
+        raise OffsetTooSmallError(
+            f"start is message {start}, which was deleted; start from {extent.first}, the first existing message, or"
+            f' use where="offset >= {start}", which selects among the existing ones',
+            first_available=extent.first,
+            path=path,
+            offset=start,
+        )
+
+
+class Rows:
+    """Files whose rows Python makes: text queues, or the queues of Kestrel."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, str],
+        parts: Callable[[], list[Any]],
+        rows: Callable[[Any], Iterable[dict[str, Any]]],
+        size_of: Callable[[dict[str, Any]], int],
+    ) -> None:
+        """Set the columns, and the functions that list the parts and read each."""
+        self.columns = columns
+        self._parts = parts
+        self._rows = rows
+        self._size_of = size_of
+        parts()
+
+    def plan(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> tuple[list[Any], list[Condition]]:
+        """Return the files or queues, and all conditions."""
+        return self._parts(), list(where)
+
+    def read(
+        self, part: Any, bounds: Sequence[Condition], where: Sequence[Condition], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file or queue."""
+        return batches_of(self._rows(part), self._size_of, schema)
+
+    def count(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> None:
+        """Return None: only the rows themselves can be counted."""
+
+
+def kind_of(path: str) -> Literal["sej", "textqueue", "kestrel"]:
+    """Return which source a path is for.
+
+    Raises:
+        JournalNotFoundError: nothing of the kind exists.
+        NotAJournalError: it is something else.
+    """
+    there = OS.status(path)
+    if there is not None and not there.is_dir and path.endswith(".tq"):
+        return "textqueue"
+    if (there is None or not there.is_dir) and _queues(path):
+        return "kestrel"
+    try:
+        layout_of(path)
+    except NotAJournalError:
+        if there is not None and there.is_dir:
+            if any(name.endswith(".tq") for name in OS.list(path)):
+                return "textqueue"
+            if _queues(path):
+                return "kestrel"
+        raise
+    return "sej"
+
+
+def _queues(path: str) -> list[tuple[str, str]]:
+    """Return the Kestrel queues that a path means, as directory and name: all of a directory, or one in it."""
+    there = OS.status(path)
+    if there is not None and there.is_dir:
+        found = [(path, name) for name in queues_in(path)]
+    else:
+        directory, name = os.path.split(os.path.abspath(path))
+        inside = OS.status(directory)
+        if inside is None or not inside.is_dir or not name:
+            return []
+        found = [(directory, name)] if name in queues_in(directory) else []
+    return [(place, name) for place, name in found if all(map(_is_kestrels, files_of(place, name)))]
+
+
+def _is_kestrels(path: str) -> bool:
+    """Return whether a file begins like one of Kestrel's: any name may be a queue's."""
+    there = OS.status(path)
+    if there is None or there.is_dir or "~~" in os.path.basename(path):
+        return True
+    magic = magic_of(path)
+    return not magic or magic in (READER_MAGIC, WRITER_MAGIC) or magic[0] in LAYOUTS
+
+
+def rows_at(kind: Literal["textqueue", "kestrel"], paths: Sequence[str], way: Way) -> Rows:
+    """Return the source of text queues or Kestrel queues.
+
+    Raises:
+        OptionError: the pattern matches none of them.
+    """
+    matches = matcher(way.pattern) if way.pattern is not None else None
+
+    def taken(found: list[Any], name_of: Callable[[Any], str]) -> list[Any]:
+        chosen = [each for each in found if matches is None or matches(name_of(each))]
+        if found and not chosen:
+            raise OptionError(
+                f"pattern={way.pattern!r} matches none of {len(found)}; one of them is {name_of(found[0])!r}"
+            )
+        return chosen
+
+    if kind == "textqueue":
+        return Rows(
+            TEXTQUEUE,
+            lambda: taken(text_entries.files_in(paths), os.path.basename),
+            text_entries.rows_of,
+            text_entries.size_of,
+        )
+    return Rows(
+        KESTREL,
+        lambda: taken([queue for path in paths for queue in _queues(path)], lambda queue: str(queue[1])),
+        lambda queue: kestrel_items.rows_of(queue[0], queue=queue[1], on_damage=way.on_corruption),
+        kestrel_items.size_of,
+    )

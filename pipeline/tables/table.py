@@ -1,0 +1,248 @@
+"""``pipeline.table``: journals as a table, without Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from pipeline.columns import arrow_schema, check_names
+from pipeline.needs import needed
+from pipeline.options import OptionError
+from pipeline.paths import local_path
+from pipeline.reading.conditions import Condition
+from pipeline.reading.remote import Remote
+from pipeline.tables.asking import Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.parallel import in_order
+from pipeline.tables.sources import Journals, Source, Way, kind_of, rows_at
+from sej.checks import FLAG, ITERABLE, PATH, TEXT, a, one_of, optional, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from hub.wire import ClientTLS
+
+__all__ = ["Table", "table"]
+
+_PathLike = str | os.PathLike[str]
+_Place = int | str | date
+
+
+class Table:
+    """Rows that are read by each call, from the beginning.
+
+    Every read sees what is there when it begins: messages that are appended meanwhile belong to the next one. Rows are
+    in the order of the directories, and of the offsets in each. Several threads read. Memory holds the parts that they
+    are reading, about 16 MiB each, or the largest message.
+
+    A library that takes Arrow data takes a table: ``duckdb.from_arrow(t)``, ``polars.DataFrame(t)``,
+    ``pyarrow.table(t)``.
+
+    All reads raise :class:`~sej.CorruptionError` at bytes that are wrong, :class:`~sej.OffsetTooSmallError` if messages
+    were deleted while they were read, and :class:`~sej.JournalNotFoundError` if a journal was removed.
+    """
+
+    def __init__(
+        self, source: Source, columns: Sequence[str], bounds: Sequence[Condition], where: Sequence[Condition]
+    ) -> None:
+        """Use :func:`table`."""
+        self._source = source
+        self._bounds = bounds
+        self._where = where
+        self.schema: pa.Schema = arrow_schema(columns, source.columns)
+        """The columns, as an Arrow schema."""
+
+    def count(self) -> int:
+        """Return the number of rows.
+
+        It is known from the index, without reading a message, unless the time, a message's content or
+        ``on_corruption="skip"`` decides which messages count.
+        """
+        known = self._source.count(self._bounds, self._where)
+        if known is not None:
+            return known
+        names = [name for name in self._source.columns if name in ("offset", "ordinal", "position")]
+        narrow = Table(self._source, names, self._bounds, self._where)
+        return sum(batch.num_rows for batch in narrow.to_batches())
+
+    def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the rows as Arrow batches, with bounded memory. Closing the generator ends the read."""
+        parts, rest = self._source.plan(self._bounds, self._where)
+        names = self.schema.names
+        tested = [condition.column for condition in rest if condition.column not in names]
+        inner = arrow_schema(dict.fromkeys([*names, *tested]), self._source.columns)
+        test = expression_of(rest, inner)
+
+        def read(part: Any) -> Iterable[pa.RecordBatch]:
+            found = self._source.read(part, self._bounds, self._where, inner)
+            if test is None:
+                return found
+            kept = (batch.filter(test).select(names) for batch in found)
+            few = pa.Table.from_batches([batch for batch in kept if batch.num_rows], self.schema)
+            batches: list[pa.RecordBatch] = few.combine_chunks().to_batches()
+            return batches
+
+        return in_order(parts, read)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as an Arrow table, in memory."""
+        return pa.Table.from_batches(self.to_batches(), self.schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as a reader of Arrow batches, with bounded memory."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the rows as a Polars DataFrame, in memory; needs polars."""
+        with needed("polars"):
+            import polars as pl
+
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a pandas DataFrame, in memory; needs pandas."""
+        with needed("pandas"):
+            import pandas  # noqa: F401
+
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a new stream of the rows, for any library with the Arrow PyCapsule interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the columns, for any library with the Arrow PyCapsule interface."""
+        return self.schema.__arrow_c_schema__()
+
+    def __repr__(self) -> str:
+        """Show the columns."""
+        return f"<pipeline.Table {', '.join(self.schema.names)}>"
+
+
+def table(
+    paths: _PathLike | Sequence[_PathLike] | None,
+    *,
+    columns: Iterable[str] | None = None,
+    start: _Place | None = None,
+    end: _Place | None = None,
+    where: Where | None = None,
+    clients: str | Iterable[str] | None = None,
+    pattern: str | None = None,
+    hub: str | Sequence[str] | None = None,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
+    verify: bool = True,
+    on_corruption: Literal["raise", "skip"] = "raise",
+) -> Table:
+    """Return journals as a table. No message is read before a call needs rows.
+
+    Args:
+        paths: SEJ directories, sharded journals or hubs' roots; or ``.tq`` files and directories of them; or Kestrel
+            queues (``spool/cars``) and directories of them. With ``hub``: clients, sharded journals or journals there;
+            None: everything readable.
+        columns: their names, in any order; None: all. See docs/ask.md for the columns of each kind.
+        start: the first message: an offset, a datetime, or a text as the command takes it (``"2026-01-31 12:00"``,
+            ``"10m ago"``). A time without a zone is UTC. Messages are compared with a time one by one.
+        end: the end, in the same way: the first offset or time that is not included.
+        where: conditions joined by AND, as in ``"shard = 3 AND offset >= 1000"``, or a list of triples such as
+            ``("shard", "=", 3)``. Conditions on offset, time, shard, prefix and client limit what is read.
+        clients: only these clients of a hub.
+        pattern: only directories whose whole name matches this regular expression, or else glob.
+        hub: the address ``host:port`` of a hub to read through, or several of the same hub.
+        token: the token for the hub.
+        tls: how to reach the hub with TLS; None: without.
+        verify: check blocks against their checksums; with ``on_corruption="skip"`` a damaged block is skipped whole.
+        on_corruption: ``"raise"``, or ``"skip"`` to pass damaged messages and log them.
+
+    Raises:
+        JournalNotFoundError: a path, or a client, does not exist.
+        NotAJournalError: a path is something else.
+        OptionError: an argument cannot be used for these paths, or a column does not exist.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b", b"c"])
+        >>> t = table(path, columns=["offset", "value"], where="offset >= 1")
+        >>> t.count(), t.to_arrow().to_pylist()
+        (2, [{'offset': 1, 'value': b'b'}, {'offset': 2, 'value': b'c'}])
+    """
+    require(
+        pattern=(pattern, optional(TEXT)),
+        token=(token, optional(TEXT)),
+        verify=(verify, FLAG),
+        on_corruption=(on_corruption, one_of(("raise", "skip"))),
+        columns=(columns, optional(ITERABLE)),
+    )
+    remote = _remote(hub, token, tls)
+    way = Way(verify, on_corruption, pattern, _clients(clients), remote)
+    bounds = bounds_of(start, end)
+    source = _source(_paths(paths, remote), way, bounded=bool(bounds))
+    names = list(source.columns) if columns is None else check_names(columns, source.columns)
+    return Table(source, names, bounds, conditions_of(where, source.columns))
+
+
+def _paths(paths: _PathLike | Sequence[_PathLike] | None, remote: Remote | None) -> list[str]:
+    if paths is None and remote is None:
+        raise TypeError("paths must be a path or a list of paths, got None; only a hub is read without")
+    if paths is not None and not isinstance(paths, str | os.PathLike):
+        ITERABLE("paths", paths)
+    given = [] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    for path in given:
+        PATH("paths", path)
+    if not given and remote is None:
+        raise OptionError("paths must name at least one path, got none")
+    return [local_path(os.fspath(path)) for path in given]
+
+
+def _clients(clients: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if clients is None:
+        return None
+    found = (clients,) if isinstance(clients, str) else clients
+    ITERABLE("clients", found)
+    names = tuple(found)
+    for name in names:
+        TEXT("clients", name)
+    return names
+
+
+def _remote(hub: str | Sequence[str] | None, token: str | None, tls: ClientTLS | None) -> Remote | None:
+    require(hub=(hub, optional(a(str, list, tuple))))
+    if not hub:
+        if hub is not None:
+            raise OptionError(f"hub must be an address host:port, or several, got {hub!r}")
+        if token is not None or tls is not None:
+            raise OptionError("token and tls are for a hub: pass its address as hub")
+        return None
+    addresses = tuple(each.strip() for each in hub.split(",")) if isinstance(hub, str) else tuple(hub)
+    for address in addresses:
+        TEXT("hub", address)
+    if tls is None:
+        return Remote(addresses, token)
+    ca, certificate, key = (None if path is None else os.fspath(path) for path in (tls.ca, tls.certificate, tls.key))
+    return Remote(addresses, token, ca, certificate, key, tls.server_name, tls=True)
+
+
+def _source(paths: Sequence[str], way: Way, *, bounded: bool) -> Source:
+    kinds = {path: "sej" if way.remote is not None else kind_of(path) for path in paths}
+    several = sorted(set(kinds.values()))
+    if len(several) > 1:
+        raise OptionError(
+            f"the paths are of different kinds ({', '.join(f'{path}: {kind}' for path, kind in kinds.items())}); make"
+            " a table of each"
+        )
+    kind = several[0] if several else "sej"
+    if kind == "textqueue" or kind == "kestrel":
+        for name, given in (("start and end", bounded), ("clients", way.clients is not None)):
+            if given:
+                raise OptionError(f"{name} are for journals; {paths[0]} is {kind}: use where with one of its columns")
+        return rows_at(kind, paths, way)
+    return Journals(paths, way)

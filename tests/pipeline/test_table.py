@@ -1,0 +1,395 @@
+"""Tables without Spark: the rows of a Scanner, as Arrow, Polars and pandas."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import pipeline
+import sej
+from pipeline.tables import parallel, sources
+from sej.journal.directory import Directory
+from sej.journal.gaps import read_gaps
+from sej.system.disk import OS
+from tests.pipeline.conftest import BASE_NS, fill
+
+COLUMNS = ["client", "prefix", "shard_bits", "shard", "offset", "timestamp", "timestamp_ns", "type", "key", "value"]
+HALF = datetime.fromtimestamp(BASE_NS // 10**9 + 50, UTC)
+
+
+def offsets(table: pipeline.Table) -> list[int]:
+    found: list[int] = table.to_arrow()["offset"].to_pylist()
+    assert table.count() == len(found)
+    return found
+
+
+def rows_of(path: Path, **options: Any) -> list[tuple[Any, ...]]:
+    with sej.Scanner(path, **options) as scanner:
+        return [(m.offset, m.timestamp, m.type, m.key, m.value) for m in scanner]
+
+
+def rows_in(table: pipeline.Table) -> list[tuple[Any, ...]]:
+    names = ("offset", "timestamp_ns", "type", "key", "value")
+    return list(zip(*(table.to_arrow()[name].to_pylist() for name in names), strict=True))
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """3,000 messages in many segments; tables divide it into many parts and read it with two threads."""
+    with sej.Writer(tmp_path / "large", segment_bytes=1 << 16) as writer:
+        for n in range(30):
+            writer.append_many([b"%d" % n * 200] * 100, timestamp=BASE_NS + n * 10**9)
+    monkeypatch.setattr(sources, "_PART_BYTES", 1 << 16)
+    monkeypatch.setattr(sources, "THREADS", 2)
+    return tmp_path / "large"
+
+
+# --- rows
+
+
+def test_a_journal_is_what_a_scanner_reads(journal: Path) -> None:
+    table = pipeline.table(journal)
+    assert table.schema.names == COLUMNS == table.to_arrow().column_names
+    assert rows_in(table) == rows_of(journal)
+    assert table.to_arrow()["timestamp"][0].as_py() == datetime.fromtimestamp(BASE_NS // 10**9, UTC)
+    assert set(table.to_arrow()["client"].to_pylist()) == {None}
+
+
+def test_shards_and_clients_are_columns(shards: Path, hub_root: Path) -> None:
+    table = pipeline.table(shards, columns=["prefix", "shard_bits", "shard", "offset"])
+    wanted = [("orders", 2, shard, offset) for shard in range(4) for offset in range(10 * (shard + 1))]
+    assert [tuple(row.values()) for row in table.to_arrow().to_pylist()] == wanted
+    assert table.count() == 100
+    of = pipeline.table(hub_root, columns=["client", "shard"], clients="berlin")
+    assert sorted(of.to_arrow()["client"].to_pylist()) == ["berlin"] * 14 == ["berlin"] * of.count()
+    assert pipeline.table([shards, hub_root]).count() == 125
+    assert pipeline.table(hub_root, clients=["tokyo"], pattern=r".*\.001").count() == 6
+
+
+def test_a_message_without_a_time_has_none(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as writer:
+        writer.append(b"v", timestamp=sej.NO_TIMESTAMP)
+        writer.append(b"w", timestamp=5)
+    table = pipeline.table(tmp_path, columns=["timestamp", "timestamp_ns"])
+    assert table.to_arrow()["timestamp"].to_pylist() == [None, datetime(1970, 1, 1, tzinfo=UTC)]
+    assert pipeline.table(tmp_path, where="timestamp <= '2020-01-01'").count() == 1
+    assert pipeline.table(tmp_path, end="2020-01-01").count() == 2, "as the command does"
+
+
+def test_many_parts_come_in_order(large: Path) -> None:
+    table = pipeline.table(large)
+    parts, _ = sources.Journals([str(large)], sources.Way()).plan([], [])
+    assert len(parts) > 5
+    assert rows_in(table) == rows_of(large)
+
+
+def test_every_read_sees_what_is_there_then(journal: Path) -> None:
+    table = pipeline.table(journal)
+    first = table.to_reader()
+    fill(journal, 5, first=100)
+    assert first.read_all().num_rows == 100
+    assert (table.count(), table.to_arrow().num_rows) == (105, 105)
+
+
+def test_an_empty_journal_and_no_rows(tmp_path: Path, journal: Path) -> None:
+    sej.Writer(tmp_path / "empty").close()
+    for table in (pipeline.table(tmp_path / "empty"), pipeline.table(journal, where="offset > 1000")):
+        assert (table.count(), table.to_arrow().num_rows, list(table.to_batches())) == (0, 0, [])
+        assert table.to_arrow().schema == table.schema
+        assert table.to_polars().columns == COLUMNS
+
+
+# --- other libraries
+
+
+def test_libraries_read_it_as_arrow(journal: Path) -> None:
+    t = pipeline.table(journal, columns=["offset", "key"])
+    wanted = t.to_arrow()
+    assert pa.table(t) == wanted
+    assert pl.DataFrame(t).equals(t.to_polars())
+    with duckdb.connect() as connection:
+        connection.register("t", t)
+        assert connection.execute('SELECT count(*), max("offset") FROM t').fetchall() == [(100, 99)]
+        twice = 'SELECT count(*) FROM t AS a JOIN t AS b USING ("offset")'
+        assert connection.execute(twice).fetchall() == [(100,)], "two streams"
+    assert t.to_pandas().equals(wanted.to_pandas())
+    assert isinstance(t.to_pandas(), pd.DataFrame)
+    assert pa.schema(t) == t.schema
+
+
+def test_a_stream_that_is_left_ends_its_threads(large: Path) -> None:
+    before = threading.active_count()
+    batches = pipeline.table(large).to_batches()
+    next(batches)
+    batches.close()
+    assert threading.active_count() == before
+    reader = pipeline.table(large).to_reader()
+    reader.read_next_batch()
+    reader.close()
+    del reader
+    assert threading.active_count() == before
+
+
+def test_neither_spark_nor_java_is_needed(journal: Path) -> None:
+    program = (
+        "import sys, pipeline; t = pipeline.table(sys.argv[1]); print(t.count(), t.to_arrow().num_rows)\n"
+        "heavy = ('pyspark', 'py4j', 'duckdb', 'polars', 'pandas', 'grpc')\n"
+        "assert not [name for name in heavy if name in sys.modules]"
+    )
+    bare = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, journal], env=bare, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("100 100\n", "")
+
+
+# --- which messages
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted"),
+    [
+        (90, None, range(90, 100)),
+        (None, 10, range(10)),
+        ("17", "19", range(17, 19)),
+        (95, 1000, range(95, 100)),
+        (1000, None, range(0)),
+        (HALF, None, range(50, 100)),
+        (HALF, HALF + timedelta(seconds=2), range(50, 52)),
+        (HALF.replace(tzinfo=None), 60, range(50, 60)),
+        (HALF.isoformat(), HALF + timedelta(seconds=1), range(50, 51)),
+        (date(2030, 1, 1), None, range(0)),
+        (None, pd.Timestamp(BASE_NS + 1), range(1)),
+        ("1h ago", None, range(0)),
+    ],
+)
+def test_start_and_end_take_offsets_and_times(journal: Path, start: Any, end: Any, wanted: range) -> None:
+    assert offsets(pipeline.table(journal, start=start, end=end)) == list(wanted)
+
+
+def test_times_select_each_message_by_its_own(tmp_path: Path) -> None:
+    times = [50, 10, 60, 20, 70]
+    with sej.Writer(tmp_path) as writer:
+        writer.append_many([b"v"] * 5, timestamp=[BASE_NS + n for n in times])
+    start, end = pd.Timestamp(BASE_NS + 50), pd.Timestamp(BASE_NS + 70)
+    assert offsets(pipeline.table(tmp_path, start=start, end=end)) == [0, 2]
+    assert offsets(pipeline.table(tmp_path, where=f"timestamp_ns >= {BASE_NS + 50}")) == [0, 2, 4]
+    assert offsets(pipeline.table(tmp_path, where=f"timestamp_ns IN ({BASE_NS + 10}, {BASE_NS + 20})")) == [1, 3]
+    assert offsets(pipeline.table(tmp_path, where=[("timestamp_ns", "is null", None)])) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("shard = 3", 40),
+        ("shard IN (1, 2) AND offset < 10", 20),
+        ("shard between 1 and 2 and offset >= 19", 1 + 11),
+        ("shard_bits = 2 AND prefix = 'orders' AND client IS NULL", 100),
+        ("prefix = 'other'", 0),
+        ("shard != 3", 60),
+        ("type = 1 AND shard = 0", 3),
+        ("value = 's1-7'", 1),
+        ("key > 'k-5' AND shard = 0", 1),
+        ("key IS NOT NULL AND offset IS NOT NULL", 100),
+        ("timestamp < '2023-11-14T22:13:25Z'", 20),
+        ([("shard", "in", {1, 2}), ("offset", "<", 10)], 20),
+        ([("value", "==", b"s1-7")], 1),
+        ([("timestamp", ">=", HALF)], 0),
+        ([("shard", "!=", 3), ["shard", ">", 1]], 30),
+    ],
+)
+def test_where_selects_rows(shards: Path, where: Any, count: int) -> None:
+    table = pipeline.table(shards, where=where)
+    assert table.count() == count == table.to_arrow().num_rows
+    assert pipeline.table(shards, where=where, columns=["shard"]).to_arrow().column_names == ["shard"]
+
+
+def test_conditions_limit_what_is_read(shards: Path) -> None:
+    """What is pruned is not read: damage there is not noticed."""
+    for path in shards.iterdir():
+        sej.Journal(path).reindex()
+    damaged(shards / "orders.2.001", b"s1-7")
+    assert pipeline.table(shards, where="shard = 3").to_arrow().num_rows == 40
+    with pytest.raises(sej.CorruptionError):
+        pipeline.table(shards).to_arrow()
+
+
+def test_the_count_comes_from_the_index(large: Path) -> None:
+    first = sorted((large / "jnl").iterdir())[0]
+    first.write_bytes(b"\xff" * first.stat().st_size)
+    assert pipeline.table(large, start=10, end=2900).count() == 2890, "no message was read"
+    with pytest.raises(sej.CorruptionError):
+        pipeline.table(large, start=10, end=2900).to_arrow()
+
+
+# --- damage, gaps and deleted messages
+
+
+def damaged(path: Path, value: bytes) -> None:
+    """Change a byte of the value of a message, so that only its block's checksum shows it."""
+    segment = next((path / "jnl").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[data.index(value)] ^= 1
+    segment.write_bytes(data)
+
+
+def test_checksums_are_verified_unless_it_is_turned_off(journal: Path) -> None:
+    sej.Journal(journal).reindex()
+    damaged(journal, b"v-50")
+    with pytest.raises(sej.CorruptionError) as raised:
+        pipeline.table(journal).to_arrow()
+    assert raised.value.path is not None and raised.value.position is not None
+    assert pipeline.table(journal, verify=False).to_arrow().num_rows == 100
+
+
+def test_damage_is_skipped_and_logged_on_request(journal: Path, caplog: pytest.LogCaptureFixture) -> None:
+    segment = next((journal / "jnl").iterdir())
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"v-50")
+    data[at - 30 : at] = b"\xff" * 30
+    segment.write_bytes(data)
+    with pytest.raises(sej.CorruptionError):
+        pipeline.table(journal).to_arrow()
+    whole = pipeline.table(journal, on_corruption="skip")
+    assert rows_in(whole) == rows_of(journal, on_corruption="skip", verify=True) == [], "their block is damaged"
+    assert whole.count() == 0
+    table = pipeline.table(journal, on_corruption="skip", verify=False)
+    found = offsets(table)
+    assert 50 not in found and {0, 48, 52, 99} <= set(found)
+    assert rows_in(table) == rows_of(journal, on_corruption="skip")
+    assert "are lost" in caplog.text
+    sej.Journal(journal).repair()
+    assert read_gaps(Directory(journal, OS))
+    assert offsets(pipeline.table(journal)) == found, "a recorded gap is passed, and not counted"
+
+
+def test_a_torn_tail_is_left_out(journal: Path) -> None:
+    segment = next((journal / "jnl").iterdir())
+    segment.write_bytes(segment.read_bytes()[:-5])
+    assert offsets(pipeline.table(journal)) == list(range(99))
+
+
+def test_a_start_that_was_deleted_is_an_error(large: Path) -> None:
+    removed = sej.Journal(large).clean(max_bytes=1 << 17)
+    first = sej.Journal(large).first_offset
+    assert removed and first > 0
+    old = pipeline.table(large, start=0)
+    for read in (old.count, old.to_arrow):
+        with pytest.raises(sej.OffsetTooSmallError, match=f"start from {first}") as raised:
+            read()
+        assert raised.value.first_available == first
+    assert offsets(pipeline.table(large)) == list(range(first, 3000))
+    assert offsets(pipeline.table(large, where="offset >= 0 AND offset < 2990")) == list(range(first, 2990))
+
+
+def test_messages_deleted_under_an_open_stream_are_an_error_not_a_hole(large: Path) -> None:
+    reader = pipeline.table(large).to_reader()
+    seen = reader.read_next_batch()["offset"].to_pylist()
+    sej.Journal(large).clean(max_bytes=1 << 16)
+    with pytest.raises(Exception, match="deleted"):
+        seen.extend(reader.read_all()["offset"].to_pylist())
+    assert seen == list(range(len(seen)))
+
+
+def test_a_merge_under_an_open_stream_changes_nothing(large: Path) -> None:
+    wanted = rows_of(large)
+    reader = pipeline.table(large).to_reader()
+    first = reader.read_next_batch()
+    assert sej.Journal(large).merge(1 << 20) > 0
+    rest = reader.read_all()
+    assert [*first["offset"].to_pylist(), *rest["offset"].to_pylist()] == [row[0] for row in wanted]
+    assert rows_in(pipeline.table(large)) == wanted
+
+
+def test_a_time_behind_damage_is_not_passed_silently(large: Path) -> None:
+    """A length that points past the end of its segment looks like an incomplete message."""
+    segment = sorted((large / "jnl").iterdir())[1]
+    shutil.rmtree(large / "idx")
+    data = bytearray(segment.read_bytes())
+    data[18:22] = (1 << 28).to_bytes(4, "big")  # the value size of the first message, whose key is empty
+    segment.write_bytes(data)
+    with sej.Scanner(large, on_corruption="skip") as scanner:
+        wanted = [m.offset for m in scanner if m.timestamp >= BASE_NS + 10**9]
+    start = datetime.fromtimestamp(BASE_NS // 10**9 + 1, UTC)
+    with pytest.raises(sej.CorruptionError):
+        pipeline.table(large, start=start).to_arrow()
+    assert offsets(pipeline.table(large, start=start, on_corruption="skip")) == wanted
+
+
+# --- arguments
+
+
+def test_wrong_arguments_say_what_was_expected(journal: Path, hub_root: Path, tmp_path: Path) -> None:
+    def error(**given: Any) -> str:
+        with pytest.raises((ValueError, TypeError, sej.SejError)) as raised:
+            pipeline.table(given.pop("paths", journal), **given)
+        return str(raised.value)
+
+    assert "there is no column 'ofset'" in error(columns=["ofset"])
+    assert "got 'key'" in error(columns="key")
+    assert "at least one column" in error(columns=[])
+    assert "named twice" in error(columns=["key", "key"])
+    assert "start: 'soon' is not an offset or a time" in error(start="soon")
+    assert "start: '-5' is not an offset" in error(start="-5")
+    assert "start must be at least 0" in error(start=-1) or "start must be 0" in error(start=-1)
+    assert "end must be an offset, a datetime or a text" in error(end=1.5)
+    assert "end must be an offset, a datetime or a text" in error(end=True)
+    assert "names the column 'ofset'" in error(where="ofset = 3")
+    assert "for others use SQL or Polars" in error(where="offset = 3 OR offset = 4")
+    assert "expected a number, or a text in single quotes, got 'x'" in error(where="key = x")
+    assert "expected a column" in error(where="")
+    assert "expected ',' or ')'" in error(where="offset IN (3")
+    assert "compares column 'offset' with 'x'; expected a whole number" in error(where="offset = 'x'")
+    assert "compares column 'shard' with 2.5" in error(where=[("shard", "=", 2.5)])
+    assert "expected a number of 64 bits" in error(where=[("offset", "<", 1 << 64)])
+    assert "has microseconds" in error(where="timestamp = '2026-01-01T00:00:00.000000001Z'")
+    assert "is not a time" in error(where="timestamp = 'soon'")
+    assert "where has the test 'like'" in error(where=[("key", "like", "x")])
+    assert "items like ('offset', '>=', 5)" in error(where=[("key", "x")])
+    assert "needs a list after IN" in error(where=[("key", "in", "abc")])
+    assert "there is no client 'paris'; the clients are berlin, tokyo" in error(paths=hub_root, clients=["paris"])
+    assert "there is no client 'paris'; the clients are none" in error(clients="paris")
+    assert "paths must name at least one path" in error(paths=[])
+    assert "only a hub is read without" in error(paths=None)
+    assert "hub must be an address" in error(hub="")
+    assert "are for a hub" in error(token="t")
+    assert "the path does not exist" in error(paths=tmp_path / "missing")
+    (tmp_path / "file").write_bytes(b"x")
+    assert "this is a file" in error(paths=tmp_path / "file")
+    assert "matches none of 5 directories" in error(paths=hub_root, pattern="paris.*")
+    assert "a path is passed twice" in error(paths=[journal, journal])
+
+
+def test_parts_are_read_in_order_whatever_their_speed() -> None:
+    gates = [threading.Event() for _ in range(20)]
+    gates[0].set()
+
+    def read(part: int) -> list[int]:
+        if part + 1 < len(gates):
+            gates[part + 1].set()
+        assert gates[part].wait(60)
+        return [part]
+
+    assert list(parallel.in_order(range(20), read, 3)) == list(range(20))
+
+
+def test_an_error_in_a_part_ends_the_read_after_the_parts_before_it() -> None:
+    def read(part: int) -> list[int]:
+        if part == 3:
+            raise OSError("gone")
+        return [part]
+
+    found: list[int] = []
+    with pytest.raises(OSError, match="gone"):
+        found.extend(parallel.in_order(range(9), read, 2))
+    assert found == [0, 1, 2]
