@@ -21,7 +21,7 @@ import grpc
 from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
-from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, to_wire
+from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_request
 from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
 from sej.checks import FLAG, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
@@ -173,8 +173,8 @@ class Client:
         """
         expected = -1
         for batch in _batches(messages):
-            request = pb.PutRequest(ClientID=self.client_id, JournalDir=journal_dir, Messages=to_wire(batch))
-            call = self._unary("Put", pb.PutRequest.SerializeToString, pb.PutResponse.FromString)
+            request = put_request(self.client_id, journal_dir, batch)
+            call = self._unary("Put", None, pb.PutResponse.FromString)
             with self._translating():
                 expected = call(request, timeout=self._timeout_s, metadata=self._metadata).NextOffset
             if not expected:
@@ -405,7 +405,7 @@ class Client:
                     self._channel = grpc.secure_channel(self.address, self._tls.credentials(), options=self._options)
             return self._channel
 
-    def _unary(self, name: str, request: Callable[[Any], bytes], response: Callable[[bytes], Any]) -> Any:
+    def _unary(self, name: str, request: Callable[[Any], bytes] | None, response: Callable[[bytes], Any]) -> Any:
         return self._open().unary_unary(f"/hub.Hub/{name}", request, response)
 
     @contextmanager

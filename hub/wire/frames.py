@@ -30,6 +30,7 @@ __all__ = [
     "open_put_request",
     "open_read_response",
     "parse",
+    "put_request",
     "read_response",
     "to_wire",
 ]
@@ -47,8 +48,13 @@ class _Transcode(Protocol):
     def __call__(self, data: bytes) -> tuple[str, str, memoryview] | None: ...
 
 
+class _Encode(Protocol):
+    def __call__(self, client_id: str, journal_dir: str, messages: list[Message]) -> bytes | None: ...
+
+
 _twin = compiled("hub.wire._put_c")
 _transcode: _Transcode | None = _twin and _twin.transcode
+_encode: _Encode | None = _twin and _twin.encode
 
 _T = TypeVar("_T", bound=ProtobufMessage)
 
@@ -84,6 +90,20 @@ def parse(kind: type[_T], data: bytes) -> _T:
         return kind.FromString(data)
     except ProtobufDecodeError as error:
         raise InvalidMessageError(f"these bytes are not a {kind.__name__} of hub.proto") from error
+
+
+def put_request(client_id: str, journal_dir: str, messages: list[Message]) -> bytes:
+    """Encode a PutRequest.
+
+    Raises:
+        TypeError: a field of a message has another type.
+        ValueError: a number is out of the range of its field.
+    """
+    request = None if _encode is None else _encode(client_id, journal_dir, messages)
+    if request is None:
+        found = pb.PutRequest(ClientID=client_id, JournalDir=journal_dir, Messages=to_wire(messages))
+        request = found.SerializeToString()
+    return request
 
 
 def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:

@@ -870,6 +870,32 @@ def test_put_requests_are_encoded_as_the_reference_reads_them(
         assert bytes(plain[2]) == packed(open_put_request(data)[2])
 
 
+NUMBERS = st.integers(-(2**63), 2**64) | st.integers(-1, 300) | st.booleans()
+ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=130), st.binary(max_size=300)), max_size=4)
+
+
+@given(names=st.tuples(st.text(max_size=4), st.text(max_size=4)), rows=ROWS)
+def test_a_put_request_is_encoded_as_protobuf_does(names: tuple[str, str], rows: list[Any]) -> None:
+    messages = [sej.Message(*row) for row in rows]
+    try:
+        expected = pb.PutRequest(
+            ClientID=names[0], JournalDir=names[1], Messages=frames.to_wire(messages)
+        ).SerializeToString()
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            frames.put_request(*names, messages)
+        return
+    assert frames.put_request(*names, messages) == expected
+
+
+@pytest.mark.parametrize(
+    "row", [("0", 0, 0, b"", b""), (0, 0, 0, "", b""), (0, 0.5, 0, b"", b""), (0, 0, None, b"", 7)]
+)
+def test_a_message_of_wrong_types_is_refused_before_it_is_sent(row: Any) -> None:
+    with pytest.raises(TypeError):
+        frames.put_request("c", "j", [sej.Message(*row)])
+
+
 @given(data=st.binary(max_size=60), cut=st.integers(0, 60))
 def test_bytes_that_are_not_a_put_request_do_no_harm(data: bytes, cut: int) -> None:
     whole = pb.PutRequest(
