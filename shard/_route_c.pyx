@@ -5,6 +5,8 @@ What these loops do not take (a bytearray, a key that is too long) they hand to 
 wording and one truth.
 """
 
+from cython cimport binding
+
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -15,6 +17,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from sej.codec._buffer_c cimport Buffer
 from sej.codec._layout cimport HEAD, MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, put32, put64, raw_bytes, raw_is_bytes
 
 from shard import _route_py as _reference
@@ -333,6 +336,46 @@ cdef class Parts:
         self.last_timestamp = time
         self.newest_timestamp = newest
         return 0
+
+
+cdef class Appender:
+    """Appends single messages to the shards that are open; see the reference."""
+    cdef list _buffers
+    cdef uint64_t _mask
+    cdef bint _fnv
+    cdef object _owner
+    cdef object _under_way
+
+    def __init__(self, int bits, name, owner, under_way):
+        if not 0 <= bits <= 10:
+            raise ValueError(f"bits must be 0 to 10, got {bits}")
+        self._mask = (1 << bits) - 1
+        self._fnv = name == "fnv"
+        self._owner = owner
+        self._under_way = under_way
+        self.forget()
+
+    def open(self, int index, Buffer buffer not None):
+        """Append to this buffer from now on."""
+        if not 0 <= index <= <int> self._mask:
+            raise IndexError(index)
+        self._buffers[index] = buffer
+
+    def forget(self):
+        """Leave everything to the owner again."""
+        self._buffers = [None] * <int> (self._mask + 1)
+
+    @binding(False)  # a builtin method, which the interpreter calls faster
+    def append(self, value, key=b"", type=0, timestamp=None):
+        """Append one message; see the reference."""
+        cdef uint64_t index
+        cdef object buffer
+        if PyBytes_CheckExact(key):
+            index = sej_hash(self._fnv, <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & self._mask
+            buffer = self._buffers[index]
+            if buffer is not None and not self._under_way():
+                return index, (<Buffer> buffer).append_one(value, key, type, timestamp)
+        return self._owner(value, key, type, timestamp)
 
 
 cdef int64_t number(Py_ssize_t place, str name, object value, int64_t low, int64_t high) except? -1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 
 from xxhash import xxh64_intdigest
 
@@ -11,7 +11,7 @@ from sej.codec.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, MAX_TIMESTAMP, MAX_
 from sej.errors import InvalidMessageError
 from shard.name_format import FNV_BASIS, FNV_PRIME, HASH_SEED, Hash
 
-__all__ = ["Parts", "check_counts", "check_message", "check_number", "fnv", "group", "hash_of"]
+__all__ = ["Appender", "Parts", "check_counts", "check_message", "check_number", "fnv", "group", "hash_of"]
 
 BytesLike = bytes | bytearray | memoryview
 _Lists = tuple[list[BytesLike], list[BytesLike], list[int]]
@@ -162,6 +162,53 @@ class Parts:
                 scratch.clear()
                 stamps.clear()
         return range(first, offset)
+
+
+class Appender:
+    """Appends single messages to the shards that are open, and leaves everything else to its owner.
+
+    A shard's buffer has its own protection against threads, signal handlers, failures and forks, so no lock of the
+    owner is needed.
+    """
+
+    __slots__ = ("_buffers", "_mask", "_name", "_owner", "_under_way")
+
+    def __init__(
+        self, bits: int, name: Hash, owner: Callable[..., tuple[int, int]], under_way: Callable[[], bool]
+    ) -> None:
+        """Know no shard yet.
+
+        Args:
+            bits: bits of the sharded journal.
+            name: the hash of the keys.
+            owner: appends a message in any case.
+            under_way: returns whether a call of the owner is under way in this thread. Then the owner is asked, which
+                refuses.
+        """
+        self._mask = (1 << bits) - 1
+        self._name: Hash = name
+        self._owner = owner
+        self._under_way = under_way
+        self.forget()
+
+    def open(self, index: int, buffer: Buffer) -> None:
+        """Append to this buffer from now on."""
+        self._buffers[index] = buffer
+
+    def forget(self) -> None:
+        """Leave everything to the owner again."""
+        self._buffers: list[Buffer | None] = [None] * (self._mask + 1)
+
+    def append(
+        self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None
+    ) -> tuple[int, int]:
+        """Append one message; see :meth:`shard.Writer.append`."""
+        if isinstance(key, bytes):
+            index = hash_of(key, self._name) & self._mask
+            buffer = self._buffers[index]
+            if buffer is not None and not self._under_way():
+                return index, buffer.append(value, key, type, timestamp)
+        return self._owner(value, key, type, timestamp)
 
 
 def check_counts(count: int, keys: object, types: object, times: object) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sej.checks import POSITIVE, refuse_pickling, require
 from sej.codec import encode
@@ -29,7 +29,7 @@ from shard.name_format import Hash
 from shard.names import Path
 from shard.records import Records
 from shard.remembered_hash import choose_hash, remember_hash
-from shard.routing import BytesLike, Function, Parts, Route, check_route, index_of, routed
+from shard.routing import Appender, BytesLike, Function, Parts, Route, check_route, index_of, routed
 from shard.together import BackgroundSync, check_options, each
 
 __all__ = ["Writer"]
@@ -98,6 +98,12 @@ class Writer:
         self._unclosed: dict[int, BaseException] = {}
         self._records.prepare()
         self._background = None if interval_s is None else BackgroundSync(self._used, interval_s)
+        self._direct = None
+        if self._route is None and not self._crowded:  # else an append changes which shards are open
+            self._direct = Appender(path.bits, self._hash, self.append, self._life.inside_test())
+            self._life.in_child = self._direct.forget
+            if not TYPE_CHECKING:
+                self.append = self._direct.append  # of an open shard without Python code in between
 
     # --- appending
 
@@ -324,6 +330,8 @@ class Writer:
     def _finish(self) -> None:
         with self._life.mutex:  # no shard is opened from here on
             self._life.shut()
+            if self._direct is not None:
+                self._direct.forget()
 
     def _release(self) -> None:
         if self._background is not None:
@@ -358,6 +366,8 @@ class Writer:
             writer = self._open.get(index)
             if writer is None:
                 writer = self._wake(index)
+                if self._direct is not None and writer.buffer is not None:
+                    self._direct.open(index, writer.buffer)
             if self._crowded:
                 self._use(index)
             return writer

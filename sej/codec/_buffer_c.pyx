@@ -6,6 +6,8 @@ drain takes no lock. ``_busy`` is set while bytes are on their way out or a batc
 waits for the writer's lock.
 """
 
+from cython cimport binding
+
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
@@ -56,31 +58,6 @@ cdef inline bint fits(PyObject *value, int64_t most) noexcept:
 
 cdef class Buffer:
     """Encoded messages on their way to the file; see the reference."""
-    cdef public int64_t offset
-    cdef public int64_t limit
-    cdef public int64_t batch_limit
-    cdef public int64_t position
-    cdef public int64_t steady_until
-    cdef readonly bint interrupted
-    cdef readonly int64_t first_timestamp
-    cdef readonly int64_t last_timestamp
-    cdef readonly int64_t newest_timestamp
-    cdef unsigned char *_data
-    cdef int64_t _room
-    cdef int64_t _used
-    cdef int64_t _drained
-    cdef bint _busy
-    cdef bint _writing  # and still set after a write that failed
-    cdef int64_t _look_at
-    cdef object _drain
-    cdef object _lock
-    cdef object _owned
-    cdef object _acquire
-    cdef object _release
-    cdef object _refuse
-    cdef object _write
-    cdef int _descriptor
-    cdef object _trouble
 
     def __cinit__(self, int64_t offset, object drain, object lock):
         self.offset = offset
@@ -186,8 +163,13 @@ cdef class Buffer:
             self._busy = self._refuse is not None or self._writing
         return 0
 
+    @binding(False)  # a builtin method, which the interpreter calls faster
     def append(self, value, key=b"", type=0, timestamp=None):
         """Encode one message, and drain if the limit is reached. Return its offset."""
+        return self.append_one(value, key, type, timestamp)
+
+    cdef object append_one(self, object value, object key, object type, object timestamp):
+        """Do it, for a caller in C."""
         cdef int64_t kind = 0, time = 0, offset
         if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
                 and (timestamp is None or PyLong_CheckExact(timestamp))):

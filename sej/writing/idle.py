@@ -46,6 +46,11 @@ class IdleWriter:
         return self._tail.last.left
 
     @property
+    def buffer(self) -> Buffer | None:
+        """The buffer, if :meth:`append` does nothing more than its ``append``: with ``"disk"`` it also waits."""
+        return None if self._tail.durability == "disk" else self._tail.buffer
+
+    @property
     def offset(self) -> int:
         """The offset of the next message."""
         return self._tail.offset

@@ -3,6 +3,7 @@
 import errno
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import sej
 import shard
 from sej.system.disk import File, Mode, OsDisk, OsFile
+from shard import _route_py, routing
 from tests.sej.hooks import HookedDisk
 from tests.sej.interrupts import open_below
 
@@ -295,6 +297,59 @@ def test_a_forked_child_holds_no_shard(path: shard.Path) -> None:
     for fd in (hold, answer, tell):
         os.close(fd)
     assert sum(map(len, contents(path).values())) == 2 * len(KEYS)
+
+
+@pytest.fixture(params=[_route_py.Appender, routing.Appender], ids=["python", "chosen"])
+def appender(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("shard.writer.Appender", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("route", ["xxh64", "fnv"])
+@pytest.mark.parametrize("durability", ["buffer", "os", "disk"])
+def test_an_append_to_an_open_shard_is_like_the_first_one(
+    path: shard.Path, appender: Any, route: Any, durability: str
+) -> None:
+    with shard.Writer(path, route, durability=durability) as writer:
+        expected: dict[int, int] = {}
+        for turn in range(3):
+            for key in [*KEYS, b"", b"k" * 127]:
+                index = shard.index_of(key, path.bits, route)
+                kind: Any = (bytes, bytearray, memoryview)[turn]
+                assert writer.append(b"v", kind(key), type=7, timestamp=turn) == (index, expected.get(index, 0))
+                expected[index] = expected.get(index, 0) + 1
+        for wrong, error in ((b"k" * 128, sej.InvalidMessageError), ("text", TypeError)):
+            with pytest.raises(error):
+                writer.append(b"v", wrong)  # type: ignore[arg-type]
+        with pytest.raises(sej.InvalidMessageError):
+            writer.append(b"v", KEYS[0], type=256)
+        assert writer.offsets == dict(sorted(expected.items()))
+    assert sum(map(len, contents(path).values())) == sum(expected.values())
+
+
+def test_no_append_comes_after_the_end(path: shard.Path, appender: Any) -> None:
+    writer = shard.Writer(path)
+    append = writer.append
+    append(b"v", KEYS[0])
+    with writer._life.mutex, pytest.raises(sej.LockedError, match="under way"):
+        append(b"v", KEYS[0])  # as a signal handler that interrupts another call of this writer
+    append(b"v", KEYS[0])
+    answer, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            append(b"v", KEYS[0])
+        except sej.ClosedError as error:
+            os.write(tell, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(answer, 1000).decode().startswith(f"{path.root}: the writer belongs to the parent process")
+    for fd in (answer, tell):
+        os.close(fd)
+    writer.close()
+    with pytest.raises(sej.ClosedError, match=f"^{re.escape(str(path.root))}: the writer is closed"):
+        append(b"v", KEYS[0])
+    assert sum(map(len, contents(path).values())) == 2
 
 
 class PausingDisk(OsDisk):

@@ -1,0 +1,39 @@
+"""The compiled buffer, for the compiled modules that append to it."""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
+
+
+cdef class Buffer:
+    cdef public int64_t offset
+    cdef public int64_t limit
+    cdef public int64_t batch_limit
+    cdef public int64_t position
+    cdef public int64_t steady_until
+    cdef readonly bint interrupted
+    cdef readonly int64_t first_timestamp
+    cdef readonly int64_t last_timestamp
+    cdef readonly int64_t newest_timestamp
+    cdef unsigned char *_data
+    cdef int64_t _room
+    cdef int64_t _used
+    cdef int64_t _drained
+    cdef bint _busy
+    cdef bint _writing  # and still set after a write that failed
+    cdef int64_t _look_at
+    cdef object _drain
+    cdef object _lock
+    cdef object _owned
+    cdef object _acquire
+    cdef object _release
+    cdef object _refuse
+    cdef object _write
+    cdef int _descriptor
+    cdef object _trouble
+
+    cdef void _reset(self) noexcept
+    cdef int _reserve(self, int64_t size) except -1
+    cdef int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1
+    cdef int _run_drain(self) except -1
+    cdef int _settle(self) except -1
+    cdef object append_one(self, object value, object key, object type, object timestamp)
