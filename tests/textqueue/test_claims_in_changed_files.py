@@ -287,3 +287,16 @@ def test_a_message_given_back_while_the_ledger_is_shortened_is_claimed_again(
         again = other.take()
         assert again is not None
         assert again.message.value == held.message.value == "m0"
+
+
+@pytest.mark.parametrize("variables", [[MUTEX], []])
+def test_a_claim_of_the_newest_append_survives_two_saves(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b"], variables)
+        claims = [q.take(), q.take()]
+        path.write_bytes(b"# a line above\n" + path.read_bytes())
+        assert other.take() is None
+        path.write_bytes(path.read_bytes().replace(b"-a", b"!a"))
+        assert other.take() is None, "another worker has b"
+        assert [claim and claim.done() for claim in claims] == [False, True]
+    assert path.read_bytes().count(b"\n=b") == 1

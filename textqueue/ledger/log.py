@@ -276,6 +276,7 @@ class Ledger:
 
         sets: list[tuple[int, Record]] = []
         claimed: dict[tuple[bytes, bytes], int] = {}
+        held: set[_Place] = set()  # the places of claims
         for number, record in enumerate(_records(data)):
             place = epoch, record.position, record.digest
             if record.kind == STATE:
@@ -289,6 +290,8 @@ class Ledger:
                     newest = next((one for one in reversed(status) if status[one][1].kind != GIVEN_BACK), None)
                     if newest is not None and newest[2] == record.digest:
                         del status[newest]
+                    if record.kind in WAITING and place in held:
+                        continue  # the copy of an append whose message was claimed since: the claim replaces it
                 status[place] = number, record
                 if record.kind in WAITING:
                     queued[record.digest].append(place)
@@ -296,6 +299,7 @@ class Ledger:
                 if status.pop(place, None) is None:
                     outdate(record.digest)
                 claimed.setdefault((record.digest, record.owner), number)
+                held.add(place)
             elif record.kind == SET and record.owner != EMPTY:
                 sets.append((number, record))
                 if (was := status.pop((epoch, record.position, record.owner), None)) is not None:
@@ -311,7 +315,7 @@ class Ledger:
         return [] if self._file is None else list(_records(self._file.read(self._read_to, 0)))
 
     def ended(self) -> set[tuple[bytes, bytes]]:
-        """Return essence and owner of the claims in a mutex that have ended since the last foreign change."""
+        """Return essence and process of the claims in a mutex that have ended since the last foreign change."""
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
         ended: set[tuple[bytes, bytes]] = set()
         held: dict[int, Record] = {}
