@@ -3,7 +3,7 @@
 A thin layer over claims. Users can still edit the file.
 
 - Values are text in UTF-8. Keys, delays, priorities, expiry times and dedupe keys are not supported.
-- A claim has no deadline. It lasts as long as the process that holds it.
+- A claim lasts as long as the process that holds it. With ``lease_s`` it ends earlier, at its deadline.
 - Each queue object counts the attempts that it makes. A message with a ``retries`` variable counts them there as well.
 - A dead letter is a message marked as a critical error (``!``). Its ``reason`` variable, if any, holds the reason.
 """
@@ -14,7 +14,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sej.checks import options_of, refuse_unknown
+from sej.checks import POSITIVE_SECONDS, options_of, refuse_unknown
+from sej.errors import InvalidMessageError
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
 from sej.system.disk import OS
@@ -40,11 +41,16 @@ class _Claimed(HeldItem):
         else:
             self._end(lambda: self._claim.failed(reason or None), back=left.strip("0") != "")
 
+    def extend(self, lease_s: float) -> None:
+        """Let the lease end ``lease_s`` seconds from now. Without a lease, nothing changes."""
+        POSITIVE_SECONDS("lease_s", lease_s)
+        self._keep(lambda: self._claim.extend(lease_s))
+
 
 class TextWorkQueue(HoldingQueue):
     """A work queue in a text file; open it with :func:`sej.open_queue`."""
 
-    can: ClassVar[frozenset[str]] = frozenset({"processes", "dead_letters", "redrive"})
+    can: ClassVar[frozenset[str]] = frozenset({"extend", "deadline", "processes", "dead_letters", "redrive"})
 
     def __init__(
         self,
@@ -61,15 +67,17 @@ class TextWorkQueue(HoldingQueue):
             path: the ``.tq`` file, which need not exist, or a directory of such files.
             name: not used: all workers share the marks in the file.
             max_attempts: a message is marked as a critical error after this many attempts.
-            lease_s: accepted and ignored: a claim lasts as long as its process.
+            lease_s: after this many seconds another worker may take an item, even if its process is alive. None: a
+                claim lasts as long as its process.
             create: False: the file must exist.
 
         Raises:
             QueueNotFoundError: the file does not exist, and create is False.
+            ValueError: lease_s is not more than 0.
         """
         super().__init__(path, name, max_attempts, lease_s, os.path.dirname(path))
         require_known(name, () if OS.status(path) is None else (name,), create, path)
-        self._queue = TextQueue(path)
+        self._queue = TextQueue(path, lease_s=lease_s)
 
     def stats(self) -> Stats:
         """Read the files and count their messages."""
@@ -102,11 +110,13 @@ class TextWorkQueue(HoldingQueue):
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
         """Append messages, and return their positions in the file."""
         try:
-            texts = [value.decode() for value in values]
+            texts = [str(value, "utf-8") for value in values]
+            with self.guard:
+                return [message.position for message in self._queue.append_many(texts)]
         except UnicodeDecodeError as error:
-            raise InvalidTextError(f"values of a text queue must be UTF-8: {error}") from error
-        with self.guard:
-            return [message.position for message in self._queue.append_many(texts)]
+            raise InvalidMessageError(f"values of a text queue must be UTF-8: {error}", path=self.path) from error
+        except InvalidTextError as error:
+            raise InvalidMessageError(error.reason, path=self.path) from error
 
     def _reserve(self) -> HeldItem | None:
         claim = self._queue.take()

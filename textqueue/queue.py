@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
-from sej.checks import DISK, ITERABLE, PATH, TEXT, a, optional, refuse_pickling, require
+from sej.checks import DISK, ITERABLE, PATH, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require, with_methods
 from sej.errors import ClosedError
+from sej.queue.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
 from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
@@ -67,8 +68,10 @@ class TextQueue:
         writer: str | None = None,
         settle_s: float = 1.0,
         on_revert: OnRevert = "reapply",
+        lease_s: float | None = None,
         dead_hosts: Collection[str] = (),
         disk: Disk = OS,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Create a queue object. No file is opened or created.
 
@@ -81,19 +84,25 @@ class TextQueue:
                 complete.
             on_revert: what to do if an editor saved an old buffer and so reverted a mark: ``"reapply"`` marks the
                 message again, ``"deliver"`` delivers it again.
+            lease_s: the lease of each claim, in seconds: after it, another worker may take the message, even if the
+                process that claimed it is alive. None: a claim lasts as long as its process.
             dead_hosts: names of other hosts whose workers have ended, so that their claims may be taken over.
             disk: the file system.
+            clock: the clocks.
 
         Raises:
             InvalidTextError: an option has an invalid value.
+            ValueError: lease_s is not more than 0.
         """
         require(
             path=(path, optional(PATH)),
             writer=(writer, optional(TEXT)),
             on_revert=(on_revert, TEXT),
             settle_s=(settle_s, a(int, float)),
+            lease_s=(lease_s, optional(POSITIVE_SECONDS)),
             dead_hosts=(dead_hosts, ITERABLE),
             disk=(disk, DISK),
+            clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
         )
         if on_revert not in ("reapply", "deliver"):
             raise InvalidTextError(f"on_revert must be 'reapply' or 'deliver', got {on_revert!r}")
@@ -101,6 +110,7 @@ class TextQueue:
             raise InvalidTextError(f"settle_s must be at least 0 seconds, got {settle_s!r}")
         self.conflicts: list[Conflict] = []
         self._settle_s = settle_s
+        self._lease_s = lease_s
         self._disk = disk
         self._iterators: dict[tuple[int, frozenset[MessageStatus]], Iterator[Message]] = {}
         self._window: Iterator[Message] = iter(())
@@ -114,6 +124,7 @@ class TextQueue:
             dead_hosts=dead_hosts,
             conflicts=self.conflicts,
             disk=disk,
+            clock=clock,
         )
         self._inputs.discover()
 
@@ -165,7 +176,7 @@ class TextQueue:
                     raise
                 time.sleep(0)  # another thread runs the iterator, without the lock, for a few instructions
 
-    def claim(self, owner: str | None = None) -> Claiming:
+    def claim(self, owner: str | None = None, *, lease_s: float | None = None) -> Claiming:
         """Claim the next free message for a ``with`` block. No other worker gets it in the meantime.
 
         Example::
@@ -180,18 +191,23 @@ class TextQueue:
 
         Args:
             owner: the process to claim for, as ``pid@host/start``. Any other text, or None, means this process.
+            lease_s: the lease of this claim, in seconds; None: that of the queue. Infinity: none.
         """
-        return Claiming(lambda: self.take(owner))
+        require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
+        return Claiming(lambda: self.take(owner, lease_s=lease_s))
 
-    def take(self, owner: str | None = None) -> Claim | None:
+    def take(self, owner: str | None = None, *, lease_s: float | None = None) -> Claim | None:
         """Claim the next free message. The caller ends the claim: ``done``, ``failed``, ``give_up`` or ``give_back``.
 
         Args:
             owner: as for :meth:`claim`.
+            lease_s: as for :meth:`claim`.
 
         Returns:
             The claim, or None if no message is free.
         """
+        require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
+        lease_s = self._lease_s if lease_s is None else lease_s
         with self._threads:
             self._check_open()
             self._inputs.discover()
@@ -199,7 +215,7 @@ class TextQueue:
                 for one in self._inputs.found:
                     if again and not one.claimer.deferred:
                         continue
-                    claim = one.claimer.take(owner, again=again)
+                    claim = one.claimer.take(owner, lease_s=lease_s, again=again)
                     if claim is not None:
                         return claim
         return None
@@ -344,13 +360,14 @@ class TextQueue:
         for source, group in groups.values():
             places = list(map(place_of, group))
             control = CONTROL_OF[status]
-            epoch = source.marks.many(places, control[0]) if reason is None else None
+            claims = [message.claim for message in group]
+            epoch = None if reason is not None or any(claims) else source.marks.many(places, control[0])
             if epoch is not None:
                 for message, (position, raw, _) in zip(group, places, strict=True):
                     message.moved_to(position, control + raw[1:], epoch)
             else:
                 changes = [marking(source, raw, position, status, reason) for position, raw, _ in places]
-                done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}")
+                done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}", claims)
                 for message, place in zip(group, done, strict=True):
                     message.moved_to(*place)
             source.delivered.forget_all([raw for _, raw, _ in places])

@@ -70,7 +70,7 @@ class HeldItem(QueueItem):
     Its three end functions return False if the item is no longer held.
     """
 
-    __slots__ = ("_back", "_bytes", "_done", "_give_up", "_position", "place")
+    __slots__ = ("_back", "_bytes", "_done", "_give_up", "_lost", "_position", "place")
 
     def __init__(
         self,
@@ -105,6 +105,7 @@ class HeldItem(QueueItem):
         self._give_up = give_up
         self.place = place
         self._position = position
+        self._lost = False
 
     @property
     def _data(self) -> bytes:
@@ -138,16 +139,21 @@ class HeldItem(QueueItem):
 
     def _end(self, act: Callable[[], bool], *, back: bool = False) -> None:
         with self._queue.guard:
-            held = not self.ended and act()
-            if not held:
+            self._keep(act)
+            self.ended = True
+            self._queue.ended(self, back=back)
+
+    def _keep(self, act: Callable[[], bool]) -> None:
+        """Act on an item that is still held; ``act`` returns whether it is."""
+        with self._queue.guard:
+            if self.ended or self._lost or not act():
+                self._lost = True
                 self._queue.lost(self)
                 raise LeaseLostError(
-                    "this item is no longer held: it was ended, or another process put it back or edited it",
+                    "this item is no longer held: it was ended, or another process took it, put it back or edited it",
                     path=self._queue.path,
                     position=self._position,
                 )
-            self.ended = True
-            self._queue.ended(self, back=back)
 
 
 class HoldingQueue(WorkQueue):

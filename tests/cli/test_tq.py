@@ -96,6 +96,18 @@ def shell(jobs: Path, script: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("variable", [[], ["--variable", "mutex=" + " " * 30]])
+def test_after_its_lease_another_worker_claims_the_message_of_a_shell(tmp_path: Path, variable: list[str]) -> None:
+    jobs = tmp_path / "jobs.tq"
+    sej("tq", "add", jobs, "one", *variable)
+    assert shell(jobs, "tq claim $JOBS --lease 1h && tq claim $JOBS -- false").returncode == 4
+    late = shell(jobs, "tq claim $JOBS --lease 0.001 && tq claim $JOBS -- false; tq done $JOBS")
+    assert late.returncode == 4
+    assert "this shell has claimed no message" in late.stderr
+    assert listed(jobs) == [("queued", "one")], "the other worker has put it back"
+    assert sej("tq", "claim", jobs, "--lease", "0", "--", *CAT).returncode == 2
+
+
+@pytest.mark.parametrize("variable", [[], ["--variable", "mutex=" + " " * 30]])
 def test_done_ends_the_claim_of_the_shell_wherever_its_message_is(tmp_path: Path, variable: list[str]) -> None:
     jobs = tmp_path / "jobs.tq"
     sej("tq", "add", jobs, "one", "two", "three", *variable)

@@ -17,7 +17,7 @@ PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestr
 _JOURNAL_ONLY = {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "requeue",
                  "cancel", "look"}  # fmt: skip
 NOT: dict[str, set[str]] = {
-    "textqueue": {*_JOURNAL_ONLY, "expire", "purge"},
+    "textqueue": {*_JOURNAL_ONLY, "expire", "purge"} - {"extend", "deadline"},
     "kestrel": {*_JOURNAL_ONLY, "processes"},
     "libkestrel": {*_JOURNAL_ONLY, "processes"},
     "journal": set(),
@@ -248,3 +248,33 @@ def test_a_directory_of_text_queues_is_opened_as_one_queue(tmp_path: Path) -> No
     (tmp_path / "jnl").mkdir()
     with sej.open_queue(tmp_path) as q:
         assert type(q).__name__ == "JournalQueue"
+
+
+def test_a_value_that_is_not_bytes_is_refused_by_every_backend(backend: str, q: sej.WorkQueue) -> None:
+    for value in ("text", 3, None):
+        with pytest.raises(TypeError, match="value must be bytes, got"):
+            q.put(value)
+        with pytest.raises(TypeError, match="value must be bytes, got"):
+            q.put_many([b"one", value])
+    assert q.stats().ready == 0
+    q.put(bytearray(b"job"))
+    assert take(q).value == b"job"
+
+
+@pytest.mark.parametrize("value", [b"caf\xe9", b"ends with\r", b"a\r\nb"])
+def test_a_text_queue_refuses_what_its_format_cannot_store(tmp_path: Path, value: bytes) -> None:
+    with open_backend("textqueue", tmp_path) as q, pytest.raises(sej.InvalidMessageError) as refused:
+        q.put_many([b"fine", value])
+    assert refused.value.path == str(tmp_path / "jobs.tq")
+    assert not (tmp_path / "jobs.tq").exists()
+
+
+@pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"journal"}))
+def test_an_option_of_another_backend_is_refused(backend: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="has no option 'maxsize'"):
+        open_backend(backend, tmp_path, maxsize=3)
+
+
+def test_the_lease_of_a_text_queue_must_be_positive(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lease_s must be more than 0 seconds, got 0"):
+        open_backend("textqueue", tmp_path, lease_s=0)

@@ -9,12 +9,12 @@ MUTEX = "mutex=" + " " * 24
 ROOT = Path(__file__).parent.parent.parent
 
 
-def claim_elsewhere(path: Path, then: str) -> "subprocess.Popen[str]":
+def claim_elsewhere(path: Path, then: str, options: str = "") -> "subprocess.Popen[str]":
     """Start another process that claims the next message, reports it, and then runs more code."""
     script = (
         "import sys, textqueue\n"
         f"q = textqueue.TextQueue({str(path)!r})\n"
-        "claim = q.take()\n"
+        f"claim = q.take({options})\n"
         "print(claim.message.value if claim else None, flush=True)\n" + then
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

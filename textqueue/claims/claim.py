@@ -1,7 +1,8 @@
 """Claims: each message has at most one owner at a time.
 
-**The invariant.** A message is claimed if its ``mutex`` variable or the ledger has a claim for it, and the process in
-that claim is alive. Claims begin and end only under the queue's lock, so two workers never get the same message.
+**The invariant.** A message is claimed if its ``mutex`` variable or the ledger has a claim for it, the process in that
+claim is alive, and the lease in the ledger, if any, has not ended. Claims begin and end only under the queue's lock, so
+two workers never get the same message.
 
 ::
 
@@ -10,10 +11,15 @@ that claim is alive. Claims begin and end only under the queue's lock, so two wo
       ^                         |
       |  failed, give_back,     |
       +-------------------------+
-         or the owner dies
+         or the owner dies,
+         or the lease ends
 
 The claim is written into the ``mutex`` variable and into the ledger. If the variable has too little space, the claim is
 in the ledger only. The ledger identifies the message by its digest, so the claim follows the message when lines move.
+
+**A lease** limits a claim, for workers that hang. It is in the ledger only (``textqueue.format.lease``). After its end,
+the next ``take`` of any worker takes the message over, and replaces the claim in the ledger. So a late worker finds
+that its own claim is not there, and its ``done`` changes nothing. Until then, it may still end the claim.
 
 Taking a message reduces its ``retries`` by 1, as the original document describes. A failure puts the message back. If
 no retries are left, the message becomes a critical error. So does a message whose worker died on the last attempt.
@@ -28,9 +34,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple
 
+from sej.checks import POSITIVE_SECONDS
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import let_in
+from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
 from textqueue.editing.place import Change, Place, place_of
 from textqueue.editing.queue_file import Session
@@ -38,6 +46,7 @@ from textqueue.editing.reconcile import Conflict
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
+from textqueue.format.lease import claimant
 from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
 from textqueue.format.parser import Variable, digest, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window
@@ -49,6 +58,8 @@ __all__ = ["Claim", "Claimer", "Claiming"]
 _FIRST_BYTES: Final = 1 << 12
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _MAX_ATTEMPTS: Final = 16
+_DIED: Final = "the worker died"
+_OVER: Final = "the lease ended"
 
 
 class Claim:
@@ -58,9 +69,17 @@ class Claim:
     """
 
     def __init__(self, claimer: Claimer, message: Message, owner: bytes, retries: bytes | None) -> None:
-        """Create a claim; only a queue does. ``retries`` is the value of the variable before the claim reduced it."""
+        """Create a claim; only a queue does.
+
+        Args:
+            claimer: the claimer of the file.
+            message: the message.
+            owner: the owner in the ledger, with the lease.
+            retries: the value of the variable before the claim reduced it.
+        """
         self.message = message
-        self.owner = owner.decode()
+        self.owner = claimant(owner).decode()
+        self._set_owner(owner)
         self._claimer = claimer
         self._retries = retries
         self._open = True
@@ -80,7 +99,10 @@ class Claim:
         last = _used_up(self.message.raw)
         if not last:
             self._claimer.deferred.add(self.message.position)
-        return self._end(MessageStatus.critical if last else MessageStatus.queued, reason)
+        ended = self._end(MessageStatus.critical if last else MessageStatus.queued, reason)
+        if not ended:
+            self._claimer.deferred.discard(self.message.position)
+        return ended
 
     def give_up(self, reason: str | None = None) -> bool:
         """Mark it as a critical error, even if it has retries left."""
@@ -90,9 +112,50 @@ class Claim:
         """Put it back, and restore its ``retries``: the attempt does not count."""
         return self._end(MessageStatus.queued, None, None if self._retries is None else self._retries.strip())
 
-    def _end(self, status: MessageStatus, reason: str | None, retries: bytes | None = None) -> bool:
+    def extend(self, lease_s: float) -> bool:
+        """Let the lease end ``lease_s`` seconds from now. A claim without a lease has no end and remains as it is.
+
+        Args:
+            lease_s: seconds, more than 0. With infinity, the claim lasts as long as its process.
+
+        Returns:
+            False if another worker took the message, or if it was changed or deleted (see ``TextQueue.conflicts``).
+        """
+        POSITIVE_SECONDS("lease_s", lease_s)
+        self._require_open()
+        if not self._lease:
+            return True
+        message, source, holder = self.message, self.message.source, self.owner.encode()
+        owner = source.leases.leased(holder, lease_s)
+
+        def extend(raw: bytes) -> Change:
+            if raw[0] != _QUEUED:
+                raise MessageMovedError("a user marked it", path=message.path, position=message.position)
+            kind = IN_MUTEX if holder_of(raw) == holder else IN_LEDGER
+            return Change([], kind, owner)
+
+        try:
+            message.moved_to(*source.edit(place_of(message), extend, "extend the lease of a claim", self._lease))
+        except MessageMovedError as error:
+            return self._unchanged(error)
+        self._set_owner(owner)
+        return True
+
+    def _set_owner(self, owner: bytes) -> None:
+        self._owner = owner
+        self.message.claim = self._lease
+
+    @property
+    def _lease(self) -> bytes:
+        """Return the owner with its lease; empty if the claim has none."""
+        return self._owner if claimant(self._owner) != self._owner else b""
+
+    def _require_open(self) -> None:
         if not self._open:
             raise ClosedError("this claim has already ended", path=self.message.path, position=self.message.position)
+
+    def _end(self, status: MessageStatus, reason: str | None, retries: bytes | None = None) -> bool:
+        self._require_open()
         message, source = self.message, self.message.source
         user_mark: MessageStatus | None = None
 
@@ -113,34 +176,41 @@ class Claim:
                     return made
                 return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
-            message.moved_to(*source.edit(place, change, "end the claim of a message"))
+            message.moved_to(*source.edit(place, change, "end the claim of a message", self._lease))
 
         try:
             try:
                 end(place_of(message))
+            except ClaimLostError:
+                raise
             except MessageMovedError:
                 if essence(self._raw) == essence(message.raw):
                     raise
                 # An editor saved an old buffer, which reverted the variables of the message.
                 end(Place(message.position, self._raw, -1))
         except MessageMovedError as error:
-            return self._unchanged(error.reason)
+            return self._unchanged(error)
         finally:
             self._claimer.forget(self)
-        return user_mark is None or self._unchanged(f"a user marked it as {user_mark.name} while it was claimed")
+        if user_mark is None:
+            return True
+        return self._report("changed", f"a user marked it as {user_mark.name} while it was claimed")
 
-    def _unchanged(self, why: str) -> bool:
+    def _unchanged(self, error: MessageMovedError) -> bool:
         """Report that the message was not changed, and return False."""
+        return self._report("lease" if isinstance(error, ClaimLostError) else "changed", error.reason)
+
+    def _report(self, kind: str, why: str) -> bool:
         message = self.message
         action = f"left as it is: {why}"
-        message.source.file.conflicts.append(Conflict(message.path, message.position, message.value, "changed", action))
+        message.source.file.conflicts.append(Conflict(message.path, message.position, message.value, kind, action))
         return False
 
     def _check_held(self) -> None:
         """Check that the claim is at the last position of its message. Elsewhere it may belong to an equal one."""
         source = self.message.source
         claim = source.file.ledger.claims.get(self.message.position)
-        if claim is None or claim.owner != self.owner.encode():
+        if claim is None or claim.owner != self._owner:
             raise MessageMovedError(
                 "cannot end the claim of a message: another program changed or deleted it; nothing was written",
                 path=source.path,
@@ -178,7 +248,7 @@ class Claiming:
 
 class _Found(NamedTuple):
     place: Place
-    dead: bool  # the last owner died with the claim
+    abandoned: str  # why the last owner did not end its claim; empty: there is none
 
 
 class Claimer:
@@ -195,11 +265,14 @@ class Claimer:
         self.deferred: set[int] = set()  # messages that failed here, which are taken after all others
         self.open: set[Claim] = set()  # the claims of this process that have not ended
 
-    def take(self, owner: str | None, *, pull: bool = True, again: bool = True) -> Claim | None:
+    def take(
+        self, owner: str | None, *, lease_s: float | None = None, pull: bool = True, again: bool = True
+    ) -> Claim | None:
         """Claim the next free message, or None.
 
         Args:
             owner: as in ``TextQueue.claim``.
+            lease_s: after this many seconds another worker may take the message; None: the claim has no deadline.
             pull: whether to reduce its retries.
             again: whether to take a message that failed here, if no other is free.
         """
@@ -215,10 +288,10 @@ class Claimer:
                         continue
                     if found is None:
                         return None
-                    if found.dead and _used_up(found.place.raw):
+                    if found.abandoned and _used_up(found.place.raw):
                         attempts -= not self._give_up(session, found)
                         continue
-                    claim = self._claim(session, found, owner, pull)
+                    claim = self._claim(session, found, owner, pull, lease_s)
             except FileNotFoundError:
                 return None
             if claim is not None:
@@ -232,7 +305,7 @@ class Claimer:
         with suppress(FileNotFoundError), self._source.file.session() as session:
             ledger = self._source.file.ledger
             for position, record in sorted(ledger.claims.items()):
-                raw = _entry(session.file, position) if position >= 0 and is_of(record.owner, process) else None
+                raw = _entry(session.file, position) if position >= 0 and is_of(record.holder, process) else None
                 if raw is not None and digest(essence(raw)) == record.digest:
                     message = Message(self._source, raw, position, ledger.epoch)
                     found.append(Claim(self, message, record.owner, None))
@@ -261,13 +334,14 @@ class Claimer:
         self._returns = len(ledger.given_back)
 
     def _next(self, file: File, *, again: bool) -> _Found | None:
-        claims, owners = self._source.file.ledger.claims, self._source.file.ledger.owners
-        dead = {owner for owner in owners if not is_alive(owner, dead_hosts=self._dead_hosts)}
-        for position, record in sorted(claims.items()) if dead else ():
-            if position >= 0 and record.owner in dead:
+        ledger = self._source.file.ledger
+        dead = {owner for owner in ledger.owners if not is_alive(owner, dead_hosts=self._dead_hosts)}
+        over = self._source.leases.over(ledger.leased)
+        for position, record in sorted(ledger.claims.items()) if dead or over else ():
+            if position >= 0 and (record.holder in dead or position in over):
                 raw = _entry(file, position)
                 if raw is not None and digest(essence(raw)) == record.digest and not self._source.in_transit(raw):
-                    return _Found(Place(position, raw, self._epoch), dead=True)
+                    return _Found(Place(position, raw, self._epoch), _DIED if record.holder in dead else _OVER)
         for position in sorted(self._unlogged):
             raw = _entry(file, position)
             if raw is None or not (self._is_taken(raw) or self._source.in_transit(raw)):
@@ -304,7 +378,7 @@ class Claimer:
                 else:
                     if passed:
                         self._low = place
-                    return _Found(Place(place, raw, self._epoch), dead=bool(holder_of(raw)))
+                    return _Found(Place(place, raw, self._epoch), _DIED if holder_of(raw) else "")
                 at = data.find(b"\n-", match.end() - 1) + 1
                 if not at:
                     break
@@ -322,18 +396,20 @@ class Claimer:
     def _give_up(self, session: Session, found: _Found) -> bool:
         source = self._source
         old = source.file.ledger.claims.get(found.place.position)
-        holder = holder_of(found.place.raw) or (old.owner if old is not None else b"")
-        reason = "the worker died, and no retries were left"
+        holder = holder_of(found.place.raw) or (old.holder if old is not None else b"")
+        reason = f"{found.abandoned}, and no retries were left"
         change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
         return source.write(session, [found.place], [change], "give up a message")[1]
 
-    def _claim(self, session: Session, found: _Found, owner: str | None, pull: bool) -> Claim | None:
+    def _claim(
+        self, session: Session, found: _Found, owner: str | None, pull: bool, lease_s: float | None
+    ) -> Claim | None:
         source = self._source
-        name = b""
+        name = leased = b""
         counted: Variable | None = None
 
         def claim(raw: bytes) -> Change | None:
-            nonlocal name, counted
+            nonlocal name, leased, counted
             writes: list[tuple[int, bytes]] = []
             mutex = mutex_of(raw)
             in_mutex = False
@@ -350,7 +426,8 @@ class Claimer:
             if counted is not None:
                 left = b"%d" % max(int(counted.data) - 1, 0)
                 writes.append((counted.position, left.ljust(len(counted.data))))
-            return Change(writes, IN_MUTEX if in_mutex else IN_LEDGER, name)
+            leased = source.leases.leased(name, lease_s)
+            return Change(writes, IN_MUTEX if in_mutex else IN_LEDGER, leased)
 
         (place,), current = source.write(session, [found.place], [claim], "claim a message")
         if self._epoch <= 0:  # this was the first edit of the file
@@ -358,7 +435,7 @@ class Claimer:
         if not current:
             return None
         retries = None if counted is None else counted.data
-        made = Claim(self, Message(source, place.raw, place.position, place.epoch), name, retries)
+        made = Claim(self, Message(source, place.raw, place.position, place.epoch), leased, retries)
         if is_own(name):
             self.open.add(made)
         return made

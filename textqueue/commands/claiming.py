@@ -28,10 +28,17 @@ __all__ = ["claim"]
 @click.argument("command", metavar="[-- PROGRAM [ARGUMENT]...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--all", "all_", is_flag=True, help="With a PROGRAM: repeat until no queued message is left.")
 @click.option("--timeout", type=DURATION, help="Wait for a message, as in 30s. With --all: for each further one.")
+@click.option("--lease", type=DURATION, help="After this time, as in 10m, another worker may take the message.")
 @JSON
 @click.pass_obj
 def claim(
-    journals: JournalsLike, path: Path, command: tuple[str, ...], all_: bool, timeout: float | None, json: bool
+    journals: JournalsLike,
+    path: Path,
+    command: tuple[str, ...],
+    all_: bool,
+    timeout: float | None,
+    lease: float | None,
+    json: bool,
 ) -> None:
     """Claim the next queued message, so that no other worker gets it, and run a program with its text as input.
 
@@ -47,7 +54,7 @@ def claim(
     require_program(command)
     taken, failed = 0, 0
     with opened(path) as queue, journals.until_reader_leaves():
-        for held in _claims(queue, path, None if command else shell(), timeout):
+        for held in _claims(queue, path, None if command else shell(), timeout, lease):
             taken += 1
             if not command:
                 show([held.message], path, json=json)
@@ -63,11 +70,13 @@ def claim(
         raise SystemExit(Exit.WRONG)
 
 
-def _claims(queue: TextQueue, path: Path, owner: str | None, timeout: float | None) -> Iterator[Claim]:
+def _claims(
+    queue: TextQueue, path: Path, owner: str | None, timeout: float | None, lease: float | None
+) -> Iterator[Claim]:
     """Yield claims. A message that has no retries is claimed again after a failure, but yielded once."""
     attempts: set[tuple[str, int, str, str | None]] = set()
     waiting = follow(
-        lambda: queue.take(owner),
+        lambda: queue.take(owner, lease_s=lease),
         lambda: directories(queue, path),
         timeout=timeout or 0.0,
         settle_s=SETTLE_S,

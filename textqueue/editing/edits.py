@@ -12,12 +12,17 @@ from textqueue.editing.place import Change, Place
 from textqueue.editing.proof import here, neighbours
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.reconcile import find_again
+from textqueue.errors import MessageMovedError
 from textqueue.format.parser import digest
 from textqueue.format.windows import Token
 from textqueue.hot import essence, proven
 from textqueue.ledger.log import SET, Ledger, Record
 
-__all__ = ["Changes", "OneMark", "OneStatus"]
+__all__ = ["Changes", "ClaimLostError", "OneMark", "OneStatus"]
+
+
+class ClaimLostError(MessageMovedError):
+    """The lease of a claim ended, and another worker took the message. Nothing was written."""
 
 
 class Changes:
@@ -28,15 +33,32 @@ class Changes:
     """
 
     def __init__(
-        self, queue: QueueFile, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
+        self,
+        queue: QueueFile,
+        places: Sequence[Place],
+        changes: Sequence[Callable[[bytes], Change | None]],
+        what: str,
+        claims: Sequence[bytes] = (),
+        is_over: Callable[[bytes], bool] = bool,
     ) -> None:
-        """Take the messages as they were read, a change for each, and a name of the edit for error texts."""
+        """Take the messages as they were read, a change for each, and a name of the edit for error texts.
+
+        Args:
+            queue: the file.
+            places: the messages.
+            changes: their changes.
+            what: the name of the edit.
+            claims: for each message, the claim with a lease that it must have in the ledger; empty: it may have any.
+            is_over: whether the lease of a claim has ended. Before, no other worker takes the message.
+        """
         self.found = list(places)
         self.last: tuple[int, bytes] | None = None
         self.high: int | None = -1
         self._queue = queue
         self._changes = changes
         self._what = what
+        self._claims = claims
+        self._is_over = is_over
         self._todo: list[Change | None] = []
         self._records: list[tuple[int, int, bytes, bytes]] = []
 
@@ -45,8 +67,13 @@ class Changes:
 
         Raises:
             MessageMovedError: a message was changed or removed since it was read.
+            ClaimLostError: a message does not have its claim any more.
         """
-        file, places = session.file, self.found
+        file = session.file
+        if self._claims:
+            pairs = zip(self.found, self._claims, strict=True)
+            self.found = [self._claimed(place, owner) if owner else place for place, owner in pairs]
+        places = self.found
         # In epoch 0 a message is found by its bytes alone.
         epoch = self._queue.ledger.epoch if session.alone or session.still() else 0
         found: list[Place] = []
@@ -64,6 +91,26 @@ class Changes:
         self.found = found
         self._todo = [change(place.raw) for place, change in zip(found, self._changes, strict=True)]
         return True
+
+    def _claimed(self, place: Place, owner: bytes) -> Place:
+        """Return the place of a message that must have a claim; lines may have moved."""
+        ledger = self._queue.ledger
+        claim = ledger.claims.get(place.position)
+        if claim is not None and claim.owner == owner:
+            return place
+        there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.owner == owner]
+        if not there and not self._is_over(owner):
+            return place
+        if not there:
+            raise ClaimLostError(
+                f"cannot {self._what}: the lease of the claim ended, and another worker took the message; nothing was"
+                " written; claim with a longer lease, or extend it",
+                path=self._queue.path,
+                position=place.position,
+            )
+        name = digest(essence(place.raw))
+        at = next((at for at, other in there if other == name), there[0][0])
+        return Place(at, place.raw, ledger.epoch) if at >= 0 else place
 
     def write(self, session: Session) -> bool:
         """Write each change. Without a lease, prove each message again before, and read it back afterwards."""

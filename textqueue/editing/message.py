@@ -39,6 +39,7 @@ class Message(Core):
         raw: its bytes in the file when it was read or last changed through this object.
         source: its file; for the queue.
         epoch: in which the position is valid; for the queue.
+        claim: the owner of the claim with a lease that this object belongs to; empty: none; for the queue.
 
     Example:
         >>> q = TextQueue("jobs.tq")  # doctest: +SKIP
@@ -47,8 +48,18 @@ class Message(Core):
         '3'
     """
 
-    __slots__ = ()
+    __slots__ = ("_claim",)
     source: Source
+    _claim: bytes
+
+    @property
+    def claim(self) -> bytes:
+        """The claim with a lease. Every edit through this object is refused after another worker took the message."""
+        return getattr(self, "_claim", b"")
+
+    @claim.setter
+    def claim(self, owner: bytes) -> None:
+        self._claim = owner
 
     @property
     def value(self) -> str:
@@ -199,7 +210,7 @@ class Message(Core):
 
     def _quickly(self, control: int) -> bool:
         raw = self.raw
-        if not self.source.marks.one(self, control):
+        if self.claim or not self.source.marks.one(self, control):
             return False
         self.source.delivered.forget(raw)
         return True
@@ -210,7 +221,7 @@ class Message(Core):
         self.source.delivered.forget(raw)
 
     def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
-        self.moved_to(*self.source.edit(place_of(self), change, what))
+        self.moved_to(*self.source.edit(place_of(self), change, what, self.claim))
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same message of the same file, at the same position."""

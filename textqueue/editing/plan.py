@@ -65,7 +65,7 @@ class Known(NamedTuple):
     Attributes:
         edits: oldest first: marks that may still be in the file; messages that this library queued; variables that
             were set, each with the message's earlier digest as owner; and claims that have not ended.
-        ended: digest and owner of the claims that have ended since the last foreign change.
+        ended: digest and process of the claims that have ended since the last foreign change.
         grown: the number of bytes by which the file has grown since the last edit in the ledger.
     """
 
@@ -145,7 +145,7 @@ class _Planning:
         self._seen = seen
         self._free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
         self._done = {name: {at.position: at for at in places if at.raw[0] != _QUEUED} for name, places in seen.items()}
-        self._claimed = {(record.digest, record.owner) for record in known.edits if record.kind in CLAIMS}
+        self._claimed = {(record.digest, record.holder) for record in known.edits if record.kind in CLAIMS}
         self._shifts = [0, known.grown]  # by which equal messages may have moved, the likelier first
         self._in_file = -1  # the newest edit that is still in the file
         self._unmarked: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
@@ -207,7 +207,7 @@ class _Planning:
                 self._unmarked[number] = record, places[number]
         for number, record in claims:
             if number in places:
-                if record.kind == IN_MUTEX and (places[number].position, record.owner) in named:
+                if record.kind == IN_MUTEX and (places[number].position, record.holder) in named:
                     self._in_file = max(self._in_file, number)
                 self._still_claimed(number, record, places[number])
         return [one for one in (*waits, *left, *claims) if one[0] not in places]
@@ -221,7 +221,7 @@ class _Planning:
         every = [one for kind in kinds for one in kind]
         for number, record in every:
             if record.kind == IN_MUTEX:
-                own = [at for at, one in places.items() if holder_of(one.raw) == record.owner]
+                own = [at for at, one in places.items() if holder_of(one.raw) == record.holder]
                 if own:
                     found[number] = places.pop(record.position if record.position in own else own[0])
         for shift in self._shifts:
@@ -271,14 +271,15 @@ class _Planning:
 
     def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
         self._made.kept[number] = record = record._replace(position=place.position)
-        if record.kind != IN_MUTEX or record.owner == holder_of(place.raw):
+        holder = record.holder
+        if record.kind != IN_MUTEX or holder == holder_of(place.raw):
             return
         # A stale save blanked the claim of an owner that is still at work.
         room = mutex_of(place.raw)
-        if room is None or not room.fits(record.owner):
+        if room is None or not room.fits(holder):
             self._made.kept[number] = record._replace(kind=IN_LEDGER)
             return
-        writes = [(room.position, room.filled(record.owner))]
+        writes = [(room.position, room.filled(holder))]
         self._actions.append((number, Action(place, writes, "claim", "claimed again for its owner")))
 
     def _blank_ended(self) -> None:

@@ -317,7 +317,7 @@ class QueueFile:
             return raw[0] in MARKS, _NOTHING
         if last.kind == GIVEN_BACK:
             return raw[0] == GIVEN_BACK, _NOTHING
-        return last.kind != IN_MUTEX or last.owner == holder_of(raw), _NOTHING
+        return last.kind != IN_MUTEX or last.holder == holder_of(raw), _NOTHING
 
     def _reconcile(self, file: File, *, whole: bool = False) -> None:
         self.mine = None

@@ -71,7 +71,7 @@ class Conflict(NamedTuple):
         text: the text of the message.
         kind: ``"reverted"``: an editor saved an old buffer and reverted a mark; ``"claim"``: it reverted a claim;
             ``"collision"``: the file was rewritten at the moment of an edit; ``"changed"``: a claimed message was
-            changed or deleted.
+            changed or deleted; ``"lease"``: the lease of a claim ended, and another worker took the message.
         action: what the queue did about it.
     """
 
@@ -157,7 +157,7 @@ def _shows(raw: bytes, record: Record) -> bool:
     if record.kind in MARKS:
         return raw[0] in MARKS
     if record.kind in CLAIMS:
-        return raw[0] == _QUEUED and (record.kind != IN_MUTEX or holder_of(raw) == record.owner)
+        return raw[0] == _QUEUED and (record.kind != IN_MUTEX or holder_of(raw) == record.holder)
     return True
 
 
@@ -220,7 +220,7 @@ def _remembered(edits: Sequence[Record]) -> list[Record]:
 
 def _is_recent(record: Record, now: int) -> bool:
     limit = _REMEMBER_ARCHIVED_NS if record.owner.startswith(ARCHIVED) else _REMEMBER_NS
-    return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.owner))
+    return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.holder))
 
 
 def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:

@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from sej.queue.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
 from sej.system.locks import end_lease
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
-from textqueue.editing.edits import Changes
+from textqueue.editing.edits import Changes, ClaimLostError
 from textqueue.editing.marks import Marks
 from textqueue.editing.place import Change, Place
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
 from textqueue.editing.reconcile import Conflict, OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
+from textqueue.format.lease import Leases
 from textqueue.format.windows import Token, settled, token_of
 from textqueue.ledger.intent import read_intent
 
@@ -45,6 +47,7 @@ class Source:
         file: the file with its lock and ledger.
         marks: single marks, and many marks of one status.
         delivered: the messages that were delivered and not marked since.
+        leases: the deadlines of claims.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class Source:
         settle_s: float,
         on_revert: OnRevert,
         conflicts: list[Conflict],
-        clock_ns: Callable[[], int] = time.time_ns,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Create a source; no file is opened."""
         self.path = path
@@ -63,7 +66,8 @@ class Source:
         self.marks = Marks(self.file)
         self.delivered = Delivered()
         self.settle_s = settle_s
-        self._clock_ns = clock_ns
+        self.leases = Leases(clock)
+        self._clock = clock
         self._durable = DurableRecord(self.file.real_path + ".durable", disk=disk, queue=path)
 
     # Reading
@@ -85,7 +89,7 @@ class Source:
 
     def settled(self) -> bool:
         """Return whether a last line without a newline is complete: the file has been unchanged for ``settle_s``."""
-        return settled(self.file.disk, self.path, settle_s=self.settle_s, now_ns=self._clock_ns())
+        return settled(self.file.disk, self.path, settle_s=self.settle_s, now_ns=self._clock.wall_ns())
 
     def in_transit(self, raw: bytes) -> bool:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
@@ -108,13 +112,14 @@ class Source:
 
     # Editing
 
-    def edit(self, place: Place, change: Callable[[bytes], Change | None], what: str) -> Place:
+    def edit(self, place: Place, change: Callable[[bytes], Change | None], what: str, claim: bytes = b"") -> Place:
         """Change a message in place.
 
         Args:
             place: the message as it was read.
             change: a function that gets the current bytes and returns the change, or None if none is needed.
             what: the name of the edit, for errors, such as "mark the message as cleared".
+            claim: the claim with a lease that the message must have in the ledger; empty: it may have any.
 
         Returns:
             The message as it is now.
@@ -122,13 +127,17 @@ class Source:
         Raises:
             MessageMovedError: the message was changed or removed since it was read.
         """
-        return self.edit_many([place], [change], what)[0]
+        return self.edit_many([place], [change], what, [claim] if claim else ())[0]
 
     def edit_many(
-        self, places: Sequence[Place], changes: Sequence[Callable[[bytes], Change | None]], what: str
+        self,
+        places: Sequence[Place],
+        changes: Sequence[Callable[[bytes], Change | None]],
+        what: str,
+        claims: Sequence[bytes] = (),
     ) -> list[Place]:
         """Change many messages under one lock. All are found before the first is changed."""
-        edit = Changes(self.file, places, changes, what)
+        edit = Changes(self.file, places, changes, what, claims, self.leases.is_over)
         if self.marks.change(edit):
             return [Place(position, raw, self.file.ledger.epoch) for position, raw, _ in edit.found]
         start = still = time.monotonic()
@@ -139,9 +148,11 @@ class Source:
             try:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
-                    done, current = self.write(session, places, changes, what)
+                    done, current = self.write(session, places, changes, what, claims)
                     if current and len(places) == 1:
                         self.marks.row(session)
+            except ClaimLostError:
+                raise
             except MessageMovedError:
                 # If another program has the file open, it may be in the middle of a save.
                 now = time.monotonic()
@@ -176,9 +187,10 @@ class Source:
         places: Sequence[Place],
         changes: Sequence[Callable[[bytes], Change | None]],
         what: str,
+        claims: Sequence[bytes] = (),
     ) -> tuple[list[Place], bool]:
         """Change many messages in a session. Return them, and whether all changes are in the file at the path."""
-        edit = Changes(self.file, places, changes, what)
+        edit = Changes(self.file, places, changes, what, claims, self.leases.is_over)
         current = self.file.commit(session, edit)
         if not current or edit.last is None:
             return edit.found, current

@@ -15,9 +15,10 @@ ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.ess
 INODE,    the state of the file after the edit. For marks in a row: the state before the first of them; an ``r``
 SIZE,     line after the last one has the new state. If the file has a different state, another program changed it
 MTIME_NS
-OWNER     of a claim: its process; of ``v``: the message's ESSENCE before; of a mark of an archived message:
-          ``archived/`` and the number of the archive run; of the newest mark or append, copied into a new epoch:
-          ``again``; of ``-``, if the message was marked before: ``was/`` and that mark; otherwise ``-``
+OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
+          before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
+          mark or append, copied into a new epoch: ``again``; of ``-``, if the message was marked before: ``was/`` and
+          that mark; otherwise ``-``
 CRC32     of the line before it
 ========  =======================================================================================================
 
@@ -41,6 +42,7 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
 from sej.system.durable import renew
+from textqueue.format.lease import claimant
 from textqueue.format.windows import Token
 from textqueue.hot import status_lines
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
@@ -90,6 +92,11 @@ class Record(NamedTuple):
     token: Token
     owner: bytes
 
+    @property
+    def holder(self) -> bytes:
+        """The process that has the claim; as ``owner``, but without the lease."""
+        return claimant(self.owner)
+
     def line(self) -> bytes:
         """Return the line as it is stored."""
         text = b"%c %d %s %d %d %d %s" % (self.kind, self.position, self.digest, *self.token, self.owner)
@@ -125,7 +132,8 @@ class Ledger:
         self.token: Token | None = None  # the state of the queue file after the last edit
         self.last: Record | None = None  # the last edit that has a position
         self.claims: dict[int, Record] = {}  # by position
-        self.owners: Counter[bytes] = Counter()  # the owners of these claims
+        self.owners: Counter[bytes] = Counter()  # the processes that have these claims
+        self.leased: dict[int, bytes] = {}  # the owners of the claims that have a lease, by position
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
         self.shown: Record | None = None  # the last edit visible in the file: a mark, an append, a claim in a mutex
         self.epochs = 0  # the number of epochs in this file
@@ -325,7 +333,7 @@ class Ledger:
             elif record.kind in _ENDS and record.position in held:
                 claim = held.pop(record.position)
                 if claim.kind == IN_MUTEX:
-                    ended |= {(claim.digest, claim.owner), (record.digest, claim.owner)}
+                    ended |= {(claim.digest, claim.holder), (record.digest, claim.holder)}
         return ended
 
     def shorten(self) -> None:
@@ -436,6 +444,7 @@ class Ledger:
                 self.epochs += 1
                 self.claims.clear()
                 self.owners.clear()
+                self.leased.clear()
                 self.given_back.clear()
             self.epoch = record.position
             self.older = record.digest != _VERSION
@@ -447,7 +456,9 @@ class Ledger:
         if record.kind in CLAIMS:
             self._unclaim(record.position)
             self.claims[record.position] = record
-            self.owners[record.owner] += 1
+            self.owners[record.holder] += 1
+            if record.holder != record.owner:
+                self.leased[record.position] = record.owner
         elif record.kind in _ENDS:
             self._unclaim(record.position)
             if record.kind == GIVEN_BACK:
@@ -457,9 +468,11 @@ class Ledger:
 
     def _unclaim(self, position: int) -> None:
         if (claim := self.claims.pop(position, None)) is not None:
-            self.owners[claim.owner] -= 1
-            if not self.owners[claim.owner]:
-                del self.owners[claim.owner]
+            holder = claim.holder
+            self.owners[holder] -= 1
+            if not self.owners[holder]:
+                del self.owners[holder]
+            self.leased.pop(position, None)
 
 
 def is_copy(record: Record) -> bool:

@@ -21,6 +21,7 @@ from textqueue.editing.delivered import Skips, hash_of
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.lease import claimant
 from textqueue.format.mutex import HELD, holder_of, is_alive
 from textqueue.format.parser import chunks
 from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
@@ -182,7 +183,9 @@ def _windows(source: Source, controls: Collection[int]) -> Iterator[Iterator[Mes
 
 
 def _taken(source: Source, raw: bytes, owner: bytes | None) -> bool:
-    holder = owner or holder_of(raw)
+    if owner is not None and source.leases.is_over(owner):
+        return False
+    holder = holder_of(raw) if owner is None else claimant(owner)
     return bool(holder) and (is_alive(holder) or source.in_transit(raw))
 
 

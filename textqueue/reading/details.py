@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from sej.system.disk import File
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
+from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import decode, digest
 from textqueue.hot import essence
@@ -89,4 +90,6 @@ class _File:
         since_ns = self._edited_at.get((message.position, name), self._edited.get(name, self._changed_ns))
         record = self._claims.get(message.position) if message.epoch == self._epoch else None
         owner = record.owner if record is not None and record.digest == name else holder_of(message.raw)
-        return (decode(owner) if owner and is_alive(owner) else None), since_ns
+        holder = claimant(owner)
+        is_held = holder and is_alive(holder) and not self.source.leases.is_over(owner)
+        return (decode(holder) if is_held else None), since_ns

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection
 from typing import NamedTuple
 
+from sej.queue.clock import Clock
 from sej.system.disk import Disk
 from textqueue.claims.claim import Claimer
 from textqueue.editing.reconcile import Conflict, OnRevert
@@ -41,6 +42,7 @@ class Inputs:
         dead_hosts: Collection[str],
         conflicts: list[Conflict],
         disk: Disk,
+        clock: Clock,
     ) -> None:
         """Take the options of ``TextQueue``. If files is None, they are added one by one."""
         self.found: list[Input] = []
@@ -51,6 +53,7 @@ class Inputs:
         self._dead_hosts = frozenset(dead_hosts)
         self._conflicts = conflicts
         self._disk = disk
+        self._clock = clock
 
     @property
     def sources(self) -> list[Source]:
@@ -104,7 +107,12 @@ class Inputs:
         if status is not None and is_special(path):
             raise TextQueueError("expected a regular file, got a pipe, socket or device", path=path)
         source = Source(
-            path, disk=self._disk, settle_s=self._settle_s, on_revert=self._on_revert, conflicts=self._conflicts
+            path,
+            disk=self._disk,
+            settle_s=self._settle_s,
+            on_revert=self._on_revert,
+            conflicts=self._conflicts,
+            clock=self._clock,
         )
         self.found.append(Input(source, Cursor(source), Claimer(source, dead_hosts=self._dead_hosts)))
         return source

@@ -1,0 +1,301 @@
+"""Leases: a worker that hangs loses its message at the deadline, and cannot end the claim of its successor."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.errors import LeaseLostError
+from tests.queue.support import FakeClock
+from tests.textqueue.claiming import MUTEX, claim_elsewhere
+from textqueue import Claim, MessageMovedError, MessageStatus, TextQueue
+from textqueue.backend import TextWorkQueue
+from textqueue.format.lease import Leases, claimant
+
+VARIABLES = pytest.mark.parametrize("variables", [[MUTEX], []])
+END = pytest.mark.parametrize("end", [Claim.done, Claim.failed, Claim.give_up, Claim.give_back])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.tq"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def take(q: TextQueue, lease_s: float | None = None) -> Claim:
+    claim = q.take(lease_s=lease_s)
+    assert claim is not None
+    return claim
+
+
+@VARIABLES
+def test_a_claim_without_a_lease_lasts_as_long_as_its_process(
+    path: Path, clock: FakeClock, variables: list[str]
+) -> None:
+    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
+        q.append("a", variables)
+        claim = take(q)
+        clock.move(1e9)
+        assert other.take() is None
+        assert claim.extend(5)
+        clock.move(1e9)
+        assert other.take() is None
+        assert claim.done()
+
+
+@VARIABLES
+@END
+@pytest.mark.parametrize("ended", ["not", "done", "give_back"])
+def test_a_late_worker_changes_nothing(
+    path: Path, clock: FakeClock, variables: list[str], end: Callable[[Claim], bool], ended: str
+) -> None:
+    with TextQueue(path, clock=clock, lease_s=60) as q, TextQueue(path, clock=clock, lease_s=60) as other:
+        q.append_many(["a", "b"], [*variables, "step= "])
+        late = take(q)
+        clock.move(59)
+        assert take(other).message.value == "b"
+        assert other.take() is None
+        clock.move(1)
+        successor = take(other)
+        assert successor.message.value == "a"
+        if ended != "not":
+            assert getattr(successor, ended)()
+        before, log = path.read_bytes(), path.with_name("jobs.tq.log").read_bytes()
+        with pytest.raises(MessageMovedError, match="lease"):
+            late.message["step"] = "9"
+        with pytest.raises(MessageMovedError, match="lease"):
+            late.message.mark_as_cleared()
+        with pytest.raises(MessageMovedError, match="lease"):
+            q.mark_many([late.message], MessageStatus.cleared)
+        assert not late.extend(60)
+        assert not end(late)
+        assert [conflict.kind for conflict in q.conflicts] == ["lease", "lease"]
+        assert (path.read_bytes(), path.with_name("jobs.tq.log").read_bytes()) == (before, log)
+        if ended == "not":
+            successor.message["step"] = "1"
+            assert successor.done()
+        assert other.conflicts == []
+
+
+@VARIABLES
+def test_a_worker_may_end_its_claim_after_the_deadline_if_no_other_took_it(
+    path: Path, clock: FakeClock, variables: list[str]
+) -> None:
+    with TextQueue(path, clock=clock) as q:
+        q.append("a", variables)
+        claim = take(q, 60)
+        clock.move(3600)
+        claim.message.mark_as_queued()  # the check of the claim alone: the status is the same
+        assert claim.done()
+        assert q.conflicts == []
+    assert path.read_bytes().startswith(b"=a\n")
+
+
+@VARIABLES
+def test_a_lease_can_be_extended(path: Path, clock: FakeClock, variables: list[str]) -> None:
+    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
+        q.append("a", variables)
+        claim = take(q, 60)
+        for _ in range(3):
+            clock.move(59)
+            assert claim.extend(60)
+        assert other.take() is None
+        clock.move(70)
+        assert claim.extend(60), "no other worker took it"
+        assert claim.extend(float("inf"))
+        clock.move(1e6)
+        assert other.take() is None
+        assert claim.done()
+
+
+@VARIABLES
+def test_get_next_delivers_a_message_whose_lease_has_ended(path: Path, clock: FakeClock, variables: list[str]) -> None:
+    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
+        q.append("a", variables)
+        take(q, 60)
+        assert other.get_next() is None
+        clock.move(60)
+        message = other.get_next()
+        assert message is not None
+        assert message.value == "a"
+
+
+@VARIABLES
+def test_a_message_whose_lease_ends_on_its_last_attempt_becomes_critical(
+    path: Path, clock: FakeClock, variables: list[str]
+) -> None:
+    with TextQueue(path, clock=clock, lease_s=60) as q:
+        q.append("a", [*variables, "retries=2", "reason=" + " " * 50])
+        first = take(q)
+        clock.move(60)
+        second = take(q)
+        assert second.message["retries"] == "0"
+        clock.move(60)
+        assert q.take() is None
+        (m,) = q.messages({MessageStatus.critical})
+        assert (m["reason"], m.get("mutex", "")) == ("the lease ended, and no retries were left", "")
+        assert not second.done()
+        assert not first.failed()
+
+
+@VARIABLES
+def test_after_a_restart_or_on_another_host_the_wall_clock_decides(
+    path: Path, clock: FakeClock, variables: list[str]
+) -> None:
+    with TextQueue(path, clock=clock) as q:
+        q.append("a", variables)
+        take(q, 60)
+        clock.wall += 10**15  # a clock that is set changes nothing on the machine that wrote the claim
+        assert q.take() is None
+        clock.wall -= 10**15
+        clock.reboot(set_by_s=59)
+        restarted = TextQueue(path, clock=clock)
+        assert restarted.take() is None, "this process is alive: as if a new process had the pid of the old one"
+        clock.move(1)
+        assert restarted.take() is not None
+
+
+@VARIABLES
+def test_a_save_moves_leases_with_their_messages(path: Path, clock: FakeClock, variables: list[str]) -> None:
+    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
+        q.append_many(["same", "same", "same"], variables)
+        first, second = take(q, 60), take(q, 120)
+        path.write_bytes(b"# a line above\n" + path.read_bytes())
+        assert take(other, 180).message.position == 15 + 2 * first.message.position + 2 * second.message.position
+        assert other.take() is None
+        clock.move(60)
+        assert take(other, 600).message.position == 15
+        path.write_bytes(b"# two lines above\n" + path.read_bytes())
+        assert not first.done()
+        assert second.done()
+    lines = [line for line in path.read_bytes().split(b"\n") if line.endswith(b"same")]
+    assert lines == [b"-same", b"=same", b"-same"]
+
+
+@VARIABLES
+def test_a_stale_save_does_not_free_a_leased_message(path: Path, clock: FakeClock, variables: list[str]) -> None:
+    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
+        q.append("a", variables)
+        buffer = path.read_bytes()
+        claim = take(q, 60)
+        path.write_bytes(b"# hello\n" + buffer)
+        assert other.take() is None
+        assert claim.extend(60)
+        clock.move(60)
+        successor = take(other, 60)
+        path.write_bytes(b"# hello\n# again\n" + buffer)
+        assert not claim.done()
+        assert successor.done()
+    assert path.read_bytes() == b"# hello\n# again\n" + buffer.replace(b"-a", b"=a")
+
+
+@VARIABLES
+def test_a_users_mark_is_kept_and_reported_as_such(path: Path, clock: FakeClock, variables: list[str]) -> None:
+    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
+        q.append("a", variables)
+        claim = take(q, 60)
+        path.write_bytes(b"!" + path.read_bytes()[1:])
+        assert other.take() is None
+        assert not claim.done()
+        assert [conflict.kind for conflict in q.conflicts] == ["changed"]
+    assert path.read_bytes().startswith(b"!a\n")
+
+
+def test_the_file_has_the_bytes_of_a_claim_without_a_lease(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("a", ["mutex=" + " " * 60])
+        claim = take(q)
+        plain = path.read_bytes()
+        claim.give_back()
+        claim = take(q, 60)
+        assert path.read_bytes() == plain
+        assert (claim.owner, claim.message["mutex"]) == (claim.owner, claim.owner)
+        assert b"+" not in plain
+
+
+def test_a_stopped_worker_loses_its_message_and_changes_nothing_when_it_continues(path: Path) -> None:
+    with TextQueue(path, lease_s=0.05) as q:
+        q.append("a", [MUTEX])
+        script = (
+            "claim.extend(0.05)\nimport os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
+            "print(claim.done(), [c.kind for c in q.conflicts], flush=True)"
+        )
+        with claim_elsewhere(path, script, "lease_s=0.05") as worker:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "a\n"
+            _, status = os.waitpid(worker.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            while (claim := q.take()) is None:  # at most 50 ms
+                pass
+            worker.send_signal(signal.SIGCONT)
+            assert worker.stdout.read() == "False ['lease']\n"
+        assert claim.done()
+    assert path.read_bytes().startswith(b"=a\n")
+
+
+def test_a_leased_claim_is_found_by_the_process_that_it_is_for(path: Path, clock: FakeClock) -> None:
+    owner = "1@elsewhere/1"
+    with TextQueue(path, clock=clock) as q:
+        q.append("a")
+        assert q.take(owner, lease_s=60) is not None
+        (found,) = q.held_by(owner)
+        assert found.owner == owner
+        clock.move(60)
+        take(q)
+        assert q.held_by(owner) == []
+        assert not found.done()
+
+
+@pytest.mark.parametrize("lease_s", [0, -1, float("nan"), "1", True])
+def test_a_lease_must_be_a_positive_number(path: Path, lease_s: float) -> None:
+    wrong = pytest.raises((TypeError, ValueError), match="lease_s must be")
+    with wrong:
+        TextQueue(path, lease_s=lease_s)
+    with TextQueue(path) as q:
+        q.append("a")
+        claim = take(q)
+        for call in (lambda: q.claim(lease_s=lease_s), lambda: q.take(lease_s=lease_s), lambda: claim.extend(lease_s)):
+            with wrong:
+                call()
+
+
+def test_the_text_of_an_owner_may_have_a_plus(clock: FakeClock) -> None:
+    leases = Leases(clock)
+    owner = b"1@a+b/3"
+    leased = leases.leased(owner, 1)
+    assert (claimant(owner), claimant(leased), claimant(b"-")) == (owner, owner, b"-")
+    assert (leases.is_over(owner), leases.is_over(leased)) == (False, False)
+    clock.move(1)
+    assert (leases.is_over(owner), leases.is_over(leased)) == (False, True)
+
+
+def test_an_item_of_a_work_queue_has_a_deadline(path: Path, clock: FakeClock) -> None:
+    with sej.open_queue(path, lease_s=60) as q, sej.open_queue(path, lease_s=60) as other:
+        assert isinstance(q, TextWorkQueue)
+        assert isinstance(other, TextWorkQueue)
+        q.put(b"job")
+        for one in (q, other):
+            one._queue._inputs.sources[0].leases._clock = clock
+        item = q.get(timeout=0)
+        assert item is not None
+        clock.move(59)
+        item.extend(60)
+        clock.move(59)
+        assert other.get(timeout=0) is None
+        clock.move(1)
+        again = other.get(timeout=0)
+        assert again is not None
+        ends: list[Callable[[], None]] = [lambda: item.extend(60), item.done, item.retry, item.fail]
+        for end in ends:
+            with pytest.raises(LeaseLostError):
+                end()
+        again.done()
+        with pytest.raises(LeaseLostError):
+            again.extend(60)
