@@ -363,12 +363,11 @@ class IndexFile:
 
         A short block's entry is overwritten in place: it is never missing.
         """
-        opened = self._file is None
+        size = 0
         if self._file is None:
-            self._disk.mkdir(os.path.dirname(self.path))
-            self._disk.open(self.path, "append").close()  # created if it is missing
-            self._file = self._disk.open(self.path, "edit")
-            self._entries = keep if self._file.status().size >= HEAD_SIZE else 0
+            self._file = self._open()
+            size = self._file.size()
+            self._entries = keep if size >= HEAD_SIZE else 0
         data = b"".join(block.pack() for block in blocks)
         if self._entries:
             position = HEAD_SIZE + self._entries * ENTRY_SIZE
@@ -376,8 +375,16 @@ class IndexFile:
             position, data = 0, HEAD + data
         self._file.write_at(data, position)
         self._entries += len(blocks)
-        if opened:
+        if size > position + len(data):
             self._file.truncate(position + len(data))
+
+    def _open(self) -> File:
+        try:
+            return self._disk.open(self.path, "edit")
+        except (FileNotFoundError, NotADirectoryError):
+            self._disk.mkdir(os.path.dirname(self.path))
+            self._disk.open(self.path, "append").close()
+            return self._disk.open(self.path, "edit")
 
     def close(self) -> None:
         """Close the file, if it was written."""

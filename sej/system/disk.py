@@ -642,11 +642,22 @@ def replace_file(
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs",
                              "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "lustre", "beegfs", "ncpfs"})  # fmt: skip
 
+_NETWORK_MOUNT: Final = re.compile(rb" - (?:%s) " % b"|".join(re.escape(kind.encode()) for kind in sorted(_NETWORK)))
+
 
 def network_file_system(path: str | os.PathLike[str]) -> str | None:
     """Return the type of the network file system that holds path (``"nfs4"``), or None on a local one."""
+    if _has_device(path) or not _NETWORK_MOUNT.search(_mount_table()):
+        return None
     kind = file_system(path)
     return kind if kind in _NETWORK else None
+
+
+def _has_device(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is on a block device, which no network file system has."""
+    with Tolerated():  # a missing path
+        return sys.platform == "linux" and os.major(os.stat(path).st_dev) != 0
+    return False
 
 
 def file_system(path: str | os.PathLike[str]) -> str | None:
@@ -664,15 +675,13 @@ def file_system(path: str | os.PathLike[str]) -> str | None:
 
 
 def _mount_table() -> bytes:
-    with _open("/proc/self/mountinfo", _FLAGS["read"]) as file:
+    with Tolerated(), _open("/proc/self/mountinfo", _FLAGS["read"]) as file:  # if the system has one
         return file.readall()
+    return b""
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    lines: list[bytes] = []
-    with Tolerated():  # if the system has none
-        lines = _mount_table().split(b"\n")
-    for line in lines:
+    for line in _mount_table().split(b"\n"):
         fields, _, rest = line.partition(b" - ")
         if fields:
             point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes((int(octal[1], 8),)), fields.split(b" ")[4])

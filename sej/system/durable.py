@@ -107,14 +107,14 @@ class KeptPosition:
             offset: the offset that follows.
         """
         with Tolerated():
-            of = self._of
-            if of is None or of.file is not file or of.position < HEAD_BYTES:
-                if (of is None or of.file is not file) and self._is_later(name):
-                    return
-                of = self._of = _Known(file, file.status().inode, _head(file, position), position)
-            body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
             record = self._open()
             try:
+                of = self._of
+                if of is None or of.file is not file or of.position < HEAD_BYTES:
+                    if (of is None or of.file is not file) and _is_later(record, name):
+                        return
+                    of = self._of = _Known(file, file.status().inode, _head(file, position), position)
+                body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
                 record.write_at(body + CHECK.pack(crc32c(body)), 0)
             finally:
                 record.close()
@@ -139,12 +139,6 @@ class KeptPosition:
             self._disk.mkdir(os.path.dirname(self.path))
             return self._disk.open(self.path, "temp")
 
-    def _is_later(self, name: int) -> bool:
-        """Return whether the record is of a later segment: another process has ended this one."""
-        data = self._read()
-        there = None if data is None else _parse(data)
-        return there is not None and there[0] > name
-
     def _read(self) -> bytes | None:
         try:
             record = self._disk.open(self.path, "read")
@@ -154,6 +148,12 @@ class KeptPosition:
             return record.read(RECORD_SIZE, 0)
         finally:
             record.close()
+
+
+def _is_later(record: File, name: int) -> bool:
+    """Return whether a record is of a later segment: another process has ended this one."""
+    there = _parse(record.read(RECORD_SIZE, 0))
+    return there is not None and there[0] > name
 
 
 def _parse(data: bytes) -> tuple[int, int, int, int, int] | None:

@@ -127,13 +127,20 @@ class Lock:
         """Take the lock if it is free."""
         while True:
             missing = self._written is not None and self._disk.status(self.path) is None
-            file = self._file = self._disk.open(self.path, "append")
+            file = self._file = self._open()
             if not file.lock(exclusive=self._exclusive):
                 file.close()
                 return False
-            if self._is_current(file) and self._is_settled(file, missing=missing):
+            if self._is_settled(file, missing=missing):
                 return True
             file.close()  # the name was removed between open and lock: take the new file
+
+    def _open(self) -> File:
+        while True:
+            try:
+                return self._disk.open(self.path, "edit")
+            except FileNotFoundError:
+                self._disk.open(self.path, "append").close()  # created if it is still missing
 
     def check(self) -> None:
         """Check that the lock is still valid.
@@ -190,7 +197,7 @@ class Lock:
     def _is_settled(self, file: File, *, missing: bool) -> bool:
         """Check a just locked file for an original's trace; return False if its name was removed."""
         if self._written is None:
-            return True
+            return self._is_current(file)
         content = file.read(_HOLDER_BYTES, 0)
         self.original = find_trace(content, missing=missing, written=bool(content) or self._written())
         if self.original is not None and not content and not missing:
@@ -199,7 +206,8 @@ class Lock:
 
     def _sign(self) -> None:
         assert self._file is not None
-        # Truncating takes a hundred times as long as a read: a lock that is taken repeatedly keeps its first line.
+        # Truncating takes a hundred times as long as a read. So a lock that is taken repeatedly keeps its first line,
+        # and another holder's lines are overwritten to their end.
         me = f"pid={os.getpid()} "
         mine = self._signature.startswith(me.encode()) and self._file.read(_HOLDER_BYTES, 0) == self._signature
         self.undisturbed = mine
@@ -208,8 +216,12 @@ class Lock:
         line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
         self._signature = line.encode() + (b"" if self.original is None else self.original.line())
         try:
-            self._file.truncate(0)
-            self._file.write(self._signature)
+            there = self._file.size()
+            if there > _HOLDER_BYTES:
+                self._file.truncate(0)
+            else:
+                self._signature = self._signature.ljust(there)
+            self._file.write_at(self._signature, 0)
         except OSError as error:
             # A full disk must not block the lock: the holder's name is only a hint for people. But a shared writer
             # takes its mark as proof that no other writer has held the lock.

@@ -46,7 +46,8 @@ def take_end(
             with contextlib.suppress(LockLostError):
                 end = open_mended_end(directory, kept, lock, first_offset=first_offset, ours=ours)
                 recovery = end.recovery or recovery
-                journal_id(directory, create=True)
+                if not ours:
+                    journal_id(directory, create=True)
                 if lock.original is None or lock.is_current():
                     return end._replace(recovery=recovery)
             if end is not None:

@@ -81,7 +81,7 @@ def test_an_exclusive_writer_that_cannot_destroy_the_mark_is_refused(tmp_path: P
     """Else the shared writer believes that the old segment is still the last one."""
 
     def refuse(verb: str, file: File | None, data: bytes) -> None:
-        if verb == "truncate" and file is not None and file.path.endswith("jnl.lck"):
+        if verb in ("truncate", "write_at") and file is not None and file.path.endswith("jnl.lck"):
             raise OSError(errno.ENOSPC, "injected")
 
     with sej.SharedWriter(tmp_path) as w:

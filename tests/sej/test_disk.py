@@ -180,9 +180,10 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeyp
     import sej
 
     real = str(tmp_path.resolve())
-    monkeypatch.setattr(
-        "sej.system.disk._mounts", lambda: iter([("/", "ext4"), (real, "nfs4"), (real + "/deep", "ext4")])
-    )
+    mounts = [("/", "ext4"), (real, "nfs4"), (real + "/deep", "ext4")]
+    table = "".join(f"22 1 0:21 / {point} rw,relatime - {kind} none rw\n" for point, kind in mounts)
+    monkeypatch.setattr("sej.system.disk._mount_table", table.encode)
+    monkeypatch.setattr("sej.system.disk._has_device", lambda path: False)
     assert network_file_system(tmp_path / "j") == "nfs4"
     assert network_file_system(tmp_path / "deep" / "j") is None
     with pytest.raises(sej.NetworkFileSystemError, match="nfs4") as raised:
