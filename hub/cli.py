@@ -89,7 +89,28 @@ def app() -> None:
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="How many reading streams may be open at the same time.",
+    help="How many reads (Spark tasks) are served at the same time; further ones wait.",
+)
+@click.option(
+    "--max-followers",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="How many readers may follow journals at the same time; further ones are refused for now.",
+)
+@click.option(
+    "--max-copiers",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="How many copiers (sej hub push) may send at the same time; further ones are refused for now.",
+)
+@click.option(
+    "--put-threads",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="How many puts are served at the same time; further ones wait.",
 )
 @click.option(
     "--answer-bytes",
@@ -114,6 +135,9 @@ def serve(
     max_open: int,
     min_free: int,
     max_streams: int,
+    max_followers: int,
+    max_copiers: int,
+    put_threads: int,
     answer_bytes: int,
     client_bytes: int | None,
     metrics: int | None,
@@ -142,6 +166,9 @@ def serve(
             tokens=tokens,
             allow_plaintext=plaintext,
             max_streams=max_streams,
+            max_followers=max_followers,
+            max_copiers=max_copiers,
+            threads=put_threads,
             answer_bytes=answer_bytes,
         ) as server,
     ):

@@ -209,16 +209,20 @@ class Guard:
         if not grant.allows(role, client_id):
             raise AccessError(f"the token does not allow to {role} for {client_id!r}", known=True)
 
-    def identify(self, context: grpc.ServicerContext, now: float) -> None:
+    def identify(self, context: grpc.ServicerContext, now: float, role: Role | None = None) -> None:
         """Check that the hub knows the caller; :meth:`check` decides what it may do.
 
         Raises:
-            AccessError: no certificate, no token, or an unknown or expired one.
+            AccessError: no certificate, no token, or an unknown or expired one; or the token has another role.
         """
         if self._mutual:
             _certified(context)
         if self._tokens is not None:
-            self._tokens.grant(_shown(context), now)
+            grant = self._tokens.grant(_shown(context), now)
+            if role not in (None, grant.role):
+                raise AccessError(
+                    f"the token allows to {grant.role} only; use a token that allows to {role}", known=True
+                )
 
 
 def _certified(context: grpc.ServicerContext) -> list[str]:

@@ -266,7 +266,7 @@ class Client:
         *,
         client_id: str | None = None,
         skip: bool = False,
-        verify: bool = False,
+        verify: bool = True,
     ) -> Iterator[bytes | memoryview]:
         """Yield whole messages as stored in the journal, in large chunks, each without a gap in its offsets.
 
@@ -276,7 +276,7 @@ class Client:
             stop: end with the chunk that reaches this offset; 0: with the last existing message.
             client_id: the journal's client; default: this client.
             skip: skip damaged messages; the offsets of the others show where.
-            verify: check blocks against their checksums.
+            verify: check blocks against their checksums; without it a changed byte inside a value is not noticed.
 
         Raises:
             SejError: as :meth:`hub.Store.get`; UnavailableError if the connection was lost: continue from there.

@@ -51,7 +51,9 @@ class _Collector:
         yield _latency(HistogramMetricFamily, counted.latency_buckets, counted.latency_s)
         for name, text, number in (
             ("sej_hub_open_writers", "Open writers.", store.open_writers),
-            ("sej_hub_streams", "Reading streams.", service.streams),
+            ("sej_hub_streams", "Reads in progress.", service.streams),
+            ("sej_hub_streams_waiting", "Reads that wait for their turn.", service.waiting),
+            ("sej_hub_followers", "Readers that follow a journal.", service.followers),
             ("sej_hub_copiers", "Copying clients.", service.copiers),
             ("sej_hub_answer_bytes", "Memory used by the answers to readers.", service.answers.budget.used),
             ("sej_hub_answer_peak_bytes", "The most memory that answers to readers used.", service.answers.budget.peak),

@@ -245,8 +245,9 @@ class Reader:
         self._grow(size)
 
     def _too_large(self, offset: int, size: int) -> TooLargeError:
+        what = "the block of message" if self._verify else "message"
         return TooLargeError(
-            f"{self._source}: message {offset} has {size} bytes, and this hub sends at most {self._most_bytes}; its"
+            f"{self._source}: {what} {offset} has {size} bytes, and this hub sends at most {self._most_bytes}; its"
             " operator can raise Server(max_message_bytes=)"
         )
 

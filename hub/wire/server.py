@@ -63,6 +63,7 @@ class Server:
         answer_bytes: int = ANSWER_BYTES,
         max_calls: int = 4096,
         max_streams: int = 256,
+        max_followers: int = 256,
         max_copiers: int = 256,
         threads: int = 32,
         wait_s: float = 30.0,
@@ -86,7 +87,10 @@ class Server:
                 their callers have not received yet. At least 1 MiB.
             max_calls: calls of one kind (puts, gets, reading streams, copying streams, others) at one time, including
                 waiting ones; further calls are refused with "try again later".
-            max_streams: reading streams (Read, Follow) at one time; each holds a thread.
+            max_streams: Read calls, such as those of Spark tasks, at one time; further ones wait in a queue. Each holds
+                a thread.
+            max_followers: Follow calls at one time; each holds a thread. They do not end by themselves, so further ones
+                are refused with "try again later".
             max_copiers: copying streams at one time; each holds a thread.
             threads: threads for puts.
             wait_s: how long a reader waits for memory, if its deadline allows that, before it is refused.
@@ -123,6 +127,7 @@ class Server:
             ("answer_bytes", answer_bytes, _LEAST_BYTES),
             ("max_calls", max_calls, 1),
             ("max_streams", max_streams, 1),
+            ("max_followers", max_followers, 1),
             ("max_copiers", max_copiers, 1),
             ("threads", threads, 1),
         ):
@@ -144,6 +149,7 @@ class Server:
                 put_threads=threads,
                 max_calls=max_calls,
                 max_streams=max_streams,
+                max_followers=max_followers,
                 max_copiers=max_copiers,
                 max_message_bytes=max_message_bytes,
                 max_answer_bytes=max_answer_bytes,

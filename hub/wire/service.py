@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakSet
 
@@ -66,7 +66,8 @@ class Limits(NamedTuple):
     Attributes:
         put_threads: puts in progress.
         max_calls: calls of one kind, including waiting ones.
-        max_streams: reading streams.
+        max_streams: Read calls in progress; further ones wait.
+        max_followers: Follow calls.
         max_copiers: copying streams.
         max_message_bytes: one request or answer.
         max_answer_bytes: one answer, unless a single message is larger.
@@ -79,6 +80,7 @@ class Limits(NamedTuple):
     put_threads: int
     max_calls: int
     max_streams: int
+    max_followers: int
     max_copiers: int
     max_message_bytes: int
     max_answer_bytes: int
@@ -93,7 +95,8 @@ class Service:
 
     Attributes:
         answers: the memory of answers to readers.
-        streams: the number of Read and Follow calls in progress.
+        streams: the number of Read calls in progress.
+        followers: the number of Follow calls in progress.
         copiers: the number of Copy calls in progress.
         refusals: calls that ended with an error, by its name in the metadata; the store counts its own too.
     """
@@ -121,7 +124,7 @@ class Service:
         self._most_answer_bytes = min(
             limits.max_answer_bytes, max(limits.max_message_bytes - _SPARE_BYTES, limits.max_message_bytes // 2)
         )
-        self.streams = self.copiers = 0
+        self.streams = self.followers = self.copiers = 0
         self.refusals: dict[str, int] = {}
         self._refused: WeakSet[grpc.ServicerContext] = WeakSet()
         """Calls that were counted: the sweep and a call's own thread may both find that its permission has ended."""
@@ -130,7 +133,8 @@ class Service:
             "put": Lane("put", limits.put_threads, calls),
             "look": Lane("look", _LOOK_THREADS, calls),
             "get": Lane("get", _READ_THREADS, calls),
-            "stream": Lane("stream", limits.max_streams + _SPARE_THREADS, calls),
+            "read": Lane("read", limits.max_streams, calls),  # it ends, so that the next one can wait for its thread
+            "follow": Lane("follow", limits.max_followers + _SPARE_THREADS, calls),
             "copy": Lane("copy", limits.max_copiers + _SPARE_THREADS, calls),
             "refuse": Lane("refuse", 1, calls),
         }
@@ -142,6 +146,11 @@ class Service:
         """The threads of other services, such as health."""
         return self._lanes["look"]
 
+    @property
+    def waiting(self) -> int:
+        """The number of Read calls that wait for a thread."""
+        return max(self._lanes["read"].calls - self._limits.max_streams, 0)
+
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler for a gRPC server."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
@@ -151,8 +160,8 @@ class Service:
             "Where": Method(unary, self._where, lanes["look"]),
             "Get": Method(unary, self._get, lanes["get"]),
             "List": Method(unary, self._list, lanes["get"]),
-            "Read": Method(stream, self._read, lanes["stream"]),
-            "Follow": Method(stream, self._follow, lanes["stream"]),
+            "Read": Method(stream, self._read, lanes["read"]),
+            "Follow": Method(stream, self._follow, lanes["follow"]),
             "Copy": Method(grpc.stream_stream_rpc_method_handler, self._copy, lanes["copy"]),
         }
         return Lanes("hub.Hub", methods, self._refuse, lanes["refuse"])
@@ -229,7 +238,7 @@ class Service:
     def _list(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         answer = b""
         with self._answering(context):
-            self._guard.identify(context, self._clock())
+            self._guard.identify(context, self._clock(), "read")
             request = parse(pb.ListRequest, data)
             sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
             clients = {client for client in {source.client for source in sources} if self._may_read(context, client)}
@@ -244,7 +253,7 @@ class Service:
         return answer
 
     def _read(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
-        with self._answering(context), self._stream(context):
+        with self._answering(context), self._stream(context, "streams"):
             request = parse(pb.ReadRequest, asked)
             source = self._allow(context, "read", request.ClientID, request.JournalDir)
             ask = partial(self._asking(context, "read"), *source)
@@ -265,7 +274,7 @@ class Service:
                     yield answer
 
     def _follow(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
-        with self._answering(context), self._stream(context):
+        with self._answering(context), self._stream(context, "followers", self._limits.max_followers):
             request = parse(pb.GetRequest, asked)
             source = self._allow(context, "read", request.ClientID, request.JournalDir)
             ask = partial(self._asking(context, "read"), *source)
@@ -291,7 +300,7 @@ class Service:
                     watch.wait(_LOOK_AGAIN_S)
 
     def _copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._answering(context), self._stream(context, copying=True):
+        with self._answering(context), self._stream(context, "copiers", self._limits.max_copiers):
             self._require_running()
             ask = self._asking(context, "write")
             come = Incoming(requests, ask)
@@ -372,27 +381,27 @@ class Service:
             raise UnavailableError("the hub is stopping; continue when it is back")
 
     @contextmanager
-    def _stream(self, context: grpc.ServicerContext, *, copying: bool = False) -> Iterator[None]:
+    def _stream(
+        self, context: grpc.ServicerContext, kind: Literal["streams", "followers", "copiers"], most: int | None = None
+    ) -> Iterator[None]:
+        """Count a stream. Kinds that may last forever have a limit here, because waiting for one might never end."""
         self._guard.identify(context, self._clock())  # unknown callers take no place
         with self._lock:
-            if copying and self.copiers >= self._limits.max_copiers:
-                raise BusyError(f"the hub already serves {self.copiers} copiers, its limit; try again later")
-            if not copying and self.streams >= self._limits.max_streams:
+            count = getattr(self, kind)
+            if most is not None and count >= most:
                 self._crowded = True
-                raise BusyError(f"the hub already serves {self.streams} reading streams, its limit; try again later")
-            self.copiers += copying
-            self.streams += not copying
+                raise BusyError(f"the hub already serves {count} {kind}, its limit; try again later")
+            setattr(self, kind, count + 1)
         try:
             yield
         finally:
             with self._lock:
-                self.copiers -= copying
-                self.streams -= not copying
+                setattr(self, kind, getattr(self, kind) - 1)
 
     def _sweep(self) -> None:
         """Check the answers that wait for their callers, until the hub stops."""
         while not self._stopping.wait(min(_ASK_AGAIN_S, self._limits.stall_s)):
-            crowded, self._crowded = self._crowded, False
+            crowded, self._crowded = self._crowded or self.waiting > 0, False
             self.answers.sweep(crowded, self._note)
 
     @contextmanager

@@ -32,6 +32,8 @@ def test_every_number_is_there(tmp_path: Path) -> None:
         'sej_hub_refusals_total{reason="gap"} 1.0',
         "sej_hub_open_writers 1.0",
         "sej_hub_streams 0.0",
+        "sej_hub_streams_waiting 0.0",
+        "sej_hub_followers 0.0",
         "sej_hub_copiers 0.0",
         "sej_hub_answer_bytes 0.0",
         "sej_hub_answer_peak_bytes 0.0",

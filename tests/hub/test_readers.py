@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_a_message_that_is_larger_than_an_answer_comes_alone(tmp_path: Path) -> 
         while len(followed) < len(rows):
             followed += next(follow)
         assert followed == rows
-        chunks = [bytes(chunk) for chunk in client.read_encoded("j", 0)]
+        chunks = [bytes(chunk) for chunk in client.read_encoded("j", 0, verify=False)]
         assert chunks[1] == packed(rows[1:2])
         assert b"".join(chunks) == packed(rows)
         assert b"".join(map(bytes, client.read_encoded("j", 0, verify=True))) == packed(rows)
@@ -147,11 +148,13 @@ def test_a_message_that_is_larger_than_the_hub_sends_is_named(tmp_path: Path) ->
         assert len(client.get("j", 0)) == 1
         for attempt in (
             lambda: client.get("j", 1),
-            lambda: list(client.read_encoded("j", 0)),
+            lambda: list(client.read_encoded("j", 0, verify=False)),
             lambda: list(client.follow("j", 0)),
         ):
             with pytest.raises(TooLargeError, match=r"a\.j: message 1 has 3145757 bytes.* at most .*max_message_bytes"):
                 attempt()
+        with pytest.raises(TooLargeError, match=r"a\.j: the block of message 0 has 3145796 bytes"):
+            list(client.read_encoded("j", 0))
         assert len(client.get("j", 2)) == 1
 
 
@@ -260,10 +263,32 @@ def test_calls_beyond_the_limit_are_refused_by_kind(tmp_path: Path) -> None:
             with pytest.raises(BusyError, match="calls of this kind"):
                 client.get("j", 0)
             with pytest.raises(BusyError, match="calls of this kind"):
-                next(client.follow("j", 0))
+                next(client.read_encoded("j", 0))
             assert client.put("other", sample(1)) == 1
             assert client.end_offset("other") == 1
             waiting.cancel()
+
+
+def test_reads_beyond_the_limit_wait_for_their_turn(tmp_path: Path) -> None:
+    with (
+        hungry(tmp_path, stall_s=3600.0, max_streams=1) as (server, client),
+        unread_stream(server) as call,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        chunks = pool.submit(lambda: sum(1 for _ in client.read_encoded("j", 0)))
+        until(lambda: server.service.waiting)
+        assert client.put("other", sample(3)) == 3
+        assert list(client.copy("other", [packed(sample(5))])) == [5]
+        assert not chunks.done()
+        assert sum(1 for _ in call) == 20
+        assert chunks.result() == 20
+        until(lambda: not server.service.waiting)
+
+
+def test_a_read_that_waits_ends_a_reader_that_does_not_continue(tmp_path: Path) -> None:
+    with hungry(tmp_path, stall_s=0.1, max_streams=1) as (server, client), unread_stream(server):
+        assert sum(1 for _ in client.read_encoded("j", 0)) == 20
+        assert server.service.answers.stalled == 1
 
 
 def test_stopping_does_not_wait_for_readers_that_wait(tmp_path: Path) -> None:
@@ -281,8 +306,9 @@ def test_stopping_does_not_wait_for_readers_that_wait(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"answer_bytes": 1000}, {"max_answer_bytes": 0}, {"max_streams": 0}, {"max_copiers": 0}, {"max_calls": 0},
-     {"threads": 0}, {"wait_s": 0.0}, {"stall_s": -1.0}, {"idle_s": float("nan")}, {"max_message_bytes": 0}],
+    [{"answer_bytes": 1000}, {"max_answer_bytes": 0}, {"max_streams": 0}, {"max_followers": 0}, {"max_copiers": 0},
+     {"max_calls": 0}, {"threads": 0}, {"wait_s": 0.0}, {"stall_s": -1.0}, {"idle_s": float("nan")},
+     {"max_message_bytes": 0}],
 )  # fmt: skip
 def test_limits_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     (name,) = options
