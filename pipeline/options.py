@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
+from sej.cli.units import parse_duration
 from sej.errors import SejError
 from shard.name_format import MAX_BITS
 
@@ -297,10 +298,11 @@ SEJ: Final = (
     Option(
         "verify",
         _truth,
-        False,
+        None,
         "true or false",
         "",
-        "check each block against its checksum before it is read",
+        "check each block against its checksum before it is read; default: true, or false with onCorruption=skip,"
+        " which would pass over whole blocks",
     ),
     Option(
         "pushFilters",
@@ -331,6 +333,14 @@ SEJ: Final = (
         "true or false",
         "kafka.security.protocol",
         "whether TLS is used; default: true if hubCa, hubCertificate or hubServerName is set",
+    ),
+    Option(
+        "hubRetryFor",
+        parse_duration,
+        600.0,
+        "seconds, or a duration as in 90s or 10m",
+        "",
+        "how long a hub may be out of reach before a task or a stream fails; each attempt waits longer, up to 10 s",
     ),
     Option(
         "reader",

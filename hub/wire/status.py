@@ -34,7 +34,15 @@ from sej.errors import (
     WriterFailedError,
 )
 
-__all__ = ["ORIGINAL", "BusyError", "DirectoryUnavailableError", "TooLargeError", "from_rpc_error", "to_status"]
+__all__ = [
+    "ORIGINAL",
+    "BusyError",
+    "DirectoryUnavailableError",
+    "HandshakeError",
+    "TooLargeError",
+    "from_rpc_error",
+    "to_status",
+]
 
 
 class BusyError(UnavailableError):
@@ -43,6 +51,10 @@ class BusyError(UnavailableError):
 
 class DirectoryUnavailableError(UnavailableError):
     """One directory of the hub is not available now; others may be."""
+
+
+class HandshakeError(UnavailableError):
+    """The hub and the caller do not agree about TLS or certificates: an operator must correct a setting."""
 
 
 class TooLargeError(HubError):
@@ -86,6 +98,7 @@ ORIGINAL: Final = (
     "an original hub takes messages (put, copy and the copier), but cannot report offsets, list journals or give"
     " messages back; read its directory on its own machine"
 )
+_HANDSHAKE: Final = ("WRONG_VERSION_NUMBER", "CERTIFICATE_VERIFY_FAILED")
 _ORIGINAL_GAP: Final = "Marshal called with nil"
 
 
@@ -148,7 +161,10 @@ def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> 
         )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return TooLargeError(where) if "larger than max" in details.lower() else BusyError(where)
-    return (UnavailableError if code in _LATER else HubError)(where + _hint(details, tls))
+    hint = _hint(details, tls)
+    if code in _LATER and any(sign in details for sign in _HANDSHAKE):
+        return HandshakeError(where + hint)
+    return (UnavailableError if code in _LATER else HubError)(where + hint)
 
 
 def _hint(details: str, tls: bool) -> str:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from hub.naming import find_sources, is_root
 from pipeline.options import OptionError
+from pipeline.paths import local_path
 from pipeline.reading.places import Origin
 from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.system.disk import OS
@@ -49,7 +50,7 @@ def discover(
         NotAJournalError: a path is a file, or a directory without a journal in it.
         OptionError: the pattern matches none of the directories, or a path is passed twice.
     """
-    roots = [os.path.abspath(path) for path in paths]
+    roots = [os.path.abspath(local_path(path)) for path in paths]
     if len(set(roots)) < len(roots):
         raise OptionError(f"a path is passed twice: {', '.join(roots)}")
     found = []

@@ -6,7 +6,6 @@ its own connection, made after the fork. Several addresses lead to the same hub:
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -16,6 +15,7 @@ from hub.errors import UnavailableError
 from hub.naming import Source, client_of
 from pipeline.options import OptionError, Options
 from pipeline.reading.places import Origin, Slice
+from pipeline.retrying import RETRY_S, Retry
 from sej.codec import Columns, columns
 from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import JournalNotFoundError
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "Remote", "RemoteExtent", "RemoteFollower", "RemoteRoot", "matching"]
 
-_TRIES: Final = 7
-_WAIT_S: Final = 0.1
 _LOOK_S: Final = 0.1
 _MESSAGES: Final = 1 << 14
-_log = logging.getLogger("pipeline")
 _T = TypeVar("_T")
 
 
@@ -45,6 +42,7 @@ class Remote(NamedTuple):
         key: a PEM file, for mutual TLS.
         server_name: the name in the hub's certificate, if it is not the address.
         tls: whether TLS is used; None: if one of the four above is set.
+        retry_s: how long the hub may be out of reach, in seconds.
     """
 
     addresses: tuple[str, ...]
@@ -54,6 +52,7 @@ class Remote(NamedTuple):
     key: str | None = None
     server_name: str | None = None
     tls: bool | None = None
+    retry_s: float = RETRY_S
 
     @classmethod
     def of(cls, options: Options) -> Remote | None:
@@ -66,7 +65,7 @@ class Remote(NamedTuple):
             return None
         if options["layout"] is not None:
             raise OptionError("the option layout applies to a path; leave it out with the option hub")
-        names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls")
+        names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
         return cls(options["hub"], *(options[name] for name in names))
 
     def client(self, name: str = "", turn: int = 0) -> Client:
@@ -90,22 +89,22 @@ class Remote(NamedTuple):
         Raises:
             OffsetTooSmallError: the hub deleted them.
             CorruptionError: the hub's copy is damaged, and skip is not set.
-            UnavailableError: the hub could not be reached in several attempts.
+            UnavailableError: the hub was out of reach for longer than retry_s.
         """
-        due, turn = part.start, 0
+        due, retry = part.start, Retry(self.retry_s)
         journal, whose = part.origin.name.partition(".")[2], part.origin.client
         while due < part.stop:
             try:
-                with self.client(part.origin.name, turn) as client:
+                with self.client(part.origin.name, retry.attempts) as client:
                     chunks = client.read_encoded(journal, due, part.stop, client_id=whose, skip=skip, verify=verify)
                     for chunk in chunks:
                         for first, found in _columns(chunk, part.stop, keys, values):
+                            retry.reached()
                             yield first, found
-                            due, turn = first + found.messages, 0
+                            due = first + found.messages
                 return
             except UnavailableError as error:
-                _pause(turn, error)
-                turn += 1
+                retry.wait(error)
 
 
 class Line:
@@ -116,22 +115,25 @@ class Line:
         self._remote = remote
         self._client: Client | None = None
         self._turn = 0
+        self._retry = Retry(remote.retry_s)
 
     def ask(self, question: Callable[[Client], _T]) -> _T:
         """Make one call; try again if the hub cannot be reached.
 
         Raises:
-            UnavailableError: it could not be reached in several attempts.
+            UnavailableError: it was out of reach for longer than the option hubRetryFor.
         """
-        for attempt in range(_TRIES):
+        while True:
             try:
                 self._client = self._client or self._remote.client(turn=self._turn)
-                return question(self._client)
+                answer = question(self._client)
             except UnavailableError as error:
                 self.close()
                 self._turn += 1
-                _pause(attempt, error)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                self._retry.wait(error)
+            else:
+                self._retry.reached()
+                return answer
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
@@ -150,14 +152,6 @@ class Line:
     def __exit__(self, *_: object) -> None:
         """Disconnect."""
         self.close()
-
-
-def _pause(turn: int, error: UnavailableError) -> None:
-    """Wait a little before the next attempt; raise after the last one."""
-    if turn + 1 >= _TRIES:
-        raise error
-    _log.warning("%s; trying again", error)
-    time.sleep(_WAIT_S * 2**turn)
 
 
 def _columns(chunk: bytes | memoryview, stop: int, keys: bool, values: bool) -> Iterator[tuple[int, Columns]]:

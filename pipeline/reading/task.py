@@ -201,7 +201,7 @@ def task_options(options: Options) -> TaskOptions:
     chosen: dict[str, Any] = {
         "on_corruption": options["onCorruption"],
         "fail_on_data_loss": options["failOnDataLoss"],
-        "verify": options["verify"],
+        "verify": options["onCorruption"] == "raise" if options["verify"] is None else options["verify"],
         "report": options["damageReport"],
         "remote": Remote.of(options),
     }

@@ -92,6 +92,34 @@ def test_a_caller_without_a_token_is_refused(spark: SparkSession, options: dict[
         spark.read.format("sej").options(**without).load("tokyo").collect()
 
 
+def test_a_token_that_may_not_read_is_an_error_and_not_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+    tokens = Tokens([Grant(hash_token("known"), "write", ("berlin",))])
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
+        reader = spark.read.format("sej").option("hub", server.address).option("hubToken", "known")
+        with pytest.raises(Exception, match="the token allows to write only"):
+            reader.load().count()
+
+
+@pytest.mark.parametrize("through_hub", [False, True])
+def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(
+    spark: SparkSession, hub_root: Path, far: Load, through_hub: bool
+) -> None:
+    path = hub_root / "berlin.plain.log"
+    with sej.Writer(path) as writer:
+        writer.tail.rotate()  # writes the index, which has the checksums
+    segment = path / "jnl" / f"{0:016x}.jnl"
+    segment.write_bytes(segment.read_bytes().replace(b"plain-1", b"plane-1"))
+
+    def rows(**options: object) -> list[bytes]:
+        near = spark.read.format("sej").options(**{name: str(value) for name, value in options.items()})
+        frame = far("berlin.plain.log", **options) if through_hub else near.load(str(path))
+        return [bytes(row.value) for row in frame.orderBy("offset").collect()]
+
+    with pytest.raises(Exception, match="CorruptionError"):
+        rows()
+    assert rows(verify=False) == [b"plain-0", b"plane-1", b"plain-2"]
+
+
 def test_damage_on_the_hub_is_skipped_and_counted(
     spark: SparkSession, hub_root: Path, far: Load, tmp_path: Path
 ) -> None:
