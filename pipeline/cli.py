@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -85,11 +86,13 @@ def count(root: Path, json: bool) -> None:
 
 @app.command()
 @click.argument("root", type=_PATH)
-@click.argument("target", type=_PATH)
+@click.argument("target")
 @click.option("--reader", help="Commit the progress under this reader name, so that retention waits for the archive.")
 @_MASTER
-def archive(root: Path, target: Path, reader: str | None, master: str | None) -> None:
+def archive(root: Path, target: str, reader: str | None, master: str | None) -> None:
     """Add new messages below ROOT to an archive of Parquet files by day and shard.
+
+    TARGET is a path, or the address of a file system that Spark can write, as in s3a://bucket/orders.
 
     Example: sej spark archive --reader archive data /archive/orders
     """
@@ -102,22 +105,23 @@ def archive(root: Path, target: Path, reader: str | None, master: str | None) ->
 
 
 @app.command()
-@click.argument("source", type=_PATH)
+@click.argument("source")
 @click.argument("root", type=_PATH)
 @_PREFIX
 @_BITS
 @click.option("--where", help="A condition on the archive's columns.")
 @_MASTER
 def restore(
-    source: Path, root: Path, prefix: str | None, bits: int | None, where: str | None, master: str | None
+    source: str, root: Path, prefix: str | None, bits: int | None, where: str | None, master: str | None
 ) -> None:
     """Write an archive back into journals: ROOT is one SEJ directory, or with --bits a sharded journal.
 
     Example: sej spark restore --prefix orders --bits 3 --where "day >= '2026-01-01'" /archive/orders restored
     """
     from pipeline import jobs
+    from pipeline.paths import is_address
 
-    if not source.exists():  # Spark starts slowly and has a less clear error for this
+    if not is_address(source) and not os.path.exists(source):  # Spark starts slowly and has a less clear error for this
         raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` creates one")
     with _spark(master) as spark, _bar("restore", None) as progress:
         jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where, progress=progress)
@@ -270,16 +274,25 @@ def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: 
 
 @app.command()
 @click.argument("root", type=_PATH)
-def finish(root: Path) -> None:
+@click.option("--discard", is_flag=True, help="Remove jobs whose staged rows were lost; prints what is missing.")
+def finish(root: Path, discard: bool) -> None:
     """Finish jobs that had committed to ROOT and died, and remove the files of other dead jobs; needs no Spark.
 
-    The next job on ROOT does the same.
+    The next job on ROOT does the same. A committed job whose staged rows were lost stops both: --discard removes it.
 
     Example: sej spark finish data
     """
-    from pipeline.writing.committing import finish_dead_jobs
+    from pipeline.writing.committing import discard_dead_jobs, finish_dead_jobs
     from pipeline.writing.target import Target
 
     single = (root / "jnl").is_dir()
-    finish_dead_jobs(Target(str(root.absolute()), None, None if single else 1))
+    target = Target(str(root.absolute()), None, None if single else 1)
+    if discard:
+        for job in discard_dead_jobs(target):
+            click.echo(
+                f"discarded job {job.job}: {job.appended} of its messages are in the journals, {job.lost} are lost"
+                f" unless it is run again; {job.reason}"
+            )
+    else:
+        finish_dead_jobs(target)
     click.echo(f"no unfinished jobs in {root}")

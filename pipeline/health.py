@@ -37,13 +37,21 @@ def look(given: str | os.PathLike[str]) -> Iterator[_Finding]:
 
 
 def _look(root: str, staging: str) -> Iterator[_Finding]:
+    from pipeline.writing.committing import why_undeliverable
     from pipeline.writing.staging import decided, sweep
+    from pipeline.writing.target import Target
 
     try:
         with Lock(os.path.join(staging, "commit.lck"), what="the commit of a job").acquire():
             jobs = decided(staging)
-            if jobs:
-                found = f"committed to {root} but not finished: {', '.join(sorted(jobs))}"
+            target = Target(root, None, None if staging.endswith(os.path.join("tmp", "staging")) else 1)
+            reasons = {job: reason for job in sorted(jobs) if (reason := why_undeliverable(target, job)) is not None}
+            for job, reason in reasons.items():
+                found = f"job {job} is decided but cannot be finished: {reason}"
+                yield _WHAT, "problem", found, f"run sej spark finish --discard {root}, and then run its job again"
+            waiting = sorted(set(jobs) - set(reasons))
+            if waiting:
+                found = f"committed to {root} but not finished: {', '.join(waiting)}"
                 yield _WHAT, "note", found, f"the next job on {root} finishes it, or run sej spark finish {root}"
             removed = sweep(staging, keep=jobs)
             if removed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pipeline.schema import arrow_schema
+from sej.errors import SejError
+from sej.system.disk import OS
+from sej.system.locks import host_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +41,7 @@ class RowReader(DataSourceReader):
             size_of: returns about how many bytes a row has.
             at_once: paths in one partition.
         """
-        self._paths = paths
+        self._paths = [os.path.abspath(path) for path in paths]  # an executor has another working directory
         self._schema = schema
         self._rows = rows
         self._size_of = size_of
@@ -49,9 +53,19 @@ class RowReader(DataSourceReader):
         return [InputPartition(paths[at : at + self._at_once]) for at in range(0, len(paths), self._at_once)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition."""
+        """Yield the rows of one partition.
+
+        Raises:
+            SejError: this host does not have a path.
+        """
         from pipeline.reading.rows import batches_of
 
         schema = arrow_schema(self._schema)
         for path in partition.value or ():
+            if OS.status(path) is None:  # a queue that is opened would be created
+                raise SejError(
+                    f"host {host_name()} cannot see this path, which existed when the read was planned: executors need"
+                    " the same disk as the driver, or it was removed",
+                    path=path,
+                )
             yield from batches_of(self._rows(path), self._size_of, schema)

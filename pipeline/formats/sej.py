@@ -61,7 +61,7 @@ class SejSource(DataSource):
 
 
 def _paths(given: Mapping[str, str], options: Options) -> list[str]:
-    return paths_of(given, may_be_none=bool(options["hub"]))
+    return paths_of(given, may_be_none=bool(options["hub"]), local=not options["hub"])
 
 
 def _one_path(options: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end, watched
+from pipeline.paths import local_path, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ def archive(
         spark: the session.
         root: a SEJ directory, a sharded journal or a hub's root.
         target: a folder of Parquet files, by ``day`` (of the timestamp, UTC) and ``shard``; it also holds the archive's
-            own state.
+            own state. A path, or the address of any file system that Spark can write, as in ``"s3a://bucket/orders"``.
         reader: commit the progress under this name in ``ofs/``, so that retention deletes only archived messages.
         messages_per_batch: the most messages in one step.
         progress: called with the messages so far.
@@ -42,14 +43,12 @@ def archive(
     options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
     if reader is not None:
         options["reader"] = reader
-    journals = spark.readStream.format("sej").options(**options).load(os.fspath(root))
+    journals = spark.readStream.format("sej").options(**options).load(local_path(root))
     day = f.to_date(f.timestamp_seconds(f.floor(f.col("timestamp_ns") / 10**9)))
     writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
-    folder = os.path.abspath(target)
+    folder = spark_path(target)
     return run_to_end(
-        writer.partitionBy("day", "shard")
-        .option("path", folder)
-        .option("checkpointLocation", os.path.join(folder, "_checkpoint")),
+        writer.partitionBy("day", "shard").option("path", folder).option("checkpointLocation", f"{folder}/_checkpoint"),
         progress,
     )
 
@@ -70,22 +69,23 @@ def restore(
 
     Args:
         spark: the session.
-        source: the archive.
+        source: the archive: a path, or an address.
         root: the target: a SEJ directory, or with prefix and bits a sharded journal.
         prefix: prefix of the shards.
         bits: bits of the shards.
         where: a condition on the columns, ``"client = 'berlin' AND day >= '2013-07-01'"``.
         progress: called with the messages so far.
     """
-    archived = spark.read.parquet(os.fspath(source))
+    source, root = spark_path(source), os.path.abspath(local_path(root))
+    archived = spark.read.parquet(source)
     chosen = archived if where is None else archived.where(where)
     ordered = chosen.repartition("client", "prefix", "shard").sortWithinPartitions(
         "client", "prefix", "shard", "offset"
     )
-    about = "|".join([os.path.abspath(source), os.path.abspath(root), where or ""])
+    about = "|".join([source, root, where or ""])
     options = {"txnAppId": f"restore-{hashlib.sha256(about.encode()).hexdigest()[:20]}", "txnVersion": "0"}
     options |= {} if prefix is None else {"prefix": prefix}
     options |= {} if bits is None else {"bits": str(bits)}
     rows = ordered.select("key", "value", "type", "timestamp_ns")
     with watched(spark, chosen.count, progress):
-        rows.write.format("sej").options(**options).mode("append").save(os.fspath(root))
+        rows.write.format("sej").options(**options).mode("append").save(root)

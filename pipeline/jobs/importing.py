@@ -12,6 +12,7 @@ from typing import Any, Final
 import sej
 from kestrel.v2.listing import queue_names
 from pipeline.jobs.running import Progress
+from pipeline.paths import local_path
 from pipeline.reading.kestrel_items import Kind, rows_of
 from shard.names import Path
 
@@ -48,6 +49,7 @@ def import_kestrel(
     Raises:
         CorruptionError: a file of the queue is damaged.
     """
+    directory, target = local_path(directory), local_path(target)
     where = hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:12]
     name = f"kestrel-{queue}-{where}"  # another machine's queue may have the same name
     done = added = 0
@@ -87,6 +89,7 @@ def import_kestrel_directory(
         InvalidNameError: a queue's name is not allowed for a journal; nothing was imported.
         CorruptionError: a file of a queue is damaged; the queues before it were imported.
     """
+    directory, root = local_path(directory), local_path(root)
     targets = {queue: Path(os.fspath(root), queue, 0).dir(0) for queue in queue_names(directory)}
     added: dict[str, int] = {}
     seen = 0

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end
+from pipeline.paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +46,8 @@ def reshard(
     options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
     if pattern is not None:
         options["pattern"] = pattern
-    journals = spark.readStream.format("sej").options(**options).load(os.fspath(source))
-    folder = os.path.abspath(target)
+    journals = spark.readStream.format("sej").options(**options).load(local_path(source))
+    folder = os.path.abspath(local_path(target))
     name = f"{prefix or ''}.{bits:x}".lstrip(".")
     writer = (
         journals.select("key", "value", "type", "timestamp_ns")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.jobs.running import Progress, watched
 from pipeline.options import WRITE, OptionError, parse
+from pipeline.paths import local_path
 from pipeline.reading.counting import count
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
@@ -60,6 +61,7 @@ def compact(
     """
     from pyspark.sql import functions as f
 
+    source, target = local_path(source), local_path(target)
     journals, ends = _read(spark, source, target)
     latest = journals.groupBy(*_WHOSE, "key").agg(f.max_by(f.struct(*_MESSAGE), "offset").alias("m"))
     rows = latest.select(*_WHOSE, "key", "m.*")
@@ -95,6 +97,7 @@ def dedupe(
     """
     from pyspark.sql import functions as f
 
+    source, target = local_path(source), local_path(target)
     journals, ends = _read(spark, source, target)
     message = ("key", *_MESSAGE)
     first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in by)).agg(
@@ -104,9 +107,7 @@ def dedupe(
         _write("dedupe", first.select(*_WHOSE, "m.*"), source, target, prefix, bits, ends)
 
 
-def _read(
-    spark: SparkSession, source: str | os.PathLike[str], target: str | os.PathLike[str]
-) -> tuple[DataFrame, dict[str, int] | None]:
+def _read(spark: SparkSession, source: str, target: str) -> tuple[DataFrame, dict[str, int] | None]:
     """Read the messages and, if the source is replaced, where each journal ends: later messages must not be removed."""
     reader = spark.read.format("sej")
     if os.path.realpath(source) != os.path.realpath(target):

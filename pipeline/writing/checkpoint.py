@@ -10,13 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 
-from pipeline.paths import local_path
+from pipeline.paths import is_address, local_path
 
 __all__ = ["by_checkpoint"]
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def by_checkpoint(location: str) -> str:
@@ -24,10 +21,9 @@ def by_checkpoint(location: str) -> str:
 
     If the folder is not on a local disk, the name is derived from its address.
     """
-    path = local_path(location)
-    if _SCHEME.match(path):
-        return _hashed(path)
-    path = os.path.abspath(path)
+    if is_address(location) and not location.lower().startswith("file:"):
+        return _hashed(location)
+    path = os.path.abspath(local_path(location))
     try:
         with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
             return _hashed(json.load(file)["id"])

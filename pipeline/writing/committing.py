@@ -2,8 +2,9 @@
 
 The steps, under a lock that allows one commit at a time in a root:
 
-1. Decided jobs whose driver died are finished, undecided ones are removed. Then every journal concerned is locked. A
-   job that cannot lock them all fails here, and leaves nothing.
+1. Decided jobs whose driver died are finished, undecided ones are removed. Every staged file is compared with what
+   its task reported, and every journal concerned is locked. A job that cannot read its rows, or cannot lock the
+   journals, fails here, and leaves nothing.
 2. The decision: ``job-<job>.json`` names the job's files. From here on its rows will be in the journals, even if its
    driver dies: the next job finishes it.
 3. Each journal gets its rows by ``append_once``: a repeat after a crash appends nothing.
@@ -11,6 +12,9 @@ The steps, under a lock that allows one commit at a time in a root:
 
 If a job is run again under the same name with a recorded number, all of it is dropped: Spark replays a micro-batch
 whose end it could not record.
+
+A decided job whose rows were lost stops every later job with a :class:`~pipeline.writing.staging.StagedRowsError`:
+:func:`discard_dead_jobs` removes it, and reports which of its messages are in the journals.
 """
 
 from __future__ import annotations
@@ -20,11 +24,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from pipeline.options import OptionError
-from pipeline.writing.staging import Rows, decided, forget, renumbered, sweep
+from pipeline.writing.staging import Rows, StagedRowsError, check_rows, decided, forget, renumbered, sweep
 from pipeline.writing.target import Target
 from sej.errors import CorruptionError
 from sej.journal.kept_offsets import kept_offsets
@@ -36,7 +40,18 @@ from sej.system.sealed import seal, unseal, whole
 from sej.writing.exactly_once import Batches
 from sej.writing.writer import Writer
 
-__all__ = ["ANONYMOUS", "Job", "check_readers", "commit", "finish_dead_jobs", "is_decided", "wrote"]
+__all__ = [
+    "ANONYMOUS",
+    "Discarded",
+    "Job",
+    "check_readers",
+    "commit",
+    "discard_dead_jobs",
+    "finish_dead_jobs",
+    "is_decided",
+    "why_undeliverable",
+    "wrote",
+]
 
 ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs without a name."""
@@ -75,6 +90,7 @@ def commit(target: Target, job: Job) -> bool:
     Raises:
         LockedError: another writer held a journal for longer than the target waits; run the job again.
         OptionError: an overwrite would remove messages that a reader needs, or that were appended in the meantime.
+        StagedRowsError: the driver cannot read the rows of a task, or a dead job's; nothing of this job was written.
     """
     with _locked(target):
         _finish_dead_jobs(target)
@@ -85,6 +101,7 @@ def commit(target: Target, job: Job) -> bool:
         if number <= _read_done(target).get(_key(target, job), -1):
             forget(target.staging, job.id)
             return False
+        check_rows(job.rows)
         if job.overwrite:
             check_readers(target, job.discard)
         if not job.rows:
@@ -107,10 +124,70 @@ def is_decided(target: Target, job: str) -> bool:
 
 
 def finish_dead_jobs(target: Target) -> None:
-    """Finish decided jobs whose driver died, and remove undecided ones."""
+    """Finish decided jobs whose driver died, and remove undecided ones.
+
+    Raises:
+        StagedRowsError: the rows of a decided job were lost.
+        CorruptionError: a decision cannot be read.
+    """
     if OS.status(target.staging) is not None:
         with _locked(target):
             _finish_dead_jobs(target)
+
+
+class Discarded(NamedTuple):
+    """A decided job that could not be finished and was removed.
+
+    Attributes:
+        job: its id.
+        reason: why it could not be finished.
+        appended: how many of its messages are in the journals.
+        lost: how many are not.
+    """
+
+    job: str
+    reason: str
+    appended: int
+    lost: int
+
+
+def discard_dead_jobs(target: Target) -> list[Discarded]:
+    """Remove decided jobs that cannot be finished, then finish the others.
+
+    A removed job may be run again under the same name and number: a journal that has its messages keeps them, and
+    another journal gets them. Its decision is renamed to ``discarded-<job>.json``.
+    """
+    found = []
+    if OS.status(target.staging) is not None:
+        with _locked(target):
+            for name in decided(target.staging):
+                reason = why_undeliverable(target, name)
+                if reason is None:
+                    continue
+                there = lost = 0
+                with suppress(CorruptionError):
+                    its, job, number = _load(target, name)
+                    for rows in job.rows:
+                        batch = Batches(its.directory(rows.shard)).last(job.name)
+                        written = batch is not None and batch >= number
+                        there, lost = there + written * rows.messages, lost + (not written) * rows.messages
+                OS.rename(_decision(target, name), os.path.join(target.staging, f"discarded-{name}.json"))
+                OS.sync_dir(target.staging)
+                forget(target.staging, name)
+                found.append(Discarded(name, reason, there, lost))
+            _finish_dead_jobs(target)
+    return found
+
+
+def why_undeliverable(target: Target, job: str) -> str | None:
+    """Return why a decided job cannot be finished; None if it can."""
+    try:
+        check_rows(_load(target, job)[1].rows)
+    except FileNotFoundError:
+        return None  # it was finished a moment ago
+    except (StagedRowsError, CorruptionError) as error:
+        return str(error)
+    return None
 
 
 def check_readers(target: Target, discard: Iterable[str]) -> None:
@@ -164,24 +241,44 @@ def _finish_dead_jobs(target: Target) -> None:
     if names:
         OS.sync_dir(target.staging)  # the driver may have renamed the decision and failed before this
     for name in names:
-        path = _decision(target, name)
-        found = _read(path)
-        # A root may hold several sharded journals: the target is the dead job's own, not that of the job that finishes
-        # it.
+        its, job, number = _load(target, name)
         try:
-            its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
-            rows = [Rows(whole(shard), str(file), whole(count)) for shard, file, count in found.pop("rows")]
-            job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
-            number = whole(job.number)
-            if job.id != name:
-                raise ValueError(f"it belongs to job {job.id!r}")
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(
-                f"this file is not a readable decision ({error}); move it away, and run its job again", path=path
+            check_rows(job.rows)
+        except StagedRowsError as error:
+            raise StagedRowsError(
+                f"job {name} of {job.name!r} is decided but cannot be finished: {error.reason}. To remove it, run `sej"
+                f" spark finish --discard {target.root}`, and then run its job again",
+                path=error.path,
             ) from error
         with _writers(its, job) as writers:
             _apply(its, job, number, writers)
     sweep(target.staging)
+
+
+def _load(target: Target, name: str) -> tuple[Target, Job, int]:
+    """Return a decided job, its own target and its number.
+
+    A root may hold several sharded journals: the target is the job's own, not that of the job that finishes it.
+
+    Raises:
+        CorruptionError: the decision cannot be read.
+    """
+    path = _decision(target, name)
+    found = _read(path)
+    try:
+        its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
+        rows = [Rows(whole(shard), str(file), whole(count), *more) for shard, file, count, *more in found.pop("rows")]
+        job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
+        number = whole(job.number)
+        if job.id != name:
+            raise ValueError(f"it belongs to job {job.id!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(
+            f"this file is not a readable decision ({error}); run `sej spark finish --discard {target.root}`, and run"
+            " its job again",
+            path=path,
+        ) from error
+    return its, job, number
 
 
 @contextmanager

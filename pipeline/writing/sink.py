@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -20,9 +21,10 @@ from pipeline.options import OptionError, Options
 from pipeline.schema import COLUMNS
 from pipeline.writing.checkpoint import by_checkpoint
 from pipeline.writing.committing import ANONYMOUS, Job, check_readers, commit, is_decided
-from pipeline.writing.staging import Owner, Rows, Stage, forget
+from pipeline.writing.staging import Owner, Rows, Stage, forget, identity, require_identity
 from pipeline.writing.target import Target
 from sej.journal.directory import check_name
+from sej.system.locks import host_name
 from shard.routing import group
 
 if TYPE_CHECKING:
@@ -66,10 +68,13 @@ class _Sink:
         self._owner = Owner.here()
         if overwrite:
             check_readers(self._target, options["discardReaders"])
+        self._disk = str(identity(self._target.staging, create=True))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode and stage the rows of one task."""
-        stage = Stage(self._target.staging, self._job, self._owner)
+        task = this_task()
+        require_identity(self._target.staging, self._disk, task)
+        stage = Stage(self._target.staging, self._job, self._owner, task)
         try:
             for batch in iterator:
                 self._stage(stage, batch)
@@ -166,6 +171,12 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The micro-batch failed: remove its files."""
         self._abort(messages)
+
+
+def this_task() -> str:
+    """Return the number of this task and its host, for errors."""
+    context = TaskContext.get()
+    return f"{'?' if context is None else context.partitionId()} on host {host_name()}"
 
 
 def _check_columns(schema: StructType) -> dict[str, int]:

@@ -8,20 +8,24 @@ A task writes one file for each shard, in a folder of its own below the staging 
         job-<job>.json                  the decision: these files will be in the journals
         done.json                       the last number of each name that is in the journals
         commit.lck                      one commit at a time
+        id, id.lck                      16 random bytes, which show a task that it sees the driver's disk
 
 A job is decided as soon as its ``job-`` file exists, and not before. The files of a failed job belong to no message,
 and the next job removes them once their driver is dead. Rows are synced before a task reports them, because a decision
 relies on them, after a power loss too.
+
+The driver and all executors need this folder on one disk. A task compares ``id`` with the driver's before it writes a
+byte. The driver compares size and checksum of each file with what its task reported before it decides.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 import time
 import uuid
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -29,18 +33,38 @@ import numpy as np
 
 from sej.codec import Buffer
 from sej.codec.format import HEAD_SIZE, OFFSET_SIZE
-from sej.errors import CorruptionError
-from sej.system.disk import OS, read_small
-from sej.system.locks import process_start
+from sej.errors import CorruptionError, LockedError, SejError
+from sej.system.checksum import crc32c
+from sej.system.disk import OS, read_small, replace_file
+from sej.system.locks import Lock, host_name, process_start
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Owner", "Rows", "Stage", "decided", "forget", "renumbered", "sweep"]
+__all__ = [
+    "Owner",
+    "Rows",
+    "Stage",
+    "StagedRowsError",
+    "check_rows",
+    "decided",
+    "forget",
+    "identity",
+    "renumbered",
+    "require_identity",
+    "sweep",
+]
 
 _BATCH_BYTES: Final = 1 << 20
 _OWNER_BYTES: Final = 1 << 16
 _READ_BYTES: Final = 4 << 20
 _FOREIGN_AGE_S: Final = 86_400.0
 """The age at which a job of another host is considered dead."""
+_CHECK_THREADS: Final = 8
+_LOCK_S: Final = 60.0
+_SHARED: Final = "executors need the same disk, or use a hub"
+
+
+class StagedRowsError(SejError):
+    """The staged rows of a job cannot be read where they are needed, so the job cannot be committed."""
 
 
 class Owner(NamedTuple):
@@ -56,28 +80,41 @@ class Owner(NamedTuple):
         parent = os.getppid()
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{parent}/stat", encoding="ascii") as file:
             parent = int(file.read().rpartition(")")[2].split()[1])
-        return cls(socket.gethostname(), parent, process_start(parent))
+        return cls(host_name(), parent, process_start(parent))
 
     def is_gone(self, age_s: float) -> bool:
         """Return whether the driver is dead; for another host, only its age decides."""
-        if self.host != socket.gethostname():
+        if self.host != host_name():
             return age_s > _FOREIGN_AGE_S
         return process_start(self.pid) != self.start or self.start is None
 
 
 class Rows(NamedTuple):
-    """A file of encoded messages for one shard, in the staging folder."""
+    """A file of encoded messages for one shard, in the staging folder.
+
+    Attributes:
+        shard: the shard's index.
+        path: the file.
+        messages: how many messages it has.
+        size: its bytes; None in a decision of an older version.
+        crc32c: the CRC32C of its bytes; None in a decision of an older version.
+        task: the task that wrote it and its host, for errors.
+    """
 
     shard: int
     path: str
     messages: int
+    size: int | None = None
+    crc32c: int | None = None
+    task: str = "?"
 
 
 class Stage:
     """The files of one task."""
 
-    def __init__(self, folder: str, job: str, owner: Owner) -> None:
+    def __init__(self, folder: str, job: str, owner: Owner, task: str = "?") -> None:
         """Create the task's folder."""
+        self._task = task
         self._folder = os.path.join(folder, f"task-{job}-{uuid.uuid4().hex}")
         os.makedirs(self._folder)
         path = os.path.join(self._folder, "owner.json")
@@ -103,7 +140,7 @@ class Stage:
         found = []
         for shard, file in self._files.items():
             file.close(sync=True)
-            found.append(Rows(shard, file.path, file.messages))
+            found.append(Rows(shard, file.path, file.messages, file.size, file.crc32c, self._task))
         if found:
             OS.sync_dir(self._folder)
             OS.sync_dir(os.path.dirname(self._folder))
@@ -123,6 +160,7 @@ class _RowsFile:
         from threading import Lock
 
         self.path = path
+        self.size = self.crc32c = 0
         self._file = OS.open(path, "temp")
         self._buffer = Buffer(0, self._drain, Lock())
         self._buffer.limit = self._buffer.batch_limit = _BATCH_BYTES
@@ -144,7 +182,73 @@ class _RowsFile:
     def _drain(self) -> None:
         with self._buffer.pending() as view:
             self._file.write(view)
+            self.size += len(view)
+            self.crc32c = crc32c(view, self.crc32c)
         self._buffer.clear()
+
+
+def identity(folder: str, *, create: bool = False) -> str | None:
+    """Return the identity of a staging folder, 32 hexadecimal digits; None if it has none and ``create`` is False."""
+    path = os.path.join(folder, "id")
+    if OS.status(path) is None:
+        if not create:
+            return None
+        OS.mkdir(folder)
+        with Lock(os.path.join(folder, "id.lck"), what="the identity of the staging folder").acquire(timeout=_LOCK_S):
+            if OS.status(path) is None:
+                replace_file(OS, os.path.join(folder, "id.new"), path, seal(path, {"id": uuid.uuid4().hex}))
+    try:
+        return str(unseal(path, read_small(OS, path, _OWNER_BYTES), ("id",))["id"])
+    except (ValueError, KeyError) as error:
+        raise CorruptionError(
+            f"this file is not the identity of a staging folder ({error}); remove it, and run the job again", path=path
+        ) from error
+
+
+def require_identity(folder: str, expected: str, task: str) -> None:
+    """Check in a task that its staging folder is the driver's; if not, remove what dead jobs left in it.
+
+    Raises:
+        StagedRowsError: this host sees another disk.
+    """
+    if identity(folder) == expected:
+        return
+    if os.path.isdir(folder):
+        with suppress(LockedError), Lock(os.path.join(folder, "commit.lck"), what="the commit of a job").acquire():
+            sweep(folder, keep=decided(folder))
+    raise StagedRowsError(f"task {task} cannot see the driver's disk: {_SHARED}", path=folder)
+
+
+def check_rows(rows: Collection[Rows]) -> None:
+    """Check that the files of a job are here as its tasks wrote them.
+
+    Raises:
+        StagedRowsError: one is missing, or has another size or checksum.
+    """
+    with ThreadPoolExecutor(_CHECK_THREADS) as threads:
+        for _ in threads.map(_check, rows):
+            pass
+
+
+def _check(rows: Rows) -> None:
+    if OS.status(rows.path) is None:
+        raise StagedRowsError(f"the driver cannot see the rows of task {rows.task}: {_SHARED}", path=rows.path)
+    if rows.size is None:
+        return
+    size = crc = 0
+    file = OS.open(rows.path, "read")
+    try:
+        while data := file.read(_READ_BYTES, size):
+            crc = crc32c(data, crc)
+            size += len(data)
+    finally:
+        file.close()
+    if (size, crc) != (rows.size, rows.crc32c):
+        raise StagedRowsError(
+            f"the rows of task {rows.task} changed after they were staged: expected {rows.size} bytes with checksum"
+            f" {rows.crc32c:08x}, got {size} bytes with {crc:08x}; check the disk, and run the job again",
+            path=rows.path,
+        )
 
 
 def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from pipeline.options import OptionError, Options
+from pipeline.paths import local_path
 from sej.errors import NotAJournalError
 from sej.journal.directory import Directory
 from sej.system.disk import OS
@@ -41,11 +42,11 @@ class Target(NamedTuple):
 
         Raises:
             InvalidNameError: the prefix has characters that are not allowed.
-            OptionError: bits 0 without a prefix.
+            OptionError: bits 0 without a prefix, or the path is not on a local disk.
             NotAJournalError: the path is a file, or holds journals of another layout.
         """
         prefix, bits = options["prefix"], options["bits"]
-        target = cls(os.path.abspath(root), prefix, bits, options["segmentBytes"], options["lockTimeout"])
+        target = cls(os.path.abspath(local_path(root)), prefix, bits, options["segmentBytes"], options["lockTimeout"])
         there = OS.status(target.root)
         if there is not None and not there.is_dir:
             raise NotAJournalError("this is a file; expected a directory", path=target.root)

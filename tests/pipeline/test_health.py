@@ -12,7 +12,7 @@ from pipeline.cli import app
 from pipeline.health import look
 from pipeline.options import WRITE, parse
 from pipeline.writing.committing import ANONYMOUS, Job, _decision, _replace
-from pipeline.writing.staging import Owner, Stage
+from pipeline.writing.staging import Owner, Stage, StagedRowsError
 from pipeline.writing.target import Target
 from sej.system.locks import Lock
 from sej.system.sealed import unseal
@@ -83,8 +83,8 @@ def test_staged_rows_that_were_damaged_stop_the_job_that_needs_them(target: Targ
     whole = file.read_bytes()
     file.write_bytes(whole[:-3] if change is None else whole[:20] + change * (len(whole) - 20))
     done = CliRunner().invoke(app, ["finish", target.root])
-    assert isinstance(done.exception, sej.CorruptionError)
-    assert "1 messages were staged here, but only 0 can be read" in str(done.exception)
+    assert isinstance(done.exception, StagedRowsError)
+    assert "changed after they were staged" in str(done.exception)
     assert sej.Journal(target.directory(0).path).end_offset == 1
 
 

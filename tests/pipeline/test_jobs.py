@@ -1,4 +1,5 @@
 import functools
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import kestrel
 import pipeline
 import sej
 import shard
-from pipeline import jobs
+from pipeline import OptionError, jobs
 from pipeline.cli import app
 from pipeline.jobs import rewriting
 from pipeline.reading.discovery import discover
@@ -41,6 +42,24 @@ def test_archive_is_incremental_and_can_be_restored(spark: SparkSession, shards:
     assert days == {"day=2023-11-14"}
     for _ in range(2):
         jobs.restore(spark, tmp_path / "archive", tmp_path / "back", prefix="orders", bits=1)
+    assert contents(tmp_path / "back") == contents(shards)
+
+
+def test_an_archive_may_have_an_address(
+    spark: SparkSession, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(Exception, match="s3a"):  # Hadoop's client of S3 is not installed
+        jobs.archive(spark, shards, "s3a://bucket/orders")
+    with pytest.raises(OptionError, match="local path"):
+        jobs.reshard(spark, shards, "hdfs://host/orders", bits=1)
+    with pytest.raises(Exception, match="on a file system of type hdfs"):
+        spark.sql("SELECT 'x' AS value").write.format("sej").mode("append").save("hdfs://host/orders")
+    assert sorted(os.listdir(tmp_path)) == before
+    assert jobs.archive(spark, f"file://{shards}", f"file://{tmp_path}/archive") == 100
+    assert jobs.archive(spark, shards, tmp_path / "archive") == 0
+    jobs.restore(spark, f"file://{tmp_path}/archive", f"file://{tmp_path}/back", prefix="orders", bits=1)
     assert contents(tmp_path / "back") == contents(shards)
 
 

@@ -1,0 +1,182 @@
+"""The driver and the executors need one disk: what happens if they have several, and if staged rows are lost."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import pipeline
+import sej
+from pipeline.cli import app
+from pipeline.formats.textqueue import TextQueueSource
+from pipeline.health import look
+from pipeline.options import WRITE, OptionError, parse
+from pipeline.paths import local_path, spark_path
+from pipeline.writing.committing import Job, _decision, _replace, commit, finish_dead_jobs
+from pipeline.writing.sink import SejWriter
+from pipeline.writing.staging import Owner, Rows, Stage, StagedRowsError, identity
+from pipeline.writing.target import Target
+from sej.system.locks import host_name
+
+SCHEMA = StructType([StructField("value", BinaryType())])
+OPTIONS = {"prefix": "orders", "bits": "1"}
+LOST = "the driver cannot see the rows of task 1 on host far: executors need the same disk, or use a hub"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target.of(str(tmp_path / "root"), parse(WRITE, OPTIONS))
+
+
+def rows(target: Target, job: str, count: int = 10) -> list[Rows]:
+    """The rows of two tasks on two hosts, one shard each."""
+    found = []
+    for shard, host in enumerate(("near", "far")):
+        stage = Stage(target.staging, job, Owner.here(), f"{shard} on host {host}")
+        stage.append(shard, [b"%s-%d" % (job.encode(), number) for number in range(count)], [b""] * count, 0, 1)
+        found += stage.finish()
+    return found
+
+
+def lose(staged: Rows) -> None:
+    shutil.rmtree(Path(staged.path).parent)
+
+
+def decide(target: Target, job: Job) -> None:
+    _replace(target, _decision(target, job.id), {"prefix": target.prefix, "bits": target.bits, **job._asdict()})
+
+
+def decisions(target: Target) -> list[str]:
+    return [name for name in os.listdir(target.staging) if name.startswith("job-")]
+
+
+def test_a_job_whose_rows_the_driver_does_not_see_is_not_decided(target: Target) -> None:
+    staged = rows(target, "first")
+    lose(staged[1])
+    with pytest.raises(StagedRowsError, match=LOST):
+        commit(target, Job("first", "app", 0, staged))
+    assert target.existing() == []
+    assert decisions(target) == []
+    assert commit(target, Job("second", "app", 0, rows(target, "second")))
+    assert pipeline.count(target.root) == 20
+
+
+@pytest.mark.parametrize("change", [b"", b"\xff"])
+def test_rows_that_changed_after_their_task_are_not_written(target: Target, change: bytes) -> None:
+    staged = rows(target, "first")
+    file = Path(staged[1].path)
+    file.write_bytes(file.read_bytes()[:-1] + change)
+    with pytest.raises(StagedRowsError, match="task 1 on host far changed after they were staged: expected"):
+        commit(target, Job("first", "app", 0, staged))
+    assert target.existing() == []
+    assert decisions(target) == []
+
+
+@pytest.mark.parametrize("other", ["nothing", "its own"])
+def test_a_task_without_the_drivers_disk_fails_and_leaves_nothing(tmp_path: Path, other: str) -> None:
+    root = tmp_path / "root"
+    writer = SejWriter(str(root), parse(WRITE, OPTIONS), SCHEMA, False)
+    shutil.move(root, tmp_path / "the driver's disk")
+    staging = root / ".staging"
+    if other == "its own":
+        identity(str(staging), create=True)
+        gone = Owner(host_name(), 2**22 + 1, 1)
+        Stage(str(staging), "leaked", gone).append(0, [b"v"], [b""], 0, 1)
+    batch = pa.record_batch([pa.array([b"v"], pa.binary())], names=["value"])
+    with pytest.raises(StagedRowsError, match=r"cannot see the driver's disk: executors need the same disk, or use a"):
+        writer.write(iter([batch]))
+    assert not [name for name in (os.listdir(staging) if staging.exists() else ()) if name.startswith("task-")]
+
+
+def test_a_decided_job_whose_rows_were_lost_is_reported_and_can_be_discarded(target: Target) -> None:
+    staged = rows(target, "first")
+    decide(target, Job("first", "app", 7, staged))
+    with target.open(0) as writer:  # its driver died between the two shards
+        writer.tail.append_once_encoded("app", 7, [Path(staged[0].path).read_bytes()])
+    lose(staged[1])
+    healthy = rows(target, "healthy")
+    decide(target, Job("healthy", "other", 1, healthy))
+    found = [row for row in look(target.root) if row[1] == "problem"]
+    assert [LOST in row[2] and staged[1].path in row[2] for row in found] == [True], found
+    assert found[0][3].startswith(f"run sej spark finish --discard {target.root}")
+    with pytest.raises(StagedRowsError, match=rf"{LOST}\. To remove it, run `sej spark finish --discard "):
+        finish_dead_jobs(target)
+    with pytest.raises(StagedRowsError, match="job first of 'app' is decided but cannot be finished"):
+        commit(target, Job("next", "third", 0, rows(target, "next")))
+    done = CliRunner().invoke(app, ["finish", "--discard", target.root])
+    assert done.exit_code == 0, done.output
+    assert (
+        "discarded job first: 10 of its messages are in the journals, 10 are lost unless it is run again" in done.output
+    )
+    assert [row for row in look(target.root) if row[1] != "ok"] == []
+    assert pipeline.count(target.root) == 30
+    assert commit(target, Job("again", "app", 7, rows(target, "again")))  # the same rows: the first shard has them
+    assert pipeline.count(target.root) == 40
+
+
+def test_a_decision_that_cannot_be_read_is_reported_and_can_be_discarded(target: Target) -> None:
+    decide(target, Job("first", "app", 7, rows(target, "first")))
+    Path(_decision(target, "first")).write_bytes(b"{")
+    assert [row[1] for row in look(target.root)] == ["problem"]
+    with pytest.raises(sej.CorruptionError):
+        finish_dead_jobs(target)
+    done = CliRunner().invoke(app, ["finish", "--discard", target.root])
+    assert done.exit_code == 0, done.output
+    assert commit(target, Job("next", "app", 7, rows(target, "next")))
+
+
+def test_a_decision_of_an_older_version_is_finished(target: Target) -> None:
+    job = Job("first", "app", 7, rows(target, "first"))
+    short = [list(staged[:3]) for staged in job.rows]
+    _replace(target, _decision(target, "first"), {"prefix": "orders", "bits": 1, **job._asdict(), "rows": short})
+    finish_dead_jobs(target)
+    assert pipeline.count(target.root) == 20
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("given", ["s3a://b/x", "hdfs://host:8020/x", "hdfs:/x", "file://host/x"])
+def test_a_path_that_is_on_no_local_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (
+        lambda: Target.of(given, parse(WRITE, OPTIONS)),
+        lambda: pipeline.count(given),
+        lambda: local_path(given),
+    ):
+        with pytest.raises(OptionError, match="local"):
+            use()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "local"),
+    [("file:///srv/x", "/srv/x"), ("file:/srv/x", "/srv/x"), ("file:x", "x"), ("/srv/a:b", "/srv/a:b"), ("a:b", "a:b")],
+)
+def test_a_path_on_a_local_disk_keeps_its_name(given: str, local: str) -> None:
+    assert local_path(given) == local
+    assert spark_path(given) == os.path.abspath(local)
+
+
+def test_an_address_for_spark_is_kept() -> None:
+    assert spark_path("s3a://b/x/") == "s3a://b/x"
+    with pytest.raises(OptionError, match="pass it as text"):
+        spark_path(Path("s3a://b/x"))
+
+
+def test_a_text_queue_that_an_executor_does_not_have_is_an_error_and_is_not_created(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_text("-a\n")
+    source = TextQueueSource({"path": str(path)})
+    reader = source.reader(source.schema())
+    (part,) = reader.partitions()
+    path.unlink()
+    with pytest.raises(sej.SejError, match=f"host {host_name()} cannot see this path.*executors need the same disk"):
+        list(reader.read(part))
+    assert os.listdir(tmp_path) == []
