@@ -72,7 +72,7 @@ class _Sink:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode and stage the rows of one task."""
-        task = this_task()
+        task = _this_task()
         require_identity(self._target.staging, self._disk, task)
         stage = Stage(self._target.staging, self._job, self._owner, task)
         try:
@@ -173,7 +173,7 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
         self._abort(messages)
 
 
-def this_task() -> str:
+def _this_task() -> str:
     """Return the number of this task and its host, for errors."""
     context = TaskContext.get()
     return f"{'?' if context is None else context.partitionId()} on host {host_name()}"

@@ -64,7 +64,7 @@ _SHARED: Final = "executors need the same disk, or use a hub"
 
 
 class StagedRowsError(SejError):
-    """The staged rows of a job cannot be read where they are needed, so the job cannot be committed."""
+    """A process cannot read the staged rows of a job, so the job cannot be committed."""
 
 
 class Owner(NamedTuple):
