@@ -33,7 +33,7 @@ from sej.system.disk import OS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Journals", "Rows", "Source", "Way", "chosen_of", "kind_of", "rows_at"]
+__all__ = ["Asked", "Journals", "Rows", "Source", "Way", "chosen_of", "kind_of", "rows_at"]
 
 _PART_BYTES: Final = 16 << 20
 """A thread reads a part of this size into memory: a few batches."""
@@ -60,6 +60,25 @@ class Way(NamedTuple):
     remote: Remote | None = None
 
 
+class Asked(NamedTuple):
+    """Which rows a read returns.
+
+    Attributes:
+        bounds: of the arguments start and end.
+        where: conditions that each row fulfils.
+        hints: conditions that the caller tests itself; rows that do not fulfil them need not be returned.
+    """
+
+    bounds: Sequence[Condition] = ()
+    where: Sequence[Condition] = ()
+    hints: Sequence[Condition] = ()
+
+    @property
+    def start(self) -> int | None:
+        """The offset that was passed as start, or None."""
+        return next((each.value for each in self.bounds if each[:2] == ("offset", ">=")), None)
+
+
 class Source(Protocol):
     """What a table reads.
 
@@ -69,26 +88,26 @@ class Source(Protocol):
 
     columns: Mapping[str, str]
 
-    def plan(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> tuple[list[Any], list[Condition]]:
+    def plan(self, asked: Asked) -> tuple[list[Any], list[Condition]]:
         """Return the parts to read, and the conditions that each of their rows must still be tested for."""
         ...
 
-    def read(self, part: Any, bounds: Sequence[Condition], where: Sequence[Condition], schema: pa.Schema
+    def read(self, part: Any, asked: Asked, schema: pa.Schema
              ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Yield the rows of a part, as batches of a schema."""
         ...
 
-    def count(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> int | None:
+    def count(self, asked: Asked) -> int | None:
         """Return the number of rows, if that is known without reading them."""
         ...
 
 
-def chosen_of(bounds: Iterable[Condition], where: Iterable[Condition]) -> tuple[Chosen, list[Condition]]:
-    """Return what bounds and conditions leave to read, and the conditions that need a test of each row."""
+def chosen_of(asked: Asked) -> tuple[Chosen, list[Condition]]:
+    """Return what is left to read, and the conditions that need a test of each row."""
     chosen, rest = Chosen(), []
-    for condition in bounds:
+    for condition in (*asked.bounds, *asked.hints):
         chosen, _ = narrow(chosen, condition)
-    for condition in where:
+    for condition in asked.where:
         chosen, done = narrow(chosen, condition)
         exact = condition.column == "timestamp_ns" and condition.test in _BOUNDS
         if not done and not exact:  # readers return only messages within bounds of nanoseconds
@@ -108,20 +127,17 @@ class Journals:
         if way.remote is None:
             self._origins()
 
-    def plan(
-        self, bounds: Sequence[Condition], where: Sequence[Condition]
-    ) -> tuple[list[list[Slice]], list[Condition]]:
+    def plan(self, asked: Asked) -> tuple[list[list[Slice]], list[Condition]]:
         """Return the parts, each a few slices, and the conditions to test.
 
         Raises:
             OffsetTooSmallError: the message at the start was deleted.
         """
-        chosen, rest = chosen_of(bounds, where)
-        asked = next((each.value for each in bounds if each == ("offset", ">=", each.value)), None)
+        chosen, rest = chosen_of(asked)
         extents: dict[str, Extent | RemoteExtent] = {}
         slices = []
         for extent in self._extents(chosen):
-            _refuse_deleted(extent, asked)
+            _refuse_deleted(extent, asked.start)
             extents[extent.origin.name] = extent
             part = extent.slice(*self._bounds(extent, chosen))
             if part.start < part.stop:
@@ -130,26 +146,23 @@ class Journals:
         many = -(-size // _PART_BYTES)
         return pack(slices, extents, at_least=max(many, 1), at_once=max(THREADS, many)), rest
 
-    def read(
-        self, part: list[Slice], bounds: Sequence[Condition], where: Sequence[Condition], schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, part: list[Slice], asked: Asked, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a part."""
-        chosen, _ = chosen_of(bounds, where)
+        chosen, _ = chosen_of(asked)
         way = self._way
         how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
         return read(part, schema, how)
 
-    def count(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> int | None:
+    def count(self, asked: Asked) -> int | None:
         """Return the number of messages from the index; None if a message decides for itself, or may be damaged."""
-        chosen, rest = chosen_of(bounds, where)
+        chosen, rest = chosen_of(asked)
         timed = chosen.since is not None or chosen.until is not None
         if rest or timed or self._way.remote is not None or self._way.on_corruption == "skip":
             return None
-        asked = next((each.value for each in bounds if each == ("offset", ">=", each.value)), None)
         total = 0
         for extent in self._extents(chosen):
             assert isinstance(extent, Extent)
-            _refuse_deleted(extent, asked)
+            _refuse_deleted(extent, asked.start)
             total += extent.count(*self._bounds(extent, chosen))
         return total
 
@@ -227,17 +240,15 @@ class Rows:
         self._size_of = size_of
         parts()
 
-    def plan(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> tuple[list[Any], list[Condition]]:
+    def plan(self, asked: Asked) -> tuple[list[Any], list[Condition]]:
         """Return the files or queues, and all conditions."""
-        return self._parts(), list(where)
+        return self._parts(), list(asked.where)
 
-    def read(
-        self, part: Any, bounds: Sequence[Condition], where: Sequence[Condition], schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, part: Any, asked: Asked, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file or queue."""
         return batches_of(self._rows(part), self._size_of, schema)
 
-    def count(self, bounds: Sequence[Condition], where: Sequence[Condition]) -> None:
+    def count(self, asked: Asked) -> None:
         """Return None: only the rows themselves can be counted."""
 
 

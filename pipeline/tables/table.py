@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,7 @@ from pipeline.reading.conditions import Condition
 from pipeline.reading.remote import Remote
 from pipeline.tables.asking import Where, bounds_of, conditions_of, expression_of
 from pipeline.tables.parallel import in_order
-from pipeline.tables.sources import Journals, Source, Way, kind_of, rows_at
+from pipeline.tables.sources import Asked, Journals, Source, Way, kind_of, rows_at
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, a, one_of, optional, require
 
 if TYPE_CHECKING:
@@ -46,13 +46,10 @@ class Table:
     were deleted while they were read, and :class:`~sej.JournalNotFoundError` if a journal was removed.
     """
 
-    def __init__(
-        self, source: Source, columns: Sequence[str], bounds: Sequence[Condition], where: Sequence[Condition]
-    ) -> None:
+    def __init__(self, source: Source, columns: Sequence[str], asked: Asked) -> None:
         """Use :func:`table`."""
         self._source = source
-        self._bounds = bounds
-        self._where = where
+        self._asked = asked
         self.schema: pa.Schema = arrow_schema(columns, source.columns)
         """The columns, as an Arrow schema."""
 
@@ -62,29 +59,40 @@ class Table:
         It is known from the index, without reading a message, unless the time, a message's content or
         ``on_corruption="skip"`` decides which messages count.
         """
-        known = self._source.count(self._bounds, self._where)
+        known = self._source.count(self._asked)
         if known is not None:
             return known
         names = [name for name in self._source.columns if name in ("offset", "ordinal", "position")]
-        narrow = Table(self._source, names, self._bounds, self._where)
-        return sum(batch.num_rows for batch in narrow.to_batches())
+        return sum(batch.num_rows for batch in Table(self._source, names, self._asked).to_batches())
 
     def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows as Arrow batches, with bounded memory. Closing the generator ends the read."""
-        parts, rest = self._source.plan(self._bounds, self._where)
+        return self._batches(lambda batch: batch)
+
+    def narrowed(
+        self, columns: Iterable[str], hints: Sequence[Condition], change: Callable[[pa.RecordBatch], Any]
+    ) -> Generator[Any, None, None]:
+        """Yield what ``change`` makes of the batches with these columns, in the threads that read.
+
+        Rows that do not fulfil the hints may be left out.
+        """
+        narrow = Table(self._source, list(columns), self._asked._replace(hints=hints))
+        return narrow._batches(change)
+
+    def _batches(self, change: Callable[[pa.RecordBatch], Any]) -> Generator[Any, None, None]:
+        parts, rest = self._source.plan(self._asked)
         names = self.schema.names
         tested = [condition.column for condition in rest if condition.column not in names]
         inner = arrow_schema(dict.fromkeys([*names, *tested]), self._source.columns)
         test = expression_of(rest, inner)
 
-        def read(part: Any) -> Iterable[pa.RecordBatch]:
-            found = self._source.read(part, self._bounds, self._where, inner)
-            if test is None:
-                return found
-            kept = (batch.filter(test).select(names) for batch in found)
-            few = pa.Table.from_batches([batch for batch in kept if batch.num_rows], self.schema)
-            batches: list[pa.RecordBatch] = few.combine_chunks().to_batches()
-            return batches
+        def read(part: Any) -> Iterator[Any]:
+            found = self._source.read(part, self._asked, inner)
+            if test is not None:
+                kept = (batch.filter(test).select(names) for batch in found)
+                few = pa.Table.from_batches([batch for batch in kept if batch.num_rows], self.schema)
+                found = iter(few.combine_chunks().to_batches())
+            return map(change, found)
 
         return in_order(parts, read)
 
@@ -112,6 +120,17 @@ class Table:
 
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
+
+    def scan(self) -> pl.LazyFrame:
+        """Return a Polars LazyFrame over the rows; needs polars.
+
+        A query reads only the columns that it uses. Its conditions on offset, time, shard, prefix and client limit what
+        is read, as those of ``where``.
+        """
+        with needed("polars"):
+            from pipeline.tables.lazy import scan
+
+        return scan(self.schema, self.narrowed)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a new stream of the rows, for any library with the Arrow PyCapsule interface."""
@@ -187,7 +206,7 @@ def table(
     bounds = bounds_of(start, end)
     source = _source(_paths(paths, remote), way, bounded=bool(bounds))
     names = list(source.columns) if columns is None else check_names(columns, source.columns)
-    return Table(source, names, bounds, conditions_of(where, source.columns))
+    return Table(source, names, Asked(bounds, conditions_of(where, source.columns)))
 
 
 def _paths(paths: _PathLike | Sequence[_PathLike] | None, remote: Remote | None) -> list[str]:

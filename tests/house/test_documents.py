@@ -48,7 +48,7 @@ def pages_that_run() -> Iterator[Path]:
 
 
 def needs_spark(page: Path) -> bool:
-    return any(language == "python" and "import pipeline" in text for _, language, text in blocks(page))
+    return any(language == "python" and "pipeline.session" in text for _, language, text in blocks(page))
 
 
 def name_of(page: Path) -> str:

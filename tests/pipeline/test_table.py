@@ -88,7 +88,7 @@ def test_a_message_without_a_time_has_none(tmp_path: Path) -> None:
 
 def test_many_parts_come_in_order(large: Path) -> None:
     table = pipeline.table(large)
-    parts, _ = sources.Journals([str(large)], sources.Way()).plan([], [])
+    parts, _ = sources.Journals([str(large)], sources.Way()).plan(sources.Asked())
     assert len(parts) > 5
     assert rows_in(table) == rows_of(large)
 

@@ -1,0 +1,173 @@
+"""``sej sql`` and ``sej export``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import click
+
+from sej.cli.output import counted
+from sej.cli.parameters import PLACE
+from sej.cli.units import Moment, iso_time
+
+if TYPE_CHECKING:
+    from pipeline.tables.table import Table
+
+__all__ = ["export", "sql"]
+
+_FORMATS: Final = ("table", "csv", "json", "parquet")
+_PATH: Final = click.Path(path_type=Path, readable=False)
+_NAMED: Final = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _reading_options(command: _Command) -> _Command:
+    """Add the options that say which messages are read, and how."""
+    options = (
+        click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message."),
+        click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end."),
+        click.option("--pattern", help="Only directories whose whole name matches, a regular expression or a glob."),
+        click.option("--client", "clients", multiple=True, help="Only this client of a hub; may be repeated."),
+        click.option("--hub", help="Read from a hub, host:port; PATH is then a client or journal there."),
+        click.option("--token-file", type=_PATH, help="A file that holds the token for the hub."),
+        click.option("--ca", type=_PATH, help="TLS: the authority that signed the hub's certificate."),
+        click.option("--certificate", type=_PATH, help="Mutual TLS: this client's certificate."),
+        click.option("--key", type=_PATH, help="Mutual TLS: the certificate's private key."),
+        click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums."),
+        click.option("--skip-damage", is_flag=True, help="Pass damaged messages, and log each place."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _table(path: str | None, given: dict[str, Any], **more: Any) -> Table:
+    from pipeline.tables.table import table
+
+    tls = None
+    if given["ca"] is not None or given["certificate"] is not None:
+        from hub.wire import ClientTLS
+
+        tls = ClientTLS(given["ca"], given["certificate"], given["key"])
+    damage: Literal["raise", "skip"] = "skip" if given["skip_damage"] else "raise"
+    return table(
+        path,
+        start=_place(given["start"]),
+        end=_place(given["end"]),
+        pattern=given["pattern"],
+        clients=given["clients"] or None,
+        hub=given["hub"],
+        token=given["token_file"].read_text().strip() if given["token_file"] else None,
+        tls=tls,
+        verify=not given["no_verify"],
+        on_corruption=damage,
+        **more,
+    )
+
+
+def _place(place: int | Moment | None) -> int | str | None:
+    """Return a place as an argument of ``pipeline.table``, to the nanosecond."""
+    return iso_time(place.timestamp) if isinstance(place, Moment) else place
+
+
+def _named(paths: tuple[str, ...], *, from_hub: bool) -> dict[str, str | None]:
+    """Return the paths by the names of their tables.
+
+    Raises:
+        click.UsageError: two paths have one name.
+    """
+    found: dict[str, str | None] = {} if paths or not from_hub else {"hub": None}
+    for given in paths:
+        match = None if os.path.lexists(given) else _NAMED.fullmatch(given)
+        path = given if match is None else match[2]
+        base = path if from_hub else os.path.basename(os.path.abspath(path)).removesuffix(".tq")
+        name = match[1] if match is not None else re.sub(r"\W", "_", base, flags=re.ASCII)
+        name = f"_{name}" if name[:1].isdigit() or not name else name
+        if name.lower() in {known.lower() for known in found}:
+            raise click.UsageError(f"two paths would be the table {name!r}; name one of them, as in {name}2={path}")
+        found[name] = path
+    if not found:
+        raise click.UsageError("expected at least one PATH, the table of the query")
+    return found
+
+
+@click.command
+@click.argument("query")
+@click.argument("paths", metavar="[NAME=]PATH...", nargs=-1)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    help="json: one object per line. Default: the suffix of --output, else table.",
+)
+@click.option("--json", is_flag=True, help="Like --format json.")
+@click.option("-o", "--output", type=_PATH, help="Write to this file, which is replaced when the query has ended.")
+@_reading_options
+def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output: Path | None, **given: Any) -> None:
+    """Answer a SQL QUERY over journals, hubs, .tq files and Kestrel queues, with DuckDB.
+
+    Each PATH is a table with the name of its last part, without .tq; all characters but letters, digits and _ become
+    _. NAME=PATH gives another name. key and value are text: JSON is read by value->>'$.x'. key_bytes and value_bytes
+    are the bytes. timestamp is a time in UTC. Write the column offset as "offset", because OFFSET is a word of SQL.
+
+    Example: sej sql "SELECT key, count(*) FROM orders GROUP BY key" orders
+    """
+    from pipeline.tables.output import format_of, replaced, write_parquet, write_text
+    from pipeline.tables.query import Query
+
+    if json and form not in (None, "json"):
+        raise click.UsageError(f"--json and --format {form} exclude each other; leave out one")
+    form = "json" if json else form
+    if form is None:
+        form = "table" if output is None else format_of(str(output))
+    if form == "parquet" and output is None:
+        raise click.UsageError("--format parquet needs --output: Parquet is not for a terminal or a pipe")
+    names = _named(paths, from_hub=given["hub"] is not None)
+    with Query({name: _table(path, given) for name, path in names.items()}) as asked:
+        found = asked.run(query)
+        if output is None:
+            write_text(found, form, sys.stdout.buffer)
+            return
+        with replaced(str(output)) as temporary:
+            if form == "parquet":
+                count = write_parquet(found, temporary)
+            else:
+                with open(temporary, "wb") as file:
+                    count = write_text(found, form, file)
+    click.echo(f"{counted(count, 'row')} written to {output}", err=True)
+
+
+@click.command
+@click.argument("path")
+@click.argument("target", type=_PATH)
+@click.option("--columns", help="Names of columns, separated by commas; default: all.")
+@click.option("--where", help='Conditions joined by AND, as in "shard = 3 AND offset >= 1000".')
+@_reading_options
+def export(path: str, target: Path, columns: str | None, where: str | None, **given: Any) -> None:
+    """Write the messages of PATH to one file: TARGET ends with .parquet, .arrow, .csv or .jsonl.
+
+    TARGET is replaced when everything is written: if the command dies, it is as it was.
+
+    Example: sej export --start yesterday orders orders.parquet
+    """
+    from pipeline.tables.output import format_of, replaced, write_arrow, write_parquet, write_text
+
+    form = "arrow" if target.suffix.lower() in (".arrow", ".feather") else format_of(str(target))
+    if form == "table":
+        raise click.UsageError(f"{target}: expected a file that ends with .parquet, .arrow, .csv or .jsonl")
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    found = _table(path, given, columns=names, where=where).to_reader()
+    with replaced(str(target)) as temporary:
+        if form == "arrow":
+            count = write_arrow(found, temporary)
+        elif form == "parquet":
+            count = write_parquet(found, temporary)
+        else:
+            with open(temporary, "wb") as file:
+                count = write_text(found, form, file)
+    click.echo(f"{counted(count, 'row')} written to {target}", err=True)

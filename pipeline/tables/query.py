@@ -1,0 +1,245 @@
+"""SQL over tables, by DuckDB.
+
+DuckDB takes Arrow streams, but hands them no columns and no conditions. So a query is planned twice. The first plan is
+over empty tables of DuckDB with the same columns. Its scans tell which columns the query uses, and which conditions
+each row must fulfil. The second plan runs over the streams, which have only these columns; the others are null. If the
+first plan cannot be made or read, everything is read.
+
+In SQL a column of bytes is two: ``value`` is text, so that ``value->>'$.x'`` works, and ``value_bytes`` the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from pipeline.columns import SEJ
+from pipeline.options import OptionError
+from pipeline.reading.conditions import Condition
+from pipeline.tables.asking import condition_of
+from pipeline.tables.table import Table
+from sej.errors import SejError
+
+__all__ = ["Query"]
+
+_BYTES: Final = "_bytes"
+_PRUNING: Final = frozenset(SEJ) - {"type", "key", "value"}
+_KINDS: Final = {
+    pa.string(): "VARCHAR",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+    pa.binary(): "BLOB",
+    pa.list_(pa.string()): "VARCHAR[]",
+}
+_TERM: Final = re.compile(r"""\(*"?(\w+)"? (>=|<=|=|<|>) (-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
+_PADDING_ROWS: Final = 1 << 14
+_OVER_EMPTY_TABLES: Final = "statistics_propagation,empty_result_pullup"
+"""Optimizers that would leave out the scans of empty tables."""
+
+
+class Query:
+    """Tables under names, for one query; a context manager.
+
+    Example:
+        >>> import tempfile, sej, pipeline
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b'{"x": 1}', b'{"x": 2}'])
+        >>> with Query({"orders": pipeline.table(path)}) as query:
+        ...     query.run("SELECT sum((value->>'$.x')::INT) AS x FROM orders").read_all().to_pylist()
+        [{'x': Decimal('3')}]
+    """
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        """Set the tables by name; nothing is read."""
+        self._streams = {name: _Stream(table) for name, table in tables.items()}
+        self._connection = duckdb.connect()
+
+    def run(self, text: str) -> pa.RecordBatchReader:
+        """Run the statements of a text; return the rows of the last one.
+
+        Raises:
+            OptionError: the text is not SQL, or names what does not exist.
+            SejError: the query failed; or the error of reading a table, such as CorruptionError.
+        """
+        try:
+            statements = duckdb.extract_statements(text)
+            if not statements:
+                raise OptionError("expected a query, as in SELECT count(*) FROM orders; got none")
+            if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
+                self._narrow(text)
+            self._connection.execute("SET TimeZone = 'UTC'")
+            for name, stream in self._streams.items():
+                self._connection.register(name, stream)
+            for statement in statements[:-1]:
+                self._connection.execute(statement)
+            relation: Any = self._connection.sql(statements[-1])
+            if relation is None:  # a statement without rows
+                return pa.RecordBatchReader.from_batches(pa.schema([]), [])
+            reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader  # until DuckDB 1.4
+            return self._guarded(reader(_PADDING_ROWS))
+        except duckdb.Error as error:
+            raise self._reason(error, text) from None
+
+    def close(self) -> None:
+        """End the query."""
+        self._connection.close()
+
+    def __enter__(self) -> Query:
+        """Return the query."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.close()
+
+    def _guarded(self, found: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from found
+            except (duckdb.Error, OSError, pa.ArrowException) as error:
+                raise self._reason(error) from None
+
+        return pa.RecordBatchReader.from_batches(found.schema, batches())
+
+    def _reason(self, error: Exception, text: str = "") -> Exception:
+        """Return the error of a table if it caused this one; else one with DuckDB's words."""
+        for stream in self._streams.values():
+            if stream.failure is not None:
+                return stream.failure
+        words = str(error).strip()
+        if isinstance(error, duckdb.ParserException) and re.search(r'(?<!["\w])offset(?!["\w])', text, re.IGNORECASE):
+            words += '\nOFFSET is a word of SQL: write the column as "offset"'
+        elif isinstance(error, duckdb.CatalogException):
+            words += f"\nThe tables are {', '.join(self._streams)}"
+        wrong = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
+        return OptionError(words) if isinstance(error, wrong) else SejError(words)
+
+    def _narrow(self, text: str) -> None:
+        """Plan the query over empty tables, and limit each stream to what it uses."""
+        with duckdb.connect() as planner, suppress(duckdb.Error, ValueError, KeyError, TypeError):
+            planner.execute("SET TimeZone = 'UTC'")
+            for name, stream in self._streams.items():
+                columns = ", ".join(f'"{field.name}" {_KINDS[field.type]}' for field in stream.schema)
+                planner.execute(f'CREATE TABLE "{name}" ({columns})')
+            # Without the pushdown a scan lists all columns, with it only those that are used after its filters.
+            used = _planned(planner, text, f"{_OVER_EMPTY_TABLES},filter_pushdown")
+            filtered = _planned(planner, text, _OVER_EMPTY_TABLES)
+            for name, stream in self._streams.items():
+                every = {column for table, columns_used, _ in used if table == name for column in columns_used}
+                scans = [filters for table, _, filters in filtered if table == name]
+                hints = [hint for text in scans[0] for hint in _hints(text)] if len(scans) == 1 else []
+                stream.limit(every, hints)
+
+
+def _planned(planner: Any, text: str, disabled: str) -> list[tuple[str, list[str], list[str]]]:
+    """Return the table, the columns and the filters of each scan of a query."""
+    planner.execute(f"SET disabled_optimizers = '{disabled}'")
+    row = planner.execute(f"EXPLAIN (FORMAT json) {text}").fetchone()
+    return [scan for plan in json.loads(row[1]) for scan in _scans(plan)]
+
+
+def _scans(node: dict[str, Any]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the table, the columns and the filters of each scan in a plan."""
+    info = node["extra_info"]
+    if "Table" in info:
+        name = info["Table"].rpartition(".")[2].strip('"')
+        yield name, _texts(info.get("Projections", "")), _texts(info.get("Filters", ""))
+    for child in node["children"]:
+        yield from _scans(child)
+
+
+def _texts(given: str | list[str]) -> list[str]:
+    found = given.split("\n") if isinstance(given, str) else given
+    return [text for text in found if text]
+
+
+def _hints(text: str) -> Iterator[Condition]:
+    """Yield the comparisons of one filter of a plan, if it is an AND of comparisons."""
+    for term in text.split(" AND "):
+        match = _TERM.fullmatch(term)
+        if match is None:
+            return
+    for term in text.split(" AND "):
+        match = _TERM.fullmatch(term)
+        assert match is not None
+        column, test, literal = match.groups()
+        value = literal[1:-1].replace("''", "'") if literal.startswith("'") else int(literal)
+        if column in _PRUNING:
+            with suppress(OptionError):
+                yield condition_of(column, test, value, SEJ)
+
+
+class _Stream:
+    """A table as DuckDB reads it: each column of bytes as text too, and unused columns null."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._hints: list[Condition] = []
+        self._padding: dict[str, pa.Array] = {}
+        self.failure: Exception | None = None
+        fields: list[pa.Field] = []
+        for field in table.schema:
+            if field.type == pa.binary():
+                fields.append(pa.field(field.name, pa.string()))
+            else:
+                fields.append(field)
+        fields += [pa.field(f.name + _BYTES, pa.binary()) for f in table.schema if f.type == pa.binary()]
+        self.schema = pa.schema(fields)
+        self._used = set(self.schema.names)
+
+    def limit(self, columns: set[str], hints: list[Condition]) -> None:
+        """Read only these columns, and perhaps only rows with these conditions."""
+        self._used = columns & set(self.schema.names)
+        self._hints = hints if set(self._table.schema.names) >= {hint.column for hint in hints} else []
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        names = self._table.schema.names
+        wanted = [name for name in names if name in self._used or name + _BYTES in self._used]
+        cheapest = [name for name in ("offset", "ordinal", "position") if name in names] or names[:1]
+        try:
+            yield from self._table.narrowed(wanted or cheapest, self._hints, self._whole)
+        except (SejError, OSError, ValueError) as error:
+            self.failure = error
+            raise
+
+    def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with all columns: unused ones are null."""
+        arrays = []
+        for field in self.schema:
+            name = field.name if field.name in batch.schema.names else field.name.removesuffix(_BYTES)
+            if field.name not in self._used:
+                arrays.append(self._nulls(field, batch.num_rows))
+            elif field.type == pa.string() and batch.schema.field(name).type == pa.binary():
+                arrays.append(_text(batch.column(name)))
+            else:
+                arrays.append(batch.column(name))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _nulls(self, field: pa.Field, count: int) -> pa.Array:
+        known = self._padding.get(field.name)
+        if known is None or len(known) < count:
+            known = self._padding[field.name] = pa.nulls(max(count, _PADDING_ROWS), field.type)
+        return known[:count]
+
+
+def _text(column: pa.Array) -> pa.Array:
+    r"""Return bytes as text; those that are not UTF-8 as ``\xff``, like `sej scan`."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode(errors="backslashreplace") for value in column.to_pylist()], pa.string())
