@@ -1,7 +1,7 @@
 """The source and sink ``textqueue``: ``.tq`` files, which people edit, as a table.
 
 Every entry is a row, with any status; the column ``status`` has it. Reading marks nothing. A batch is appended as one
-write under the file's lock. ``NAME.tq.spark`` next to the file records which batches it has: the name of the job, the
+write under the file's lock. ``.NAME.tq.spark`` next to the file records which batches it has: the name of the job, the
 last number, and during an append its content, so that the next job can tell whether the append happened.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -34,11 +35,12 @@ from pipeline.schema import check_projection, spark_columns
 from pipeline.writing.checkpoint import by_checkpoint
 from sej.errors import CorruptionError
 from sej.system.disk import OS, read_small, replace_file
-from sej.system.locks import Lock
+from sej.system.locks import Lock, ask_for_file
 from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.format.parser import render
-from textqueue.ledger.sidecar import real_path
+from textqueue.ledger.lock import Guard
+from textqueue.ledger.sidecar import Sidecars, beside, real_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,8 +148,9 @@ class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bool) -> None:
     """Append a batch unless the file has it. keep: record its number permanently."""
-    ledger = f"{path}.spark"
+    ledger = beside(path, ".spark")
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
+        _move_old(path, ledger)
         known: dict[str, Any] = {"done": {}, "intent": None}
         with suppress(FileNotFoundError):
             known = _read_ledger(ledger)
@@ -172,11 +175,21 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
             _save(ledger, known)
 
 
+def _move_old(path: str, ledger: str) -> None:
+    """Give the record of an older version its present name, under its lock of then."""
+    old = f"{path}.spark"
+    if OS.status(old) is not None:
+        with Lock(f"{old}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
+            if OS.status(old) is not None and OS.status(ledger) is None:
+                OS.rename(old, ledger)
+
+
 def _cut_torn(path: str, intent: dict[str, Any]) -> None:
     """Remove the beginning of an append that died during its write, if the file has not changed since."""
     if OS.status(path) is None:
         return
-    with Lock(f"{path}.lck", what=f"the text queue {path}").acquire(timeout=_LOCK_S):
+    guard = Guard(Sidecars(real_path(path), disk=OS), disk=OS, ask=partial(ask_for_file, path), timeout=_LOCK_S)
+    with closing(guard), guard:
         file = OS.open(path, "edit")
         try:
             size = file.status().size

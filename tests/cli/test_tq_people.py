@@ -2,11 +2,12 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import COMMAND, sej, start
+from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
 from textqueue import MessageStatus, TextQueue
 
@@ -320,3 +321,17 @@ def test_watch_prints_lines_in_a_pipe_and_a_table_in_a_terminal(jobs: Path) -> N
         shown.send(b"q")
         assert ended(shown)[0] == 0
     assert next(iter(TextQueue(jobs).messages())).value == "two\nmore"
+
+
+def test_a_line_for_gitignore_is_suggested_once(tmp_path: Path) -> None:
+    git = {"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", "init", "-q", tmp_path], env={**ENV, **git}, check=True)
+    (tmp_path / "deep").mkdir()
+    first, second = tmp_path / "deep" / "first.tq", tmp_path / "second.tq"
+    advice = f"sej: add the line .*.tq.* to {tmp_path / '.gitignore'}: it names the hidden files of queues\n"
+    assert sej("tq", "add", first, "a").stderr.decode() == advice
+    assert sej("tq", "add", first, "b").stderr == b""
+    (tmp_path / ".gitignore").write_text(".*.tq.*\n")
+    assert sej("tq", "add", second, "a").stderr == b""
+    shown = subprocess.run(["git", "-C", tmp_path, "status", "--short", "-uall"], capture_output=True, check=True)
+    assert shown.stdout == b"?? .gitignore\n?? deep/first.tq\n?? second.tq\n", "and the line ignores them"

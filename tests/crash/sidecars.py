@@ -373,7 +373,7 @@ class Texts(World):
             q.drain_to(_Dying(path / "to"))
         with suppress(KilledError), TextQueue(path / "archive.tq", disk=_dying_at_rename("archive.tq")) as q:
             q.archive(path / "done.txt")
-        assert (path / "archive.tq.archive").exists()
+        assert (path / ".archive.tq.archive").exists()
         _append_once(str(path / "spark.tq"), "job", 3, ["four", "five"], keep=True)
         _append_once(str(path / "spark.tq"), "job", 4, ["six"], keep=True)
 
@@ -398,7 +398,7 @@ class Texts(World):
         if touched(changed, "drain", "to") and calm(drain) is None:
             moved = values(path / "to")
             assert set(moved) == {b"one", b"two"}, moved
-            assert len(moved) == 2 or "drain.tq.log" in changed, moved
+            assert len(moved) == 2 or ".drain.tq.log" in changed, moved
         if touched(changed, "archive") and calm(archive) is None:
             assert (path / "done.txt").read_text() == "=three\n"
         if touched(changed, "spark"):

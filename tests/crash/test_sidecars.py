@@ -174,8 +174,8 @@ READERS = [
         lambda found, sound: found == sound or bool(found.damaged) or found.shards < sound.shards,  # lines may be lost
     ),
     Reader(Shards, "t/.reshard/n.1/plan.json", lambda path: load_plan(ShardPath(path / "t", "n", 1), OS)),
-    Reader(Texts, "drain.tq.drain", lambda path: read_intent(OS, str(path / "drain.tq.drain"))),
-    Reader(Texts, "spark.tq.spark", lambda path: _read_ledger(str(path / "spark.tq.spark"))),
+    Reader(Texts, ".drain.tq.drain", lambda path: read_intent(OS, str(path / ".drain.tq.drain"))),
+    Reader(Texts, ".spark.tq.spark", lambda path: _read_ledger(str(path / ".spark.tq.spark"))),
     Reader(Kestrels, "to/cars.export", _progress),
     Reader(Jobs, "t/.staging/job-*.json", _job),
     Reader(Jobs, "t/.staging/done.json", lambda path: committing._read(str(path / "t" / ".staging" / "done.json"))),

@@ -66,15 +66,15 @@ def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None
 
 
 def test_an_append_that_is_found_was_perhaps_not_synced_and_is_now(tmp_path: Path) -> None:
-    path, ledger = tmp_path / "jobs.tq", tmp_path / "jobs.tq.spark"
+    path, ledger = tmp_path / "jobs.tq", tmp_path / ".jobs.tq.spark"
     with TextQueue(path) as queue:
         queue.append_many(["a", "b"])
     intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": 0}
     ledger.write_text(json.dumps({"done": {}, "intent": intent}))
-    assert not (tmp_path / "jobs.tq.durable").exists()
+    assert not (tmp_path / ".jobs.tq.durable").exists()
     _append_once(str(path), "late", 0, ["a", "b"], keep=True)
     assert path.read_bytes() == b"-a\n-b\n"
-    assert (tmp_path / "jobs.tq.durable").read_bytes().startswith(b"%d 6 " % path.stat().st_ino), "it was synced"
+    assert (tmp_path / ".jobs.tq.durable").read_bytes().startswith(b"%d 6 " % path.stat().st_ino), "it was synced"
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])

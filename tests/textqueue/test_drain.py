@@ -157,7 +157,7 @@ def test_whatever_call_fails_nothing_is_lost_or_repeated(path: Path, tmp_path: P
 
 
 def test_a_damaged_intent_is_an_error_that_says_what_to_do(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "jobs.tq.drain").write_text("{")
+    (tmp_path / ".jobs.tq.drain").write_text("{")
     with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w, pytest.raises(TextQueueError, match=r"jobs\.tq\.drain"):
         q.drain_to(w)
 

@@ -10,7 +10,7 @@ import pytest
 
 from textqueue import MessageStatus, TextQueue
 from textqueue.claims import claim as claims
-from textqueue.editing import archive, reconcile
+from textqueue.editing import archive, reconcile, replace
 from textqueue.format import windows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no leases")
@@ -44,7 +44,7 @@ def asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             yield window
 
     monkeypatch.setattr(reconcile, "scan", scan)
-    monkeypatch.setattr(archive, "scan", scan)
+    monkeypatch.setattr(replace, "scan", scan)
     return asked
 
 

@@ -327,7 +327,7 @@ def test_a_damaged_or_lost_ledger_loses_only_its_own_records(path: Path) -> None
     q = TextQueue(path)
     a, b, c = q.messages()
     a.mark_as_cleared()
-    ledger = path.with_name("jobs.tq.log")
+    ledger = path.with_name(".jobs.tq.log")
     ledger.write_bytes(b"\x00garbage\n= 1 2\n" + ledger.read_bytes() + b"= 3 torn")
     b.mark_as_cleared()
     ledger.unlink()

@@ -230,7 +230,7 @@ def test_a_ledger_of_version_1_is_upgraded(path: Path) -> None:
     with TextQueue(path) as q:
         claims = [q.take(), q.take()]
         next(m for m in q.messages() if m.value == "a").mark_as_cleared()
-        log = path.with_name("jobs.tq.log")
+        log = path.with_name(".jobs.tq.log")
         new = log.read_bytes().splitlines()
         older = {digest(essence(raw)): digest(_essence_1(raw)) for raw in chunks(path.read_bytes())}
         lines = []

@@ -67,7 +67,7 @@ def test_a_late_worker_changes_nothing(
         assert successor.message.value == "a"
         if ended != "not":
             assert getattr(successor, ended)()
-        before, log = path.read_bytes(), path.with_name("jobs.tq.log").read_bytes()
+        before, log = path.read_bytes(), path.with_name(".jobs.tq.log").read_bytes()
         with pytest.raises(MessageMovedError, match="lease"):
             late.message["step"] = "9"
         with pytest.raises(MessageMovedError, match="lease"):
@@ -77,7 +77,7 @@ def test_a_late_worker_changes_nothing(
         assert not late.extend(60)
         assert not end(late)
         assert [conflict.kind for conflict in q.conflicts] == ["lease", "lease"]
-        assert (path.read_bytes(), path.with_name("jobs.tq.log").read_bytes()) == (before, log)
+        assert (path.read_bytes(), path.with_name(".jobs.tq.log").read_bytes()) == (before, log)
         if ended == "not":
             successor.message["step"] = "1"
             assert successor.done()

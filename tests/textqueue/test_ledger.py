@@ -51,7 +51,7 @@ def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) ->
     with TextQueue(path) as q:
         first, second = q.append_many(["a", "b"])
         first.mark_as_cleared()
-    with (tmp_path / "jobs.tq.log").open("ab") as log:
+    with (tmp_path / ".jobs.tq.log").open("ab") as log:
         log.write(garbage)
     with TextQueue(path) as q:
         m = q.get_next()
@@ -68,7 +68,7 @@ def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) ->
 def test_the_older_half_is_dropped_when_the_ledger_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 100)
     monkeypatch.setattr("textqueue.ledger.log._READ_BYTES", 512)
-    path, log = tmp_path / "jobs.tq", tmp_path / "jobs.tq.log"
+    path, log = tmp_path / "jobs.tq", tmp_path / ".jobs.tq.log"
     lines = [b"-m%03d\n" % n for n in range(700)]
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("held")

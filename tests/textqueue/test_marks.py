@@ -82,7 +82,7 @@ def test_marks_in_a_row_are_in_the_file_and_in_the_ledger_when_they_return(path:
         for number, message in enumerate(begun(q)[3:], 4):
             message.mark_as_cleared()
             assert content(q) == cleared(number)
-            assert path.with_name("jobs.tq.log").read_bytes().count(b"\n=") == number
+            assert path.with_name(".jobs.tq.log").read_bytes().count(b"\n=") == number
     assert path.read_bytes() == cleared(COUNT)
     with TextQueue(path) as other:
         assert other.get_next() is None
@@ -374,7 +374,7 @@ def test_the_end_of_a_process_ends_its_holds(path: Path, monkeypatch: pytest.Mon
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", ends, str(path)], env=env, check=True)
-    last = path.with_name("jobs.tq.log").read_bytes().splitlines()[-1].split(b" ")
+    last = path.with_name(".jobs.tq.log").read_bytes().splitlines()[-1].split(b" ")
     assert last[0] == b"r"
     assert int(last[5]) == path.stat().st_mtime_ns
 

@@ -175,7 +175,7 @@ def test_an_interrupted_archive_run_is_not_repeated(tmp_path: Path) -> None:
         m.mark_as_cleared()
         assert q.archive(target) == 3
     assert (path.read_bytes(), target.read_bytes()) == (b"", b"=older\n=a\n=b\n=c\n")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["done.tq", "jobs.tq", "jobs.tq.lck", "jobs.tq.log"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".jobs.tq.lck", ".jobs.tq.log", "done.tq", "jobs.tq"]
 
 
 def test_bytes_written_after_an_interrupted_archive_run_are_kept(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_sidecars_have_the_owner_and_mode_of_the_queue(tmp_path: Path, mode: int
 
     class Writer:
         def append_once(self, name: str, number: int, values: object, keys: object = None) -> None:
-            seen.append((tmp_path / "jobs.tq.drain").stat().st_mode & 0o777)
+            seen.append((tmp_path / ".jobs.tq.drain").stat().st_mode & 0o777)
 
         def sync(self) -> None:
             pass
@@ -290,7 +290,7 @@ def test_sidecars_have_the_owner_and_mode_of_the_queue(tmp_path: Path, mode: int
         path.write_bytes(path.read_bytes() + b"# a person\n")
         assert q.drain_to(Writer()) == 2
     assert seen == [mode]
-    for name in ("jobs.tq", "done.tq", "jobs.tq.log", "jobs.tq.lck"):
+    for name in ("jobs.tq", "done.tq", ".jobs.tq.log", ".jobs.tq.lck"):
         assert (tmp_path / name).stat().st_mode & 0o777 == mode, name
 
 

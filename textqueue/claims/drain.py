@@ -10,7 +10,7 @@ The writer must have these methods (:class:`OnceWriter`; ``sej.Writer`` has them
 The steps for a batch::
 
     1  claim the messages; sync the queue file and the ledger
-    2  write the batch into jobs.tq.drain, and sync it           the intent is open
+    2  write the batch into .jobs.tq.drain, and sync it           the intent is open
     3  append_once; sync of the journal
     4  mark the messages as cleared; sync the queue file
     5  write an empty intent                                     the intent is closed
@@ -72,9 +72,10 @@ def drain(
     Raises:
         InvalidMessageError: the journal refused a message, for example because its key is too long.
         LockedError: another process drains this file.
-        TextQueueError: ``jobs.tq.drain`` cannot be read.
+        TextQueueError: ``.jobs.tq.drain`` cannot be read.
     """
-    path = source.file.real_path + ".drain"
+    with source.file.guard:  # decides about the names
+        path = source.file.sidecars.path(".drain")
     count = 0
     with _alone(source):
         intent = read_intent(source.file.disk, path)
@@ -161,5 +162,5 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
 
 @contextmanager
 def _alone(source: Source) -> Iterator[None]:
-    with Lock(source.file.real_path + ".drain.lck", what="the drain of this queue file", disk=source.file.disk):
+    with Lock(source.file.sidecars.path(".drain.lck"), what="the drain of this queue file", disk=source.file.disk):
         yield

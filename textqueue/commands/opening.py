@@ -14,6 +14,7 @@ from sej.system.disk import OS
 from sej.system.locks import host_name, process_start
 from textqueue.claims.drain import OnceWriter
 from textqueue.commands.output import shown
+from textqueue.commands.versioning import advising
 from textqueue.editing.reconcile import Conflict
 from textqueue.editing.source import Source
 from textqueue.format.grammar import BOM, CONTROL_OF
@@ -64,7 +65,7 @@ def opened(path: Path) -> AbstractContextManager[TextQueue]:
 def reporting(queue: TextQueue) -> Iterator[TextQueue]:
     """Close the queue at the end, and print its conflicts, also if the command fails."""
     try:
-        with queue:
+        with advising(queue.input_files), queue:
             yield queue
     finally:
         report(queue)
@@ -79,7 +80,8 @@ def opened_files(path: Path) -> Iterator[list[Source]]:
         files = queue.input_files
     sources = [Source(file, disk=OS, settle_s=SETTLE_S, on_revert="reapply", conflicts=conflicts) for file in files]
     try:
-        yield sources
+        with advising(files):
+            yield sources
     finally:
         for source in sources:
             source.file.close()

@@ -5,8 +5,8 @@ moved. Lines outside of entries are not moved.
 
 The steps of a run::
 
-    1  write the messages that remain into a temporary file, jobs.tq.tmp
-    2  write a note, jobs.tq.archive: the archive, its size, and a digest of what will be appended
+    1  write the messages that remain into a temporary file, .jobs.tq.tmp
+    2  write a note, .jobs.tq.archive: the archive, its size, and a digest of what will be appended
     3  append the moved messages to the archive, and sync it
     4  rename the temporary file to the queue's name                          the run is complete
     5  remove the note
@@ -37,7 +37,7 @@ from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.windows import token_of
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import open_sidecar, real_path, replace_sidecar
+from textqueue.ledger.sidecar import Sidecars, open_sidecar, real_path, replace_sidecar
 
 __all__ = ["archive", "check_target"]
 
@@ -76,9 +76,8 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
     """
     check_target(source, target, statuses)
     controls = {CONTROL_OF[status][0] for status in statuses}
-    temporary, note = source.file.real_path + ".tmp", source.file.real_path + ".archive"
     for _ in range(_MAX_ATTEMPTS):
-        count = _attempt(source, target, controls, temporary, note)
+        count = _attempt(source, target, controls)
         if count is not None:
             with source.file.session():
                 pass  # reconcile the ledger, in case another process was there as well
@@ -89,13 +88,14 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
     )
 
 
-def _attempt(source: Source, target: str, controls: Collection[int], temporary: str, note: str) -> int | None:
+def _attempt(source: Source, target: str, controls: Collection[int]) -> int | None:
     """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one.
 
     There is a lease only for the last check and the rename, not while messages are copied and synced.
     """
     disk = source.file.disk
     with source.file.session() as session:
+        temporary, note = source.file.sidecars.path(".tmp"), source.file.sidecars.path(".archive")
         source.file.bring_in_line(session.file)
         before = token_of(session.file.status())
         end_lease(session.file)
@@ -132,11 +132,11 @@ def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, i
 @contextlib.contextmanager
 def _locked(disk: Disk, target: str) -> Iterator[None]:
     """Lock the archive, if it is a queue that other programs use."""
-    path = real_path(target) + ".lck"
-    if disk.status(path) is None:
+    sidecars = Sidecars(real_path(target), disk=disk)
+    if disk.status(sidecars.path(".lck")) is None:
         yield
         return
-    guard = Guard(path, disk=disk, ask=partial(ask_for_file, target))
+    guard = Guard(sidecars, disk=disk, ask=partial(ask_for_file, target))
     try:
         with guard:
             yield

@@ -4,7 +4,7 @@ A successful sync says nothing about bytes that were written before the file was
 A queue file is opened for each operation. So a sync has these steps, under the queue's lock:
 
 1. Open the file. From now on, a failed writeback makes a sync of this open file fail.
-2. Compare the file with ``jobs.tq.durable``, the record of file and ledger after the last successful sync:
+2. Compare the file with ``.jobs.tq.durable``, the record of file and ledger after the last successful sync:
 
    ==========================================  =================================================
    changes since that record                   bytes in doubt
@@ -46,7 +46,7 @@ from sej.system.locks import end_lease, leasable, lease, leased
 from textqueue.editing.proof import entry_at
 from textqueue.format.windows import Token, token_of
 from textqueue.ledger.log import Checkpoint, Ledger
-from textqueue.ledger.sidecar import copy_access
+from textqueue.ledger.sidecar import Sidecars, copy_access
 
 __all__ = ["Doubt", "DurableRecord", "require_spans", "rewrite", "sync_names"]
 
@@ -88,11 +88,11 @@ class Doubt(NamedTuple):
 
 
 class DurableRecord:
-    """The file ``jobs.tq.durable``, which is used under the queue's lock."""
+    """The file ``.jobs.tq.durable``, which is used under the queue's lock."""
 
-    def __init__(self, path: str, *, disk: Disk, queue: str) -> None:
+    def __init__(self, sidecars: Sidecars, *, disk: Disk, queue: str) -> None:
         """Create the object. The first sync creates the file, with the mode of the queue file."""
-        self._path = path
+        self._sidecars = sidecars
         self._disk = disk
         self._queue = queue
 
@@ -126,9 +126,9 @@ class DurableRecord:
         line = (b"%s%08x\n" % (text, zlib.crc32(text))).ljust(_RECORD_BYTES, b"\n")
         with suppress(OSError):
             try:
-                file = self._disk.open(self._path, "edit")
+                file = self._disk.open(self._sidecars.path(".durable"), "edit")
             except FileNotFoundError:
-                file = self._disk.open(self._path, "temp")
+                file = self._disk.open(self._sidecars.path(".durable"), "temp")
                 copy_access(self._queue, file)
             try:
                 file.write_at(line, 0)
@@ -137,7 +137,7 @@ class DurableRecord:
 
     def _load(self) -> _Known | None:
         try:
-            file = self._disk.open(self._path, "read")
+            file = self._disk.open(self._sidecars.path(".durable"), "read")
         except OSError:
             return None
         try:

@@ -35,7 +35,7 @@ from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
-from textqueue.ledger.sidecar import real_path
+from textqueue.ledger.sidecar import Sidecars, real_path
 from textqueue.ledger.upgrade import upgrade
 
 __all__ = ["MOMENT_S", "Edit", "Opening", "QueueFile", "Session"]
@@ -140,6 +140,7 @@ class QueueFile:
     Attributes:
         path: the path as the caller passed it.
         real_path: the path of the real file, if path was a symbolic link. The sidecars are named after it.
+        sidecars: the names of the files next to it.
         threads: the lock between threads that protects this object.
         mine: the last edit of this object: its position, and the message's bytes after it.
     """
@@ -150,9 +151,10 @@ class QueueFile:
         self.disk = disk
         self.conflicts = conflicts
         self.real_path = real_path(path)
-        self.guard = Guard(self.real_path + ".lck", disk=disk, ask=partial(ask_for_file, path), queue=path)
+        self.sidecars = Sidecars(self.real_path, disk=disk, queue=path)
+        self.guard = Guard(self.sidecars, disk=disk, ask=partial(ask_for_file, path))
         self.threads = self.guard.threads
-        self.ledger = Ledger(self.real_path + ".log", disk=disk, queue=path)
+        self.ledger = Ledger(self.sidecars.path(".log"), disk=disk, queue=path)
         self.exclusive = Exclusive()
         self.chain = Chain()
         self.mine: tuple[int, bytes] | None = None
@@ -287,6 +289,12 @@ class QueueFile:
         look = now - self._looked > _LOOK_S
         if look:
             self._looked = now
+            if not self.guard.is_open:  # otherwise the names cannot change
+                self.sidecars.look()
+        path = self.sidecars.path(".log")
+        if path != self.ledger.path:
+            self.ledger.close()
+            self.ledger.path = path
         self.ledger.refresh(look=look)
 
     def _ours(self, file: File, status: Status) -> tuple[bool, tuple[int, bytes]]:

@@ -68,7 +68,7 @@ class Source:
         self.settle_s = settle_s
         self.leases = Leases(clock)
         self._clock = clock
-        self._durable = DurableRecord(self.file.real_path + ".durable", disk=disk, queue=path)
+        self._durable = DurableRecord(self.file.sidecars, disk=disk, queue=path)
 
     # Reading
 
@@ -93,7 +93,7 @@ class Source:
 
     def in_transit(self, raw: bytes) -> bool:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
-        return read_intent(self.file.disk, self.file.real_path + ".drain").holds(raw)
+        return read_intent(self.file.disk, self.file.sidecars.path(".drain")).holds(raw)
 
     @property
     def has_ledger(self) -> bool:

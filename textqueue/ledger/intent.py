@@ -1,4 +1,4 @@
-"""The intent of a drain, ``jobs.tq.drain``: the batch that is being moved into a journal, for the run after a crash.
+"""The intent of a drain, ``.jobs.tq.drain``: the batch that is being moved into a journal, for the run after a crash.
 
 The file is one JSON object after a checksum (:mod:`sej.system.sealed`), and is replaced atomically:
 

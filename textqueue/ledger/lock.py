@@ -1,4 +1,4 @@
-"""The lock of a text queue, ``jobs.tq.lck``. Every program that uses this library takes it for one operation.
+"""The lock of a text queue, ``.jobs.tq.lck``. Every program that uses this library takes it for one operation.
 
 It relies on ``flock``. It promises that within ``with guard:`` no other thread, process or queue object changes the
 file through this library. Editors do not know this lock.
@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self
 
 from sej.system.disk import Disk, File
 from textqueue.errors import FileInUseError
-from textqueue.ledger.sidecar import open_sidecar
+from textqueue.ledger.sidecar import Sidecars
 
 __all__ = ["Guard", "Kept"]
 
@@ -48,35 +48,40 @@ class Guard:
     """A lock file that is locked for short times: a context manager, reentrant within a thread.
 
     Attributes:
-        path: the lock file.
         threads: the lock between the threads of this process.
         kept: what keeps the lock after the ``with`` block. It is set while the lock is held. The next operation of this
             object calls its ``finish``, and then has the lock.
     """
 
-    def __init__(
-        self, path: str, *, disk: Disk, ask: Callable[[], None], timeout: float = 60.0, queue: str | None = None
-    ) -> None:
+    def __init__(self, sidecars: Sidecars, *, disk: Disk, ask: Callable[[], None], timeout: float = 60.0) -> None:
         """Create a lock object. The lock file is created when it is first locked.
 
         Args:
-            path: the lock file.
+            sidecars: the names of the lock file and its neighbours.
             disk: the file system.
             ask: called to ask a process that keeps the lock between two operations to release it.
             timeout: seconds to wait for the operation of another process.
-            queue: the queue file. The lock file gets its owner and mode, so that its users may lock.
         """
-        self.path = path
+        self._sidecars = sidecars
         self._disk = disk
         self._ask = ask
         self._timeout = timeout
-        self._queue = queue
         self.threads = threading.RLock()
         self._depth = 0
         self._file: File | None = None
         self._pid = 0
         self.kept: Kept | None = None
         self._looked = 0.0  # when the open file was last compared with the file at the path
+
+    @property
+    def path(self) -> str:
+        """The lock file."""
+        return self._sidecars.path(".lck")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has the lock file open, so that no process moves the files next to the queue."""
+        return self._file is not None and self._pid == os.getpid()
 
     def __enter__(self) -> Self:
         """Lock.
@@ -140,6 +145,11 @@ class Guard:
                 return
             there = self._disk.status(self.path)
             if there is not None and there.identity == file.status().identity:
+                try:
+                    self._sidecars.require_alone()
+                except BaseException:
+                    file.unlock()
+                    raise
                 self._looked = now
                 return
             self.close()  # the file was removed or replaced: other processes lock the new one
@@ -147,7 +157,7 @@ class Guard:
     def _opened(self) -> File:
         pid = os.getpid()
         if self._file is None or self._pid != pid:
-            self._file = open_sidecar(self._disk, self.path, self._queue)
+            self._file = self._sidecars.open_lock()
             self._pid = pid
             self._looked = 0.0
         return self._file

@@ -1,4 +1,4 @@
-"""The ledger of a text queue, ``jobs.tq.log``: a log of the edits by this library, to recognise foreign changes.
+"""The ledger of a text queue, ``.jobs.tq.log``: a log of the edits by this library, to recognise foreign changes.
 
 Each edit appends a line, under the queue's lock, after the queue file was written::
 

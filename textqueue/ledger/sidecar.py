@@ -1,20 +1,49 @@
 """Sidecars: the files next to a queue file, such as its lock and its ledger.
 
-A sidecar is named after the real file, not after a symbolic link to it. So all programs use the same lock and ledger,
-whatever path they open.
+They are hidden: the ledger of ``jobs.tq`` is ``.jobs.tq.log``. A sidecar is named after the real file, not after a
+symbolic link to it. So all programs use the same lock and ledger, whatever path they open.
 
 A new sidecar gets the owner, group and mode of the queue file. So every user who may edit the queue may lock it, and no
 other user can read messages in a sidecar.
+
+**Names of older versions.** Version 0.1 without hidden names had ``jobs.tq.log`` and so on. All programs must use the
+same lock, so one rule decides: *as long as the old lock file* ``jobs.tq.lck`` *exists, the old names are in use.*
+
+::
+
+    no old lock file                             the hidden names
+    an old lock file, and another process        the old names: that process may be an older version
+    has it open
+    an old lock file that no other process       the files are moved to the hidden names, under both locks;
+    has open (the kernel grants a lease)         last of all, the old lock file is removed
+
+A process has the lock file open as long as it has the queue open. So no file is moved while another process uses it.
+A process that opens the old lock file at the wrong moment finds that it is no longer at its path, and begins again.
+After a crash in between, the old lock file is still there, and the next process continues. Until then no process works,
+because it would miss what was moved. If the system has no leases, the old names remain in use.
+
+An older version that is started on a queue with hidden names would use locks of its own. The programs of this version
+notice its lock file, and refuse to work.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
+from typing import Final
 
 from sej.system.disk import Disk, File
+from sej.system.locks import end_lease, lease
+from textqueue.errors import FileInUseError
 
-__all__ = ["beside", "copy_access", "open_sidecar", "real_path", "replace_sidecar"]
+__all__ = ["Sidecars", "beside", "copy_access", "open_sidecar", "real_path", "replace_sidecar"]
+
+_LOCK: Final = ".lck"
+_MOVED: Final = (".tmp", ".archive", ".drain", ".durable", ".log")
+_MOVE_S: Final = 5.0
+"""How long to wait for another process of this version that moves the files."""
+_PAUSE_S: Final = 0.002
 
 
 def real_path(path: str) -> str:
@@ -23,8 +52,106 @@ def real_path(path: str) -> str:
 
 
 def beside(path: str, ending: str) -> str:
-    """Return the path of a sidecar of a queue file."""
-    return path + ending
+    """Return the path of a hidden sidecar of a file."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}{ending}")
+
+
+class Sidecars:
+    """The names of the sidecars of one queue file.
+
+    Attributes:
+        old: whether the names of older versions are in use.
+    """
+
+    def __init__(self, path: str, *, disk: Disk, queue: str | None = None) -> None:
+        """Find out which names are in use.
+
+        Args:
+            path: the path of the real file.
+            disk: the file system.
+            queue: the queue file, whose owner and mode a new lock file gets.
+        """
+        self._path = path
+        self._disk = disk
+        self._queue = queue
+        self.old = False
+        self.look()
+
+    def path(self, ending: str) -> str:
+        """Return the path of a sidecar."""
+        return self._path + ending if self.old else beside(self._path, ending)
+
+    def look(self) -> None:
+        """Find out again which names are in use, for a caller without the lock."""
+        self.old = self._disk.status(self._path + _LOCK) is not None
+
+    def require_alone(self) -> None:
+        """Check that no older version has begun to use the queue since the hidden lock file was opened.
+
+        Raises:
+            FileInUseError: there is a lock file of an older version.
+        """
+        if not self.old and self._disk.status(self._path + _LOCK) is not None:
+            raise self._refusal()
+
+    def open_lock(self) -> File:
+        """Open the lock file, and decide which names are in use. The decision holds until the file is closed.
+
+        Raises:
+            FileInUseError: an older version uses the queue, and this version has used it with hidden names.
+        """
+        deadline = time.monotonic() + _MOVE_S
+        while True:
+            try:
+                file = self._disk.open(self._path + _LOCK, "edit")
+            except FileNotFoundError:
+                self.old = False
+                return open_sidecar(self._disk, self.path(_LOCK), self._queue)
+            if self._move(file):
+                file.close()
+                continue
+            if not any(self._disk.status(beside(self._path, ending)) for ending in _MOVED):
+                self.old = True
+                return file
+            file.close()  # another process may be moving them, or has been interrupted
+            if time.monotonic() > deadline:
+                raise self._refusal()
+            time.sleep(_PAUSE_S)
+
+    def _move(self, old: File) -> bool:
+        """Move the files to the hidden names; False if another process uses them."""
+        if not old.lock():
+            return False
+        try:
+            there = self._disk.status(self._path + _LOCK)
+            if there is None or there.identity != old.status().identity:
+                return True  # it was moved before the lock was taken
+            if not lease(old):
+                return False
+            hidden = open_sidecar(self._disk, beside(self._path, _LOCK), self._queue)
+            try:
+                if not hidden.lock():
+                    return False
+                for ending in _MOVED:
+                    if self._disk.status(beside(self._path, ending)) is None:
+                        with suppress(FileNotFoundError):
+                            self._disk.rename(self._path + ending, beside(self._path, ending))
+                self._disk.unlink(self._path + ".drain.lck")
+                self._disk.unlink(self._path + _LOCK)
+            finally:
+                hidden.close()
+            return True
+        finally:
+            end_lease(old)
+            old.unlock()
+
+    def _refusal(self) -> FileInUseError:
+        return FileInUseError(
+            "an older version of sej-journals has this lock file, and cannot work together with this version: end its"
+            f" programs, then remove {self._path}{_LOCK}, or end this program",
+            path=self._path + _LOCK,
+        )
 
 
 def open_sidecar(disk: Disk, path: str, queue: str | None) -> File:
