@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from operator import length_hint
 from typing import Final, Literal, Self
 
@@ -153,14 +153,14 @@ class Scanner:
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until the timeout passes. A second iteration continues where the first ended."""
+        return chain.from_iterable(self._batches())  # in C from message to message
+
+    def _batches(self) -> Iterator[Iterator[Message]]:
+        """Yield what was read ahead, then the next batches."""
         self._require_open()
         while True:
-            ready = self._ready
-            for message in ready:
-                yield message
-                if self._ready is not ready:
-                    break  # another call has moved the scanner
-            else:
+            yield self._ready
+            if not length_hint(self._ready):
                 with self._using:
                     batch = self._more(_BATCH, self.timeout)
                     if not batch:
@@ -192,6 +192,8 @@ class Scanner:
             self._passed += self._cursor.gaps
             self._cursor.close()
             self._cursor = cursor
+            for _ in self._ready:
+                pass  # an iteration that is in this batch continues at the new place
             self._ready = iter(())
             self._offset = cursor.due
 
