@@ -61,6 +61,7 @@ _EXTRAS: Final = {
     **{name: name for name in ("deltalake", "pandas", "polars")},
     "pyspark": "spark",
     "duckdb": "sql",
+    **dict.fromkeys(("jinja2", "starlette", "uvicorn"), "ui"),
     "matplotlib": "demo",
 }
 """Maps each library that the core does not install to the extra that does."""

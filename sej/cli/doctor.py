@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from sej.cli.reader_state import journals_below
 from sej.errors import NotAJournalError, SejError
 from sej.journal.view import Journal
 
-__all__ = ["doctor"]
+__all__ = ["contributed_findings", "doctor", "findings_of"]
 
 _GROUP: Final = "sej.doctor"
 _COLOURS: Final = {"ok": "green", "note": "yellow", "problem": "red"}
@@ -43,14 +43,15 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
     Example: sej doctor orders
     """
     paths = journals_below(path)
-    contributed = list(_contributed(path))
+    contributed = list(contributed_findings(path))
     if not paths and not contributed:
         raise NotAJournalError("there is no journal in this directory", path=path)
     alone = paths == [str(path)]
     levels = Counter[str]()
     well = 0
     for journal in paths:
-        found = _looked(journal, quick=quick)
+        with progress_bar(f"reading {journal}", size=True) as show:
+            found = findings_of(journal, quick=quick, progress=show)
         well += all(finding.level == "ok" for finding in found)
         shown = found if alone or json else [finding for finding in found if finding.level != "ok"]
         _show(shown, journal, json=json, named=not alone)
@@ -63,16 +64,21 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
         raise SystemExit(Exit.WRONG)
 
 
-def _looked(path: str, *, quick: bool) -> list[Finding]:
-    """Return the findings of a journal; that it cannot be read is a finding too."""
+def findings_of(path: str, *, quick: bool, progress: Callable[[int, int], object] | None = None) -> list[Finding]:
+    """Return the findings of a journal; that it cannot be read is a finding too.
+
+    Args:
+        path: the journal.
+        quick: do not read every message.
+        progress: called before each segment with the bytes read and the total bytes.
+    """
     try:
-        with progress_bar(f"reading {path}", size=True) as show:
-            return list(findings(Journal(path), quick=quick, progress=show))
+        return list(findings(Journal(path), quick=quick, progress=progress))
     except (SejError, OSError) as error:
         return [Finding("journal", "problem", str(error), "let this user read the journal, or check the disk")]
 
 
-def _contributed(path: Path) -> Iterator[Finding]:
+def contributed_findings(path: Path) -> Iterator[Finding]:
     """Yield the findings of other packages; a check that fails becomes a finding too."""
     from importlib.metadata import entry_points
 

@@ -26,6 +26,7 @@ __all__ = [
     "Reader",
     "complete_reader",
     "find_reader",
+    "held_locks",
     "holder_of",
     "journals_below",
     "lag_s",
@@ -74,13 +75,28 @@ def holder_of(path: str) -> str | None:
 def _locked_by(fd: int) -> int | None:
     """Return the pid that the kernel reports, without touching the lock; None if it reports none."""
     status = os.fstat(fd)
-    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return (_lock_table() or {}).get((status.st_dev, status.st_ino))
+
+
+def held_locks() -> frozenset[tuple[int, int]] | None:
+    """Return the device and inode of every locked file that the kernel lists; None if it lists none to us."""
+    table = _lock_table()
+    return None if table is None else frozenset(table)
+
+
+def _lock_table() -> dict[tuple[int, int], int] | None:
+    """Return the pid of the holder by the device and inode of each locked file, or None."""
     try:
         with open("/proc/locks") as locks:
             lines = [line.split() for line in locks]
     except OSError:
         return None
-    return next((int(line[4]) for line in lines if line[1] == "FLOCK" and line[5] == wanted), None)
+    table: dict[tuple[int, int], int] = {}
+    for line in lines:
+        if line[1] == "FLOCK":
+            major, minor, inode = line[5].split(":")
+            table.setdefault((os.makedev(int(major, 16), int(minor, 16)), int(inode)), int(line[4]))
+    return table
 
 
 def journals_below(path: Path) -> list[str]:

@@ -20,7 +20,7 @@ from sej.journal.gaps import read_gaps
 from sej.journal.view import Journal
 from sej.system.disk import OS
 
-__all__ = ["stat"]
+__all__ = ["journal_row", "stat"]
 
 _METRICS: Final = (
     ("sej_first_offset", "gauge", "Offset of the first message that still exists.", "first_offset"),
@@ -59,7 +59,7 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
     Example: sej stat --health orders || systemctl restart billing
     """
     paths = [path for directory in directories for path in journals_below(directory) or [str(directory)]]
-    rows = [_row(Journal(path)) for path in paths]
+    rows = [journal_row(Journal(path)) for path in paths]
     if prometheus:
         for line in _prometheus(rows):
             click.echo(line)
@@ -74,7 +74,8 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
             click.echo(jsonlib.dumps(row) if json else _page(row))
 
 
-def _row(journal: Journal) -> dict[str, Any]:
+def journal_row(journal: Journal) -> dict[str, Any]:
+    """Return what ``sej stat --json`` prints of a journal."""
     segments = journal.segments
     first, end = journal.first_offset, good_end_of(journal)
     gaps = read_gaps(Directory(journal.path, OS))

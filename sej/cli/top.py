@@ -5,36 +5,24 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from sej.cli.exits import Exit
 from sej.cli.keys import quiet_keys, wait
 from sej.cli.options import DURATION, JSON
-from sej.cli.reader_state import Reader, holder_of, journals_below, readers_of
 from sej.cli.units import human_duration, human_size, iso_time
-from sej.errors import SejError
-from sej.journal.directory import Directory
-from sej.journal.end import Tail
-from sej.journal.view import Journal
-from sej.system.disk import OS
+from sej.cli.watched import SORTS, Sample, Watched
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["top"]
 
-_SORTS: Final[dict[str, Callable[[_Row], Any]]] = {
-    "name": lambda row: row.path,
-    "rate": lambda row: (-(row.rate or 0), row.path),
-    "lag": lambda row: (-row.behind, row.path),
-    "bytes": lambda row: (-row.bytes, row.path),
-}
 _INTERVAL_MIN_S: Final = 0.05
 _CHROME_LINES: Final = 6
 """Lines that the table takes in addition to its rows."""
@@ -46,7 +34,7 @@ _CHROME_LINES: Final = 6
 @click.option("--once", is_flag=True, help="Print one sample without rates.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="Time between two samples, as in 5s.")
 @click.option(
-    "--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="The column to sort by."
+    "--sort", type=click.Choice(list(SORTS)), default="name", show_default=True, help="The column to sort by."
 )
 def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: str) -> None:
     """Watch journals: messages and bytes a second, writers, and how far behind the readers are.
@@ -58,11 +46,11 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
 
     Example: sej top --sort lag data
     """
-    watched = _Watched(paths or (Path(),))
+    watched = Watched(paths or (Path(),))
     table = not json and sys.stdout.isatty() and not once
     with _screen() if table else _lines(json=json) as show:
         while True:
-            rows = sorted(watched.look(), key=_SORTS[sort])
+            rows = sorted(watched.look(), key=SORTS[sort])
             if once and not rows:
                 click.echo(f"sej: there is no journal in {', '.join(map(str, watched.paths))}", err=True)
                 raise SystemExit(Exit.MISSING)
@@ -71,79 +59,11 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
                 return
 
 
-class _Row(NamedTuple):
-    """One journal at one moment; a rate is per second since the previous sample, None in the first."""
-
-    path: str
-    time_ns: int
-    end_offset: int = 0
-    rate: float | None = None
-    bytes: int = 0
-    byte_rate: float | None = None
-    writer: str | None = None
-    idle_s: float | None = None
-    readers: tuple[tuple[Reader, float | None], ...] = ()
-    error: str | None = None
-
-    @property
-    def behind(self) -> int:
-        """Messages that its slowest reader has not read."""
-        return max((reader.behind for reader, _ in self.readers), default=0)
-
-
-class _Watched:
-    """The journals below some paths, and their previous sample."""
-
-    def __init__(self, paths: tuple[Path, ...]) -> None:
-        self.paths = paths
-        self._tails: dict[str, Tail] = {}
-        self._before: dict[str, _Row] = {}
-
-    def look(self) -> list[_Row]:
-        """Return their current state; a journal that cannot be read has an error, and does not affect the others."""
-        found = dict.fromkeys(journal for path in self.paths for journal in journals_below(path))
-        self._before = {path: self._row(path) for path in found}
-        return list(self._before.values())
-
-    def _row(self, path: str) -> _Row:
-        places = Directory(path, OS)
-        now = time.time_ns()
-        try:
-            journal = Journal(path)
-            segments = journal.segments
-            end = self._tails.setdefault(path, Tail(places)).end_offset()
-            size = sum(segment.size for segment in segments)
-            changed = max((segment.mtime_ns for segment in segments), default=None)
-            readers = readers_of(journal, (segments[0].first_offset if segments else 0, end))
-            writer = holder_of(places.at("jnl.lck"))
-        except (SejError, OSError) as error:
-            return _Row(path, now, error=str(error))
-        before = self._before.get(path, _Row(path, now, error="not sampled yet"))
-        passed = 0.0 if before.error is not None else (now - before.time_ns) / 1e9
-        old_offsets = {reader.name: reader.offset for reader, _ in before.readers}
-
-        def rate(new: int | None, old: int | None) -> float | None:
-            """Return the change per second; 0 for a re-created journal or a reader that moved back."""
-            return None if new is None or old is None or passed <= 0 else max(new - old, 0) / passed
-
-        return _Row(
-            path,
-            now,
-            end,
-            rate(end, before.end_offset),
-            size,
-            rate(size, before.bytes),
-            writer,
-            None if changed is None else max(now - changed, 0) / 1e9,
-            tuple((reader, rate(reader.offset, old_offsets.get(reader.name))) for reader in readers),
-        )
-
-
 @contextmanager
-def _lines(*, json: bool) -> Iterator[Callable[[list[_Row]], None]]:
+def _lines(*, json: bool) -> Iterator[Callable[[list[Sample]], None]]:
     """Give a function that prints rows as lines and flushes them."""
 
-    def show(rows: list[_Row]) -> None:
+    def show(rows: list[Sample]) -> None:
         for row in rows:
             click.echo(jsonlib.dumps(_object(row)) if json else _line(row))
         sys.stdout.flush()
@@ -151,7 +71,7 @@ def _lines(*, json: bool) -> Iterator[Callable[[list[_Row]], None]]:
     yield show
 
 
-def _object(row: _Row) -> dict[str, Any]:
+def _object(row: Sample) -> dict[str, Any]:
     readers = [
         {"name": one.name, "offset": one.offset, "behind": one.behind, "rate": rate, "running": one.holder is not None}
         for one, rate in row.readers
@@ -159,7 +79,7 @@ def _object(row: _Row) -> dict[str, Any]:
     return row._asdict() | {"time": iso_time(row.time_ns), "readers": readers}
 
 
-def _line(row: _Row) -> str:
+def _line(row: Sample) -> str:
     if row.error is not None:
         return f"{iso_time(row.time_ns)}\t{row.path}\t{row.error}"
     readers = " ".join(f"{one.name}:{one.behind}" for one, _ in row.readers) or "-"
@@ -169,7 +89,7 @@ def _line(row: _Row) -> str:
 
 
 @contextmanager
-def _screen() -> Iterator[Callable[[list[_Row]], None]]:
+def _screen() -> Iterator[Callable[[list[Sample]], None]]:
     """Give a function that shows rows as a table that fills the terminal; rich honours NO_COLOR."""
     from rich.console import Console
     from rich.live import Live
@@ -179,7 +99,7 @@ def _screen() -> Iterator[Callable[[list[_Row]], None]]:
         yield lambda rows: live.update(_table(rows, console.height - _CHROME_LINES), refresh=True)
 
 
-def _table(rows: list[_Row], lines: int) -> Table:
+def _table(rows: list[Sample], lines: int) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -202,7 +122,7 @@ def _table(rows: list[_Row], lines: int) -> Table:
     return table
 
 
-def _readers(row: _Row) -> str:
+def _readers(row: Sample) -> str:
     """Format the readers, the slowest first: green runs at the end, yellow runs behind, red has an error."""
     shown = []
     for reader, rate in sorted(row.readers, key=lambda one: -one[0].behind):

@@ -19,6 +19,7 @@ CHANGING = {
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
     *("spark reshard", "spark restore"),
     *("tq add", "tq archive", "tq done", "tq drain", "tq edit", "tq fail", "tq reopen", "tq split", "tq undo"),
+    "ui",  # a page, not lines
 }
 
 

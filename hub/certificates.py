@@ -1,0 +1,61 @@
+"""Which addresses need TLS, and the checks of its PEM files; shared by the hub's gRPC server and the web page."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from pathlib import Path
+
+from sej.checks import PATH, optional, require
+
+__all__ = ["check_certificates", "is_loopback"]
+
+_PathLike = str | os.PathLike[str]
+
+
+def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key: _PathLike | None) -> None:
+    """Check PEM files before a library reads them, because gRPC would report errors late or crash.
+
+    Args:
+        ca: certificates of authorities, or None.
+        certificate: a chain, or None.
+        key: its private key, or None.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is not PEM, or the key does not match the certificate.
+    """
+    require(ca=(ca, optional(PATH)), certificate=(certificate, optional(PATH)), key=(key, optional(PATH)))
+    if (certificate is None) != (key is None):
+        raise ValueError("a certificate needs its private key, and a key its certificate; pass both")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("DEFAULT@SECLEVEL=0")  # gRPC decides which key sizes are accepted
+    if ca is not None:
+        try:
+            context.load_verify_locations(cadata=Path(ca).read_text("ascii", "ignore") or "nothing")
+        except ssl.SSLError as error:
+            raise ValueError(f"{os.fspath(ca)}: expected certificates in PEM ({error.reason or error})") from error
+    if certificate is not None and key is not None:
+        for path in (certificate, key):
+            Path(path).read_bytes()  # raises FileNotFoundError with the path
+        try:
+            context.load_cert_chain(certificate, key, password="")
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"{os.fspath(certificate)} and {os.fspath(key)}: expected a certificate and its own private key, in"
+                f" PEM and without a password ({error.reason or error})"
+            ) from error
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address (``host:port``, ``[v6]:port``, ``unix:path``) is reachable from this machine only."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,208 @@
+"""A journal: its state, segments and readers, its messages, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from hub.page.views import Context, MissingError, View, number_in
+from sej.cli.doctor import findings_of
+from sej.cli.options import good_end_of
+from sej.cli.output import as_text
+from sej.cli.stat import journal_row
+from sej.cli.units import Moment, parse_place
+from sej.errors import SejError
+from sej.journal.directory import Directory
+from sej.journal.view import Journal
+from sej.message import Message
+from sej.queue.log import queue_names
+from sej.reading.scanner import Scanner
+from sej.system.disk import OS
+
+__all__ = ["PREVIEW_BYTES", "cells", "damage", "journal", "message", "message_at", "messages"]
+
+_SEGMENTS: Final = 20
+_NEWEST: Final = 20
+_PAGE: Final = 50
+_BATCH: Final = 1024
+_SEARCH_S: Final = 0.12
+PREVIEW_BYTES: Final = 160
+"""Bytes of a value in a table."""
+_VIEW_BYTES: Final = 1 << 16
+_HEX_BYTES: Final = 1 << 12
+_HEX_LINE: Final = 16
+
+
+def journal(context: Context, query: Mapping[str, str]) -> View:
+    """Show a journal: its state, readers, segments and newest messages."""
+    path = context.require_journal(query.get("path", ""))
+    there = Journal(path)
+    row = journal_row(there)
+    segments = there.segments
+    taken = context.sampler.round
+    sample = taken.samples.get(path)
+    lags = {reader["name"]: context.sampler.lags(path, reader["name"]) for reader in row["readers"]}
+    queues = queue_names(Directory(path, OS))
+    problems = taken.problems.get(path, [])
+    values: dict[str, Any] = {
+        "path": path,
+        "row": row,
+        "queues": queues,
+        "problems": problems,
+        "sample": sample,
+        "rates": context.sampler.rates(path),
+        "changes": context.allow_changes,
+    }
+    parts = {
+        "problems": context.render("_problems.html", {"problems": [(path, problems)] if problems else []}),
+        "facts": context.render("_journal_facts.html", values),
+        "readers": context.render("_readers.html", values | {"lags": lags}),
+        "segments": context.render("_segments.html", {"segments": segments[-_SEGMENTS:][::-1], "count": len(segments)}),
+    }
+    newest = _newest(there, row["end_offset"])
+    start = newest[-1].offset + 1 if newest else row["end_offset"]
+    values |= {"messages": [cells(one) for one in reversed(newest)], "tail_from": start}
+    return View("journal.html", path, parts, values, [("/", "Overview")])
+
+
+def _newest(there: Journal, end: int) -> list[Message]:
+    """Return the newest messages before the end; none if they cannot be read, which the state of the journal shows."""
+    first = max(there.first_offset, end - _NEWEST)
+    if first >= end:
+        return []
+    try:
+        with Scanner(there.path, first) as scanner:
+            return scanner.read(end - first)
+    except SejError:
+        return []
+
+
+def messages(context: Context, query: Mapping[str, str]) -> View:
+    """Show messages from an offset or a time on; with a key: only those that have it.
+
+    A search reads for a limited time and ends with a link to continue.
+    """
+    path = context.require_journal(query.get("path", ""))
+    there = Journal(path)
+    first = there.first_offset
+    place = query.get("at", "").strip()
+    at: int | Moment = parse_place(place, time.time_ns()) if place else first
+    offset = max(there.find_time(at.timestamp) if isinstance(at, Moment) else at, first)
+    key = query.get("key", "")
+    found: list[Message] = []
+    following = offset
+    until = time.monotonic() + _SEARCH_S
+    ended = False
+    end = context.sampler.round.samples[path].end_offset
+    if offset <= end:
+        with Scanner(path, offset) as scanner:
+            while len(found) < _PAGE:
+                batch = scanner.read(_BATCH if key else _PAGE)
+                if not batch:
+                    ended = True
+                    break
+                wanted = [one for one in batch if one.key == key.encode("utf-8", "surrogateescape")] if key else batch
+                room = _PAGE - len(found)
+                found += wanted[:room]
+                full = len(wanted) > room
+                following = found[-1].offset + 1 if full else batch[-1].offset + 1
+                if time.monotonic() > until:
+                    break
+    values: dict[str, Any] = {
+        "path": path,
+        "at": place,
+        "key": key,
+        "from": offset,
+        "messages": [cells(one) for one in found],
+        "following": None if ended else following,
+        "before": max(first, offset - _PAGE) if offset > first and not key else None,
+        "read": following - offset,
+    }
+    return View("messages.html", f"Messages of {path}", {}, values, _trail(path))
+
+
+def message_at(context: Context, query: Mapping[str, str]) -> tuple[str, Message]:
+    """Return a journal and one of its messages.
+
+    Raises:
+        MissingError: there is no such message.
+    """
+    path = context.require_journal(query.get("path", ""))
+    offset = number_in(query, "offset", 0)
+    found: list[Message] = []
+    if offset < good_end_of(Journal(path)):
+        with Scanner(path, offset) as scanner:
+            found = scanner.read(1)
+    if not found or found[0].offset != offset:
+        raise MissingError(f"there is no message {offset}", path=path)
+    return path, found[0]
+
+
+def message(context: Context, query: Mapping[str, str]) -> View:
+    """Show one message as text, as JSON if it is JSON, and in hexadecimal."""
+    path, found = message_at(context, query)
+    there = Journal(path)
+    value = found.value
+    values = {
+        "path": path,
+        "cells": cells(found, _VIEW_BYTES),
+        "message": found,
+        "shown": min(len(value), _VIEW_BYTES),
+        "text": value[:_VIEW_BYTES].decode(errors="backslashreplace"),
+        "json": _json(value),
+        "hex": list(_hex_lines(value[:_HEX_BYTES])),
+        "hex_shown": min(len(value), _HEX_BYTES),
+        "first": there.first_offset,
+        "end": good_end_of(there),
+    }
+    return View("message.html", f"Message {found.offset} of {path}", {}, values, _trail(path))
+
+
+def damage(context: Context, query: Mapping[str, str]) -> View:
+    """Show what ``sej doctor`` finds in a journal, and what to do about it."""
+    path = context.require_journal(query.get("path", ""))
+    full = query.get("full") == "1"
+    found = findings_of(path, quick=not full)
+    context.sampler.checked(path, found)
+    return View("damage.html", f"State of {path}", {}, {"path": path, "findings": found, "full": full}, _trail(path))
+
+
+def cells(found: Message, value_bytes: int = PREVIEW_BYTES) -> dict[str, Any]:
+    """Return a message as the texts of a row, as ``sej scan`` prints them; a long value is cut."""
+    cut = Message(found.offset, found.timestamp, found.type, found.key, found.value[:value_bytes])
+    offset, _, kind, key, value = as_text(cut).split("\t")
+    return {
+        "offset": offset,
+        "timestamp": found.timestamp,
+        "type": kind,
+        "key": key,
+        "value": value,
+        "size": len(found.value),
+        "cut": len(found.value) > value_bytes,
+    }
+
+
+def _trail(path: str) -> list[tuple[str, str]]:
+    return [("/", "Overview"), (f"/journal?path={quote(path, safe='')}", path)]
+
+
+def _json(value: bytes) -> str | None:
+    """Return a value as indented JSON; None if it is not an object or a list, or if it is too large."""
+    if len(value) > _VIEW_BYTES or not re.match(rb"\s*[\[{]", value):
+        return None
+    try:
+        return json.dumps(json.loads(value), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _hex_lines(value: bytes) -> Iterable[tuple[str, str, str]]:
+    """Yield position, bytes and printable characters of each line."""
+    for at in range(0, len(value), _HEX_LINE):
+        line = value[at : at + _HEX_LINE]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
+        yield f"{at:08x}", line.hex(" "), text

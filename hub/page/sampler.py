@@ -1,0 +1,181 @@
+"""Samples of all journals, taken by one thread for all viewers, with a short history of each.
+
+The thread limits itself: after a round that took ``t`` seconds of CPU time it sleeps at least ``99 t`` if no browser is
+listening, and ``19 t`` otherwise. So the page costs at most 1 % of a core when it is idle, with any number of journals.
+Memory is bounded by the number of journals and readers: a history has a fixed length.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from hub.page.history import History
+from sej.cli.doctor import findings_of
+from sej.cli.findings import Finding
+from sej.cli.reader_state import stuck
+from sej.cli.watched import Sample, Watched
+from sej.errors import SejError
+
+__all__ = ["STUCK_S", "Round", "Sampler"]
+
+STUCK_S: Final = 60.0
+"""A running reader that commits nothing for this long, although it has messages to read, is stuck."""
+_INTERVAL_S: Final = 2.0
+_IDLE_INTERVAL_S: Final = 10.0
+_IDLE_SHARE: Final = 0.01
+_SHARE: Final = 0.05
+_LOOK_S: Final = 0.02
+"""CPU time for checks in one round."""
+_CHECK_AGAIN_S: Final = 600.0
+_SMALL_BYTES: Final = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class Round(NamedTuple):
+    """One round of samples.
+
+    Attributes:
+        number: its number, from 1.
+        samples: by path.
+        problems: what is wrong with a journal, by its path; sound journals are missing.
+    """
+
+    number: int
+    samples: dict[str, Sample]
+    problems: dict[str, list[str]]
+
+
+class Sampler:
+    """Samples journals until it is closed."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Take the first round; :meth:`start` takes more.
+
+        Args:
+            paths: journals, and directories of journals.
+        """
+        self._watched = Watched(paths)
+        self._rates: dict[str, History] = {}
+        self._lags: dict[tuple[str, str], History] = {}
+        self._found: dict[str, tuple[float, int, list[Finding]]] = {}
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._viewers = 0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.round = Round(0, {}, {})
+        self._take()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="sej-page-sampler", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @contextmanager
+    def viewed(self) -> Iterator[None]:
+        """Sample more often while a browser listens."""
+        with self._lock:
+            self._viewers += 1
+        self._wake.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._viewers -= 1
+
+    def rates(self, path: str) -> list[float]:
+        """Return a journal's messages per second, oldest first."""
+        found = self._rates.get(path)
+        return [] if found is None else found.values
+
+    def lags(self, path: str, reader: str) -> list[float]:
+        """Return how many messages a reader was behind, oldest first."""
+        found = self._lags.get((path, reader))
+        return [] if found is None else found.values
+
+    def findings(self, path: str) -> list[Finding] | None:
+        """Return the last findings of a quick check of a journal; None if it was not checked yet."""
+        found = self._found.get(path)
+        return None if found is None else found[2]
+
+    def checked(self, path: str, findings: list[Finding]) -> None:
+        """Store the findings of a check that a viewer requested."""
+        sample = self.round.samples.get(path)
+        self._found[path] = time.monotonic(), 0 if sample is None else sample.end_offset, findings
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.thread_time()
+            try:
+                self._take()
+                self._check(began)
+            except Exception:  # the page continues with its last samples
+                _log.exception("sampling failed")
+            cost = time.thread_time() - began
+            busy = self._viewers > 0
+            share, least = (_SHARE, _INTERVAL_S) if busy else (_IDLE_SHARE, _IDLE_INTERVAL_S)
+            self._wake.clear()
+            if busy:
+                self._stop.wait(max(least, cost / share))
+            else:
+                self._wake.wait(max(least, cost / share))
+
+    def _take(self) -> None:
+        samples = {sample.path: sample for sample in self._watched.look()}
+        for path, sample in samples.items():
+            self._rates.setdefault(path, History()).add(sample.rate or 0.0)
+            for reader, _ in sample.readers:
+                self._lags.setdefault((path, reader.name), History()).add(reader.behind)
+        for gone in self._rates.keys() - samples.keys():
+            del self._rates[gone]
+            self._found.pop(gone, None)
+        readers = {(path, reader.name) for path, sample in samples.items() for reader, _ in sample.readers}
+        for old in self._lags.keys() - readers:
+            del self._lags[old]
+        problems = {path: found for path, sample in samples.items() if (found := self._problems(sample))}
+        self.round = Round(self.round.number + 1, samples, problems)
+
+    def _problems(self, sample: Sample) -> list[str]:
+        if sample.error is not None:
+            return [sample.error]
+        found = []
+        for reader, _ in sample.readers:
+            wrong = reader.error
+            if wrong is None:
+                try:
+                    wrong = stuck(sample.path, reader, STUCK_S, sample.first_offset)
+                except (SejError, OSError) as error:
+                    wrong = str(error)
+            if wrong is not None:
+                found.append(f"reader {reader.name}: {wrong}")
+        checked = self._found.get(sample.path)
+        if checked is not None:
+            found += [
+                f"{finding.what}: {finding.found}"
+                for finding in checked[2]
+                if finding.level == "problem" and not finding.what.startswith("reader ")
+            ]
+        return found
+
+    def _check(self, began: float) -> None:
+        """Check some journals; of larger ones, not every message is read."""
+        now = time.monotonic()
+        for path, sample in self.round.samples.items():
+            if self._stop.is_set() or time.thread_time() - began > _LOOK_S:
+                return
+            before = self._found.get(path)
+            if before is None or (before[1] != sample.end_offset and now - before[0] > _CHECK_AGAIN_S):
+                self._found[path] = now, sample.end_offset, findings_of(path, quick=sample.bytes > _SMALL_BYTES)

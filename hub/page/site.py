@@ -1,0 +1,149 @@
+"""The addresses of the page: which function answers which of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from hub.page.guard import LOGIN, Viewer
+from hub.page.journal import damage, journal, message, message_at, messages
+from hub.page.overview import overview
+from hub.page.streams import MAX_STREAMS, Stopping, page_events, tail_events
+from hub.page.views import Context, MissingError, PageFunction, View, number_in
+from sej.errors import NotAJournalError, QueueNotFoundError, SejError
+
+__all__ = ["PAGES", "Site"]
+
+PAGES: Final[Mapping[str, PageFunction]] = {
+    "": overview,
+    "journal": journal,
+    "journal/messages": messages,
+    "journal/message": message,
+    "journal/damage": damage,
+}
+"""The pages by address."""
+_STATIC: Final = Path(__file__).parent / "static"
+_FILES: Final = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
+
+
+class Site:
+    """All addresses as one ASGI application."""
+
+    def __init__(self, context: Context, stopping: Stopping) -> None:
+        """Set what the pages read.
+
+        Args:
+            context: what the pages read from.
+            stopping: ends the streams.
+        """
+        self._context = context
+        self._stopping = stopping
+        self._streams = 0
+        routes = [Route(f"/{address}", self._page(page)) for address, page in PAGES.items()]
+        routes += [
+            Route("/events/{address:path}", self._events),
+            Route("/journal/tail", self._tail),
+            Route("/journal/value", self._value),
+            Route("/static/{name}", self._file),
+            Route(LOGIN, self._login, methods=["GET"]),
+        ]
+        self.application = Starlette(routes=routes, exception_handlers={404: self._not_found})
+
+    def _page(self, page: PageFunction) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return await anyio.to_thread.run_sync(self._answer, page, request)
+
+        return answer
+
+    def _answer(self, page: PageFunction, request: Request) -> Response:
+        try:
+            view = page(self._context, request.query_params)
+        except (MissingError, NotAJournalError, QueueNotFoundError) as error:
+            return self._failure(request, 404, error)
+        except SejError as error:
+            return self._failure(request, 503, error)
+        except ValueError as error:
+            return self._failure(request, 400, error)
+        except OSError as error:
+            return self._failure(request, 503, error)
+        return self._html(request, view)
+
+    def _html(self, request: Request, view: View, code: int = 200) -> Response:
+        viewer: Viewer = request.scope["viewer"]
+        address = request.url.path.lstrip("/")
+        query = f"?{request.url.query}" if request.url.query else ""
+        values = {
+            **view.values,
+            "title": view.title,
+            "trail": view.trail,
+            "parts": view.parts,
+            "events": f"/events/{address}{query}" if view.parts else "",
+            "viewer": viewer,
+        }
+        return HTMLResponse(self._context.render(view.template, values), code)
+
+    def _failure(self, request: Request, code: int, error: Exception) -> Response:
+        view = View(
+            "error.html", "Not found" if code == 404 else "Not possible", {}, {"why": str(error)}, [("/", "Overview")]
+        )
+        return self._html(request, view, code)
+
+    async def _not_found(self, request: Request, _: Exception) -> Response:
+        return self._failure(request, 404, MissingError("this page does not exist"))
+
+    async def _login(self, request: Request) -> Response:
+        view = View("login.html", "Sign in", {}, {"wrong": "wrong" in request.query_params})
+        return self._html(request, view)
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _FILES:
+            return PlainTextResponse("not found\n", 404)
+        return FileResponse(_STATIC / name, media_type=_FILES[name], headers={"cache-control": "no-cache"})
+
+    async def _value(self, request: Request) -> Response:
+        try:
+            _, found = await anyio.to_thread.run_sync(message_at, self._context, request.query_params)
+        except (SejError, OSError, ValueError) as error:
+            return self._failure(request, 404 if isinstance(error, MissingError) else 400, error)
+        headers = {"content-disposition": f'attachment; filename="message-{found.offset}.bin"'}
+        return Response(found.value, media_type="application/octet-stream", headers=headers)
+
+    async def _events(self, request: Request) -> Response:
+        page = PAGES.get(request.path_params["address"])
+        if page is None:
+            return PlainTextResponse("not found\n", 404)
+        return self._stream(
+            page_events(self._context, page, request.query_params, self._stopping, request.scope["admitted"])
+        )
+
+    async def _tail(self, request: Request) -> Response:
+        try:
+            path = self._context.require_journal(request.query_params.get("path", ""))
+            offset = number_in(request.query_params, "from", 0)
+            last = request.headers.get("last-event-id", "")
+            offset = int(last) if last.isascii() and last.isdigit() else offset
+        except (SejError, ValueError) as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        return self._stream(tail_events(self._context, path, offset, self._stopping, request.scope["admitted"]))
+
+    def _stream(self, events: AsyncIterator[bytes]) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return PlainTextResponse(f"{MAX_STREAMS} pages are open; close some\n", 503, {"retry-after": "10"})
+        self._streams += 1
+
+        async def counted() -> AsyncIterator[bytes]:
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                self._streams -= 1
+
+        return StreamingResponse(counted(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})

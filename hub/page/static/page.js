@@ -1,0 +1,165 @@
+// The only script of the page. The server renders all HTML; this puts it into its place as it changes.
+"use strict";
+
+const connection = document.getElementById("connection");
+const MAX_ROWS = 200;
+const RETRY_MS = 2000;
+
+// --- times: the server sends UTC, the viewer sees the own zone
+
+function showTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const text = element.getAttribute("datetime");
+    const date = new Date(text.replace(/(\.\d{3})\d*Z$/, "$1Z"));
+    if (!Number.isNaN(date.getTime())) {
+      element.textContent = date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+      element.title = text;
+    }
+  }
+}
+
+// --- parts: elements whose content the server sends again when it changes
+
+function put(element, html) {
+  const active = document.activeElement;
+  const focused = element.contains(active) && active !== element ? active.getAttribute("href") : null;
+  element.innerHTML = html;
+  showTimes(element);
+  if (focused !== null) {
+    for (const link of element.querySelectorAll("a[href]")) {
+      if (link.getAttribute("href") === focused) link.focus({ preventScroll: true });
+    }
+  }
+}
+
+function parts() {
+  return [...document.querySelectorAll("[data-part]")].map((element) => element.id);
+}
+
+// Rows came or are gone: fetch the page, and replace the part that differs in structure.
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+  if (!answer.ok || answer.redirected) return say("reload the page: it is not available as it was");
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const old = [...document.querySelectorAll("tbody:has(> [data-part])")];
+  const now = [...fresh.querySelectorAll("tbody:has(> [data-part])")];
+  if (old.length === now.length && now.length > 0) {
+    old.forEach((element, at) => put(element, now[at].innerHTML));
+  } else {
+    location.reload();
+  }
+}
+
+function say(text) {
+  if (connection.textContent !== text) connection.textContent = text;
+}
+
+// --- streams: reopened when they break, closed while nobody looks
+
+function stream(address, listeners, opened) {
+  let source = null;
+  let timer = 0;
+  const open = () => {
+    source = new EventSource(address());
+    source.onopen = () => { say("live"); if (opened) opened(); };
+    source.onerror = () => {
+      say("connection lost, trying again");
+      if (source !== null && source.readyState === EventSource.CLOSED) {
+        close();
+        timer = setTimeout(open, RETRY_MS);
+      }
+    };
+    for (const [name, listener] of Object.entries(listeners)) {
+      source.addEventListener(name, (event) => listener(JSON.parse(event.data), event));
+    }
+  };
+  const close = () => {
+    clearTimeout(timer);
+    if (source !== null) source.close();
+    source = null;
+  };
+  return { open, close, isOpen: () => source !== null };
+}
+
+const events = document.body.dataset.events;
+const page = events && stream(() => events, {
+  all: (html) => {
+    const there = parts();
+    const same = there.length === Object.keys(html).length && there.every((name) => name in html);
+    if (!same) { refresh(); return; }
+    for (const [name, text] of Object.entries(html)) put(document.getElementById(name), text);
+  },
+  some: (html) => {
+    for (const [name, text] of Object.entries(html)) {
+      const element = document.getElementById(name);
+      if (element !== null) put(element, text);
+    }
+  },
+  gone: () => { page.close(); say("this is not available any more; reload the page"); },
+});
+
+// --- the live messages
+
+const tail = document.getElementById("tail");
+const pause = document.getElementById("pause");
+const tailState = document.getElementById("tail-state");
+let following = null;
+
+if (tail !== null) {
+  let next = tail.dataset.from;
+  following = stream(() => `${tail.dataset.tail}&from=${next}`, {
+    rows: (data, event) => {
+      next = event.lastEventId;
+      const box = document.createElement("tbody");
+      put(box, data.html);
+      const rows = [...box.children];
+      for (const row of rows) row.classList.add("fresh");
+      tail.prepend(...rows);
+      while (tail.children.length > MAX_ROWS) tail.lastElementChild.remove();
+      tailState.textContent = data.skipped > 0
+        ? `${data.skipped.toLocaleString()} messages were left out: more arrive than a page can show`
+        : "newest first, live";
+    },
+    failed: (data) => { following.close(); tailState.textContent = data.why; },
+  });
+  pause.addEventListener("click", () => {
+    const paused = pause.getAttribute("aria-pressed") !== "true";
+    pause.setAttribute("aria-pressed", String(paused));
+    pause.textContent = paused ? "Continue" : "Pause";
+    tailState.textContent = paused ? "paused" : "newest first, live";
+    if (paused) following.close(); else following.open();
+  });
+}
+
+function listen() {
+  if (page && !page.isOpen()) page.open();
+  const paused = pause !== null && pause.getAttribute("aria-pressed") === "true";
+  if (following !== null && !paused && !following.isOpen()) following.open();
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible") {
+    listen();
+  } else {
+    if (page) page.close();
+    if (following !== null) following.close();
+    say("");
+  }
+});
+
+// --- keys
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+  if (event.key === "/") {
+    const search = document.querySelector("[data-search]");
+    if (search !== null) { event.preventDefault(); search.focus(); }
+  } else if (event.key === "p" && pause !== null) {
+    pause.click();
+  } else if (event.key === "o") {
+    location.href = "/";
+  }
+});
+
+showTimes(document);
+listen();

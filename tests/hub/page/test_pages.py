@@ -1,0 +1,232 @@
+"""The pages over HTTP: what each shows of real journals."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import sej
+from hub.page.history import LENGTH, History, points
+from sej.cli.watched import Watched
+from tests.hub.page.browsing import Client, address_of, filled, serving
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    filled(tmp_path / "data" / "orders", 120, segment_bytes=2000)
+    filled(tmp_path / "data" / "logs", 3)
+    with sej.Offset(tmp_path / "data" / "orders", "mailer") as kept:
+        kept.commit(20)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def client(root: Path) -> Iterator[Client]:
+    with serving(root) as found:
+        yield found
+
+
+def test_the_overview_shows_every_journal(client: Client, root: Path) -> None:
+    page = client.get("/").words
+    assert f"{root / 'orders'} ✓ sound 120" in page
+    assert "mailer 100" in page
+    assert "Journals 2" in page
+    assert client.get("/", filter="LOG").words.count(str(root)) == 1
+    by_lag = client.get("/", sort="lag").words
+    assert by_lag.index("orders") < by_lag.index("logs")
+    assert client.get("/", sort="colour").status == 400
+
+
+def test_a_journal_that_breaks_is_one_click_away(client: Client, root: Path) -> None:
+    segment = sorted((root / "orders" / "jnl").iterdir())[1]
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 255
+    segment.write_bytes(data)
+    found = client.get(address_of("/journal/damage", root / "orders", full=1))
+    assert "✗ problem damage" in found.words
+    assert f"sej repair {root / 'orders'}" in found.words
+    with client.stream("/events/") as events:  # the next samples have it
+        for _, _, parts in events:
+            if "Problems" in parts.get("problems", ""):
+                break
+    assert address_of("/journal/damage", root / "orders").replace("/", "%2F")[-20:] in client.get("/").text
+
+
+def test_a_reader_whose_offset_is_wrong_is_a_problem(root: Path) -> None:
+    (root / "logs" / "ofs").mkdir(exist_ok=True)
+    (root / "logs" / "ofs" / "ahead.ofs").write_bytes((900).to_bytes(8, "big"))
+    with serving(root) as client:
+        page = client.get("/").words
+        assert "Problems" in page
+        assert "its offset 900 is past the journal's end 3" in page
+
+
+def test_a_journal(client: Client, root: Path) -> None:
+    page = client.get(address_of("/journal", root / "orders"))
+    assert page.status == 200
+    assert "Offsets 0 to 119" in page.words
+    assert "mailer 20 100" in page.words
+    assert "value 119" in page.words
+    assert "value 99" not in page.words
+    assert "0000000000000000.jnl" in page.text
+
+
+def test_messages_by_offset_time_and_key(client: Client, root: Path) -> None:
+    orders = root / "orders"
+    page = client.get(address_of("/journal/messages", orders, at=30)).words
+    assert "value 30 " in page
+    assert "value 79 " in page
+    assert "value 80 " not in page
+    assert "value 29 " not in page
+    found = client.get(address_of("/journal/messages", orders, key="key 1")).text
+    assert found.count('<td class="data">key 1</td>') == 40
+    assert '<td class="data">key 2</td>' not in found
+    assert "value 0 " in client.get(address_of("/journal/messages", orders, at="1h ago")).words
+    assert "No message among 0" in client.get(address_of("/journal/messages", orders, at=5000)).words
+    assert "Next" not in client.get(address_of("/journal/messages", orders, at=100)).words
+    assert client.get(address_of("/journal/messages", orders, at="soon")).status == 400
+
+
+def test_a_search_of_a_key_ends_and_continues(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "many") as writer:
+        for _ in range(40):
+            writer.append_many([b"x"] * 10_000)
+        writer.append(b"the needle", b"rare")
+    with serving(tmp_path / "many") as client:
+        address, searches = address_of("/journal/messages", tmp_path / "many", key="rare"), 0
+        while "the needle" not in (page := client.get(address)).words:
+            following = page.text.split("&amp;at=")[-1].split("&amp;")[0]
+            address, searches = (
+                address_of("/journal/messages", tmp_path / "many", key="rare", at=following),
+                searches + 1,
+            )
+            assert searches < 1000
+
+
+def test_a_message_as_text_json_and_hex(client: Client, root: Path) -> None:
+    with sej.Writer(root / "logs") as writer:
+        writer.append(b'{"b": [1, 2]}', b"k\x00")
+        writer.append(b"<script>alert(1)</script>", b'"><b>')
+        writer.append(bytes(range(256)))
+    page = client.get(address_of("/journal/message", root / "logs", offset=3))
+    assert "{\n  &#34;b&#34;: [\n    1,\n    2\n  ]\n}" in page.text
+    assert "00000000 7b 22 62 22" in page.words
+    assert "k\\x00" in page.words
+    page = client.get(address_of("/journal/message", root / "logs", offset=4))
+    assert "<script>alert" not in page.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+    assert '"><b>' not in page.text
+    assert client.get(address_of("/journal/message", root / "logs", offset=5)).status == 200
+    assert client.get(address_of("/journal/message", root / "logs", offset=6)).status == 404
+    assert client.get(address_of("/journal/message", root / "logs", offset="x")).status == 400
+
+
+def test_a_download_is_the_bytes_and_is_not_shown(client: Client, root: Path) -> None:
+    with sej.Writer(root / "logs") as writer:
+        writer.append(b"<html>\x00\xff")
+    answer = client.get(address_of("/journal/value", root / "logs", offset=3))
+    assert answer.data == b"<html>\x00\xff"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == 'attachment; filename="message-3.bin"'
+    assert client.get(address_of("/journal/value", root / "logs", offset=4)).status == 404
+
+
+def test_a_path_that_was_not_given_is_not_found(client: Client) -> None:
+    for page in ("", "/messages", "/message", "/damage", "/tail", "/value"):
+        for path in ("", "/etc", "../orders", "orders/../orders", "\0"):
+            assert client.get(f"/journal{page}?path={quote(path)}").status == 404, (page, path)
+
+
+def test_a_journal_that_comes_later_is_shown(client: Client, root: Path) -> None:
+    with client.stream("/events/") as events:
+        assert next(events)[0] == "all"
+        filled(root / "later")
+        for name, _, parts in events:
+            if name == "all" and any("later" in html for html in parts.values()):
+                break
+    assert "later" in client.get("/").words
+
+
+def test_the_stream_of_a_journal_sends_what_changed(client: Client, root: Path) -> None:
+    with client.stream(address_of("/events/journal", root / "logs")) as events:
+        name, _, parts = next(events)
+        assert name == "all"
+        assert set(parts) == {"problems", "facts", "readers", "segments"}
+        with sej.Writer(root / "logs") as writer:
+            writer.append(b"more")
+        for name, _, parts in events:
+            assert name == "some"
+            assert "problems" not in parts
+            if "0 to 3" in parts.get("facts", ""):
+                break
+
+
+def test_a_live_tail_continues_where_it_broke(client: Client, root: Path) -> None:
+    address = address_of("/journal/tail", root / "logs")
+    with client.stream(address + "&from=2") as events:
+        name, last, rows = next(events)
+        assert (name, last, rows["skipped"]) == ("rows", "3", 0)
+        assert "value 2" in rows["html"]
+        with sej.Writer(root / "logs") as writer:
+            writer.append(b"<i>four")
+            event = next(events)
+            assert "&lt;i&gt;four" in event[2]["html"]
+            writer.append(b"five")
+    with client.stream(address + "&from=2", Last_Event_ID=event[1]) as events:
+        _, last, rows = next(events)
+        assert last == "5"
+        assert "five" in rows["html"]
+        assert "four" not in rows["html"]
+
+
+def test_a_tail_leaves_out_what_no_page_can_show(client: Client, root: Path) -> None:
+    with sej.Writer(root / "logs") as writer:
+        writer.append_many([b"x"] * 1000)
+    with client.stream(address_of("/journal/tail", root / "logs") + "&from=0") as events:
+        _, last, rows = next(events)
+    assert (last, rows["skipped"], rows["html"].count("<tr>")) == ("1003", 803, 200)
+
+
+def test_unchanged_journals_are_not_read_again(root: Path) -> None:
+    opened: list[str] = []
+    watched = Watched([root])
+    before = watched.look()
+    listening = [True]
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if listening and event == "open" and str(arguments[0]).startswith(str(root)):
+            opened.append(os.path.relpath(str(arguments[0]), root))
+
+    sys.addaudithook(hook)
+    again = watched.look()
+    assert opened == []
+    assert [row.end_offset for row in again] == [row.end_offset for row in before]
+    with sej.Writer(root / "logs") as writer:
+        writer.append(b"x")
+    opened.clear()
+    grown = {Path(row.path).name: row for row in watched.look()}
+    assert grown["logs"].end_offset == 4
+    assert {name.split("/")[0] for name in opened} == {"logs"}
+    opened.clear()
+    with sej.Offset(root / "orders", "mailer") as kept:
+        held = {Path(row.path).name: row for row in watched.look()}
+        assert held["orders"].readers[0][0].holder is not None
+        kept.commit(50)
+    listening.clear()
+    moved = {Path(row.path).name: row for row in watched.look()}
+    assert moved["orders"].readers[0][0].offset == 50
+    assert moved["orders"].readers[0][0].holder is None
+
+
+def test_a_history_keeps_the_newest() -> None:
+    history = History()
+    for at in range(LENGTH + 5):
+        history.add(at)
+    assert history.values == list(range(5, LENGTH + 5))
+    assert len(points(history.values).split()) == LENGTH
+    assert points([1.0]) == ""
