@@ -172,9 +172,12 @@ class Ledger:
         return None
 
     def _apply_lines(self, lines: bytes) -> None:
-        if self.claims or _SIGNIFICANT.search(lines):
+        if lines.startswith(b"r ") or b"\nr " in lines:  # a new epoch
             for record in _records(lines):
                 self._apply(record)
+            return
+        if self.claims or _SIGNIFICANT.search(lines):
+            self._apply_backwards(lines)
             return
         # Most lines are marks and appends. Of these, only the last one matters.
         self.lines += lines.count(b"\n")
@@ -186,6 +189,48 @@ class Ledger:
                 self._apply(record)
                 return
             end = start
+
+    def _apply_backwards(self, lines: bytes) -> None:
+        """Apply lines of one epoch. Of the lines about a position, the last one decides whether it is claimed.
+
+        Workers that share a file read all lines of each other. So a line that does not matter is not parsed as a whole.
+        """
+        decided: set[bytes] = set()
+        renamed: dict[int, bytes] = {}  # the digest after the last change of a variable
+        token = last = shown = None
+        for line in reversed(lines.split(b"\n")):
+            place = line[2 : line.find(b" ", 2)]
+            kind = line[0] if line else 0
+            if place in decided and kind != GIVEN_BACK:
+                self.lines += 1
+                continue
+            text, _, crc = line.rpartition(b" ")
+            if not text or b"%08x" % zlib.crc32(text) != crc or text.count(b" ") != 6:
+                continue
+            self.lines += 1
+            position = int(place)
+            if token is None:
+                token = self.token = _record(text).token
+            if (last is None or (shown is None and kind in _VISIBLE)) and position >= 0:
+                record = _record(text)
+                last = self.last = last or record
+                if kind in _VISIBLE:
+                    shown = self.shown = record
+            if kind == GIVEN_BACK:
+                self.given_back.append(position)
+            if kind in _ENDS:
+                if place not in decided and position in self.claims:
+                    self._unclaim(position)
+                decided.add(place)
+            elif kind in CLAIMS:
+                record = _record(text)
+                self._unclaim(position)
+                self._add_claim(record._replace(digest=renamed.pop(position, record.digest)))
+                decided.add(place)
+            elif kind == SET:
+                renamed.setdefault(position, text.split(b" ", 3)[2])
+        for position in renamed.keys() & self.claims.keys():
+            self.claims[position] = self.claims[position]._replace(digest=renamed[position])
 
     def append(self, records: Sequence[Record]) -> None:
         """Append lines. The caller holds the lock, and has refreshed the ledger."""
@@ -455,16 +500,20 @@ class Ledger:
                 self.shown = record
         if record.kind in CLAIMS:
             self._unclaim(record.position)
-            self.claims[record.position] = record
-            self.owners[record.holder] += 1
-            if record.holder != record.owner:
-                self.leased[record.position] = record.owner
+            self._add_claim(record)
         elif record.kind in _ENDS:
             self._unclaim(record.position)
             if record.kind == GIVEN_BACK:
                 self.given_back.append(record.position)
         elif record.kind == SET and record.position in self.claims:
             self.claims[record.position] = self.claims[record.position]._replace(digest=record.digest)
+
+    def _add_claim(self, record: Record) -> None:
+        holder = record.holder
+        self.claims[record.position] = record
+        self.owners[holder] += 1
+        if holder != record.owner:
+            self.leased[record.position] = record.owner
 
     def _unclaim(self, position: int) -> None:
         if (claim := self.claims.pop(position, None)) is not None:
@@ -489,7 +538,10 @@ def _records(data: bytes) -> Iterator[Record]:
         text, _, crc = line.rpartition(b" ")
         if not text or b"%08x" % zlib.crc32(text) != crc:
             continue
-        fields = text.split(b" ")
-        if len(fields) == 7:
-            token = int(fields[3]), int(fields[4]), int(fields[5])
-            yield Record(fields[0][0], int(fields[1]), fields[2], token, fields[6])
+        if text.count(b" ") == 6:
+            yield _record(text)
+
+
+def _record(text: bytes) -> Record:
+    kind, position, digest, inode, size, mtime_ns, owner = text.split(b" ")
+    return Record(kind[0], int(position), digest, (int(inode), int(size), int(mtime_ns)), owner)
