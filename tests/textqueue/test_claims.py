@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -314,3 +314,34 @@ def test_a_claim_made_while_another_thread_closes_the_queue_is_given_back(path: 
         with pytest.raises(ClosedError):
             q.take()
         assert other.take() is not None
+
+
+def test_workers_do_not_look_at_each_take_whether_the_others_are_alive(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bytes] = []
+
+    def counting(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
+        looks.append(owner)
+        return is_alive(owner, dead_hosts=dead_hosts)
+
+    monkeypatch.setattr("textqueue.claims.claim.is_alive", counting)
+    monkeypatch.setattr("textqueue.claims.claim._ALIVE_S", 600.0)
+    with TextQueue(path) as q:
+        q.append_many(map(str, range(20)))
+        with claim_elsewhere(path, "sys.stdin.read()") as owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "0\n"
+            for _ in range(18):
+                claim = q.take()
+                assert claim is not None
+                assert claim.done()
+            assert len(looks) == 1
+            owner.kill()
+            owner.wait()
+            claim = q.take()
+            assert claim is not None
+            assert claim.message.value == "19", "that a worker died is seen a moment later"
+            dead = q.take()
+            assert dead is not None
+            assert dead.message.value == "0", "or when no other message is free"

@@ -29,6 +29,7 @@ Without the variable the attempts are unlimited, but a message that failed is ta
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
@@ -58,6 +59,7 @@ __all__ = ["Claim", "Claimer", "Claiming"]
 _FIRST_BYTES: Final = 1 << 12
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _MAX_ATTEMPTS: Final = 16
+_ALIVE_S: Final = 0.05
 _DIED: Final = "the worker died"
 _OVER: Final = "the lease ended"
 
@@ -176,7 +178,7 @@ class Claim:
                     return made
                 return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
-            message.moved_to(*source.edit(place, change, "end the claim of a message", self._lease))
+            message.moved_to(*source.edit(place, change, "end the claim of a message", self._lease, row=False))
 
         try:
             try:
@@ -263,6 +265,7 @@ class Claimer:
         self._low = 0  # no free message is before this position, in this epoch
         self._unlogged: set[int] = set()  # claimed messages before that position whose claims are not in the ledger
         self.deferred: set[int] = set()  # messages that failed here, which are taken after all others
+        self._alive: dict[bytes, float] = {}  # until when a process counts as alive without another look
         self.open: set[Claim] = set()  # the claims of this process that have not ended
 
     def take(
@@ -334,14 +337,39 @@ class Claimer:
         self._returns = len(ledger.given_back)
 
     def _next(self, file: File, *, again: bool) -> _Found | None:
+        return self._abandoned(file, fresh=False) or self._free(file, again=again) or self._abandoned(file, fresh=True)
+
+    def _abandoned(self, file: File, *, fresh: bool) -> _Found | None:
+        """Find a message whose worker died, or whose lease has ended.
+
+        Args:
+            file: the file.
+            fresh: whether to look now which workers are alive; otherwise the answer of a moment ago is enough.
+        """
         ledger = self._source.file.ledger
-        dead = {owner for owner in ledger.owners if not is_alive(owner, dead_hosts=self._dead_hosts)}
+        dead = {owner for owner in ledger.owners if not self._is_alive(owner, fresh=fresh)}
         over = self._source.leases.over(ledger.leased)
         for position, record in sorted(ledger.claims.items()) if dead or over else ():
             if position >= 0 and (record.holder in dead or position in over):
                 raw = _entry(file, position)
                 if raw is not None and digest(essence(raw)) == record.digest and not self._source.in_transit(raw):
                     return _Found(Place(position, raw, self._epoch), _DIED if record.holder in dead else _OVER)
+        return None
+
+    def _is_alive(self, owner: bytes, *, fresh: bool) -> bool:
+        """Return whether a process is alive. This costs as much as a claim, so the answer is kept for a moment."""
+        now = time.monotonic()
+        if not fresh and now < self._alive.get(owner, 0.0):
+            return True
+        alive = is_alive(owner, dead_hosts=self._dead_hosts)
+        if alive:
+            self._alive[owner] = now + _ALIVE_S
+        else:
+            self._alive.pop(owner, None)
+        return alive
+
+    def _free(self, file: File, *, again: bool) -> _Found | None:
+        """Find a message without a claim."""
         for position in sorted(self._unlogged):
             raw = _entry(file, position)
             if raw is None or not (self._is_taken(raw) or self._source.in_transit(raw)):

@@ -112,7 +112,15 @@ class Source:
 
     # Editing
 
-    def edit(self, place: Place, change: Callable[[bytes], Change | None], what: str, claim: bytes = b"") -> Place:
+    def edit(
+        self,
+        place: Place,
+        change: Callable[[bytes], Change | None],
+        what: str,
+        claim: bytes = b"",
+        *,
+        row: bool = True,
+    ) -> Place:
         """Change a message in place.
 
         Args:
@@ -120,6 +128,7 @@ class Source:
             change: a function that gets the current bytes and returns the change, or None if none is needed.
             what: the name of the edit, for errors, such as "mark the message as cleared".
             claim: the claim with a lease that the message must have in the ledger; empty: it may have any.
+            row: whether an edit like this may follow closely, so that it is worth keeping the lock.
 
         Returns:
             The message as it is now.
@@ -127,7 +136,7 @@ class Source:
         Raises:
             MessageMovedError: the message was changed or removed since it was read.
         """
-        return self.edit_many([place], [change], what, [claim] if claim else ())[0]
+        return self.edit_many([place], [change], what, [claim] if claim else (), row=row)[0]
 
     def edit_many(
         self,
@@ -135,6 +144,8 @@ class Source:
         changes: Sequence[Callable[[bytes], Change | None]],
         what: str,
         claims: Sequence[bytes] = (),
+        *,
+        row: bool = True,
     ) -> list[Place]:
         """Change many messages under one lock. All are found before the first is changed."""
         edit = Changes(self.file, places, changes, what, claims, self.leases.is_over)
@@ -149,7 +160,7 @@ class Source:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
                     done, current = self.write(session, places, changes, what, claims)
-                    if current and len(places) == 1:
+                    if current and row and len(places) == 1:
                         self.marks.row(session)
             except ClaimLostError:
                 raise
