@@ -4,7 +4,14 @@ It relies on ``flock``. It promises that within ``with guard:`` no other thread,
 file through this library. Editors do not know this lock.
 
 Marks in a row keep the lock from one mark to the next (``Guard.kept``), and release it when another process asks for
-it. This library never removes the lock file. If another program removes or replaces it, operations use the new file
+it.
+
+**Turns.** Workers that share a file need the lock again and again. With each change of the holder, the new one reads
+what the others have written, so it is best if a holder makes many operations. A process that finds the lock taken tries
+again after pauses. They begin short, so a process that comes from its work waits little. But if it has had the lock a
+moment ago, it pauses for a turn.
+
+This library never removes the lock file. If another program removes or replaces it, operations use the new file
 after at most ``_LOOK_S``. A forked child opens the lock file again, because it would share an open file's lock with its
 parent.
 """
@@ -26,6 +33,8 @@ __all__ = ["Guard", "Kept"]
 _LOOK_S: Final = 0.1
 _FIRST_PAUSE_S: Final = 0.000_05
 _LONGEST_PAUSE_S: Final = 0.005
+_TURN_S: Final = 0.005
+"""If an object that has just released the lock finds it taken, it leaves it to the others for this long."""
 _ASK_AFTER_S: Final = 0.0004
 """An operation takes less time than this."""
 
@@ -71,6 +80,7 @@ class Guard:
         self._file: File | None = None
         self._pid = 0
         self.kept: Kept | None = None
+        self._left = 0.0  # when this object released the lock
         self._looked = 0.0  # when the open file was last compared with the file at the path
 
     @property
@@ -117,6 +127,7 @@ class Guard:
         try:
             if self._depth == 1 and self._file is not None and self.kept is None:
                 self._file.unlock()
+                self._left = time.monotonic()
         finally:
             self._depth -= 1
             self.threads.release()
@@ -163,10 +174,11 @@ class Guard:
         return self._file
 
     def _wait(self, file: File, deadline: float) -> None:
-        pause = _FIRST_PAUSE_S
+        pause = _TURN_S if time.monotonic() - self._left < _TURN_S else _FIRST_PAUSE_S
+        waited = 0.0
         asked = False
         while not file.lock():
-            if pause > _ASK_AFTER_S and not asked:
+            if waited > _ASK_AFTER_S and not asked:
                 asked = True
                 self._ask()
             if time.monotonic() >= deadline:
@@ -176,4 +188,5 @@ class Guard:
                     path=self.path,
                 )
             time.sleep(pause)
+            waited += pause
             pause = min(pause * 2, _LONGEST_PAUSE_S)

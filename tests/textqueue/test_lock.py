@@ -1,0 +1,64 @@
+"""The lock between programs: who pauses for how long."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sej.system.disk import OS
+from textqueue.ledger import lock
+from textqueue.ledger.lock import Guard
+
+
+class Pauses:
+    """Replaces the sleeps of the lock, and ends the holder's operation after some of them."""
+
+    def __init__(self, holder: Guard, count: int) -> None:
+        self.found: list[float] = []
+        self._holder = holder
+        self._count = count
+
+    def sleep(self, seconds: float) -> None:
+        self.found.append(seconds)
+        if len(self.found) == self._count:
+            self._holder.__exit__()
+
+
+@pytest.fixture
+def asked() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def guards(tmp_path: Path, asked: list[int]) -> tuple[Guard, Guard]:
+    one, other = (Guard(str(tmp_path / "lck"), disk=OS, ask=lambda: asked.append(1)) for _ in range(2))
+    return one, other
+
+
+def test_a_newcomer_tries_again_soon_and_then_asks_the_holder(
+    guards: tuple[Guard, Guard], asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, newcomer = guards
+    holder.__enter__()
+    pauses = Pauses(holder, 6)
+    monkeypatch.setattr(time, "sleep", pauses.sleep)
+    with newcomer:
+        pass
+    assert pauses.found == pytest.approx([0.000_05 * 2**n for n in range(6)])
+    assert asked == [1]
+
+
+def test_an_object_that_has_just_had_the_lock_lets_the_others_have_it(
+    guards: tuple[Guard, Guard], asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_TURN_S", 600.0)
+    holder, other = guards
+    with other:
+        pass
+    holder.__enter__()
+    pauses = Pauses(holder, 1)
+    monkeypatch.setattr(time, "sleep", pauses.sleep)
+    with other:
+        pass
+    assert pauses.found == [600.0]
+    assert asked == [], "the turn of the holder is not cut short"
