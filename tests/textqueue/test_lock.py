@@ -8,6 +8,7 @@ import pytest
 from sej.system.disk import OS
 from textqueue.ledger import lock
 from textqueue.ledger.lock import Guard
+from textqueue.ledger.sidecar import Sidecars
 
 
 class Pauses:
@@ -31,7 +32,8 @@ def asked() -> list[int]:
 
 @pytest.fixture
 def guards(tmp_path: Path, asked: list[int]) -> tuple[Guard, Guard]:
-    one, other = (Guard(str(tmp_path / "lck"), disk=OS, ask=lambda: asked.append(1)) for _ in range(2))
+    sidecars = Sidecars(str(tmp_path / "jobs.tq"), disk=OS)
+    one, other = (Guard(sidecars, disk=OS, ask=lambda: asked.append(1)) for _ in range(2))
     return one, other
 
 
