@@ -3,6 +3,8 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
+from sej._mutex_c cimport Mutex
+
 
 cdef class Buffer:
     cdef public int64_t offset
@@ -23,6 +25,7 @@ cdef class Buffer:
     cdef int64_t _look_at
     cdef object _drain
     cdef object _lock
+    cdef Mutex _mutex  # the lock, if it can be taken in C
     cdef object _owned
     cdef object _acquire
     cdef object _release

@@ -17,6 +17,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from sej._mutex_c cimport Mutex
 from sej.codec._layout cimport (
     HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, coarse_ns, now_ns, put32, put64, raw_bytes, raw_is_bytes,
 )
@@ -65,6 +66,7 @@ cdef class Buffer:
         self._descriptor = -1
         self._drain = drain
         self._lock = lock
+        self._mutex = lock if isinstance(lock, Mutex) else None
         self._owned = getattr(lock, "_is_owned", None)
         self._acquire = lock.acquire
         self._release = lock.release
@@ -209,14 +211,20 @@ cdef class Buffer:
         offset = self.offset
         self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
         if self._used - self._drained >= self.limit:
-            self._acquire()
+            if self._mutex is not None:
+                self._mutex.enter()
+            else:
+                self._acquire()
             try:
                 if self._used - self._drained >= self.limit:  # else another thread drained it, perhaps by closing
                     if self._refuse is not None:
                         self._refuse()
                     self._run_drain()
             finally:
-                self._release()
+                if self._mutex is not None:
+                    self._mutex.leave()
+                else:
+                    self._release()
         return offset
 
     def append_many(self, values, keys=None, type=0, timestamp=None):

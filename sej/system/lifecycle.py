@@ -42,6 +42,7 @@ from traceback import clear_frames
 from typing import NoReturn, Protocol
 
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
+from sej.mutex import Mutex
 from sej.system.disk import of_system
 
 __all__ = ["Forkable", "Lifecycle", "forget_forked", "is_mine", "watch_forks"]
@@ -116,7 +117,7 @@ class Lifecycle:
         self._what = what
         self._path = path
         self._worded = worded
-        self.mutex = threading.RLock()
+        self.mutex = Mutex()
         self._closing = threading.RLock()
         self.open = True
         self.closed = self.forked = self.untold = self._released = False
@@ -247,7 +248,7 @@ class Lifecycle:
 
     def _after_fork(self) -> None:
         """In a forked child: the mutex may be held by a thread that does not exist here."""
-        self.mutex = threading.RLock()
+        self.mutex = Mutex()
         self._closing = threading.RLock()
         self.open = False
         self.forked = True
