@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeline.reading.counting import count
     from pipeline.reading.lag import Behind, Lag
     from pipeline.sessions import register, session, spark_conf
+    from pipeline.tables.stream import Arrived, Stream, follow
     from pipeline.tables.table import Table, table
 else:
     _fetch, __dir__ = _lazily(__name__, {
@@ -26,14 +27,28 @@ else:
         "pipeline.reading.lag": ("Behind", "Lag"),
         "pipeline.options": ("OptionError",),
         "pipeline.sessions": ("register", "session", "spark_conf"),
+        "pipeline.tables.stream": ("Arrived", "Stream", "follow"),
         "pipeline.tables.table": ("Table", "table"),
     })  # fmt: skip
 
-    _TABLES = ("Table", "table")
+    _TABLES = ("Arrived", "Stream", "Table", "follow", "table")
 
     def __getattr__(name):
         with _needed("tables" if name in _TABLES else "spark"):
             return _fetch(name)
 
 
-__all__ = ["Behind", "Lag", "OptionError", "Table", "count", "register", "session", "spark_conf", "table"]
+__all__ = [
+    "Arrived",
+    "Behind",
+    "Lag",
+    "OptionError",
+    "Stream",
+    "Table",
+    "count",
+    "follow",
+    "register",
+    "session",
+    "spark_conf",
+    "table",
+]

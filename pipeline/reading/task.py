@@ -69,14 +69,20 @@ def read(slices: Iterable[Slice], schema: pa.Schema, how: TaskOptions) -> Iterat
     """
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
-    for part in slices:
-        for batch in _read_one(part, schema, how) if how.remote is None else _read_remote(part, schema, how):
-            gathered.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-                gathered, rows, size = [], 0, 0
+    one = _read_one if how.remote is None else _read_remote
+    try:
+        for part in slices:
+            for batch in one(part, schema, how):
+                gathered.append(batch)
+                rows += batch.num_rows
+                size += batch.nbytes
+                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+                    gathered, rows, size = [], 0, 0
+    except SejError:
+        if gathered:  # a reader that commits what it has gets past the good messages
+            yield pa.concat_batches(gathered)
+        raise
     if gathered:
         yield pa.concat_batches(gathered)
 

@@ -1,4 +1,4 @@
-"""``sej sql`` and ``sej export``."""
+"""``sej sql``, ``sej export`` and ``sej ship``."""
 
 from __future__ import annotations
 
@@ -7,30 +7,35 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from sej.cli.output import counted
-from sej.cli.parameters import PLACE
+from sej.cli.parameters import DURATION, PLACE, SIZE
 from sej.cli.units import Moment, iso_time
 
 if TYPE_CHECKING:
     from pipeline.tables.table import Table
 
-__all__ = ["export", "sql"]
+__all__ = ["export", "ship", "sql"]
 
 _FORMATS: Final = ("table", "csv", "json", "parquet")
 _PATH: Final = click.Path(path_type=Path, readable=False)
+_BATCH_ROWS: Final = 1 << 20
 _NAMED: Final = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+_COLUMNS: Final = click.option("--columns", help="Names of columns, separated by commas; default: all.")
+_WHERE: Final = click.option("--where", help='Conditions joined by AND, as in "shard = 3 AND offset >= 1000".')
+_START: Final = click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message.")
+_END: Final = click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end.")
+
+
 def _reading_options(command: _Command) -> _Command:
-    """Add the options that say which messages are read, and how."""
+    """Add the options that say how journals are read."""
     options = (
-        click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message."),
-        click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end."),
         click.option("--pattern", help="Only directories whose whole name matches, a regular expression or a glob."),
         click.option("--client", "clients", multiple=True, help="Only this client of a hub; may be repeated."),
         click.option("--hub", help="Read from a hub, host:port; PATH is then a client or journal there."),
@@ -46,28 +51,32 @@ def _reading_options(command: _Command) -> _Command:
     return command
 
 
-def _table(path: str | None, given: dict[str, Any], **more: Any) -> Table:
-    from pipeline.tables.table import table
-
+def _way(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that say how journals are read, as arguments of ``pipeline.table``."""
     tls = None
     if given["ca"] is not None or given["certificate"] is not None:
         from hub.wire import ClientTLS
 
         tls = ClientTLS(given["ca"], given["certificate"], given["key"])
-    damage: Literal["raise", "skip"] = "skip" if given["skip_damage"] else "raise"
-    return table(
-        path,
-        start=_place(given["start"]),
-        end=_place(given["end"]),
-        pattern=given["pattern"],
-        clients=given["clients"] or None,
-        hub=given["hub"],
-        token=given["token_file"].read_text().strip() if given["token_file"] else None,
-        tls=tls,
-        verify=not given["no_verify"],
-        on_corruption=damage,
-        **more,
-    )
+    return {
+        "pattern": given["pattern"],
+        "clients": given["clients"] or None,
+        "hub": given["hub"],
+        "token": given["token_file"].read_text().strip() if given["token_file"] else None,
+        "tls": tls,
+        "verify": not given["no_verify"],
+        "on_corruption": "skip" if given["skip_damage"] else "raise",
+    }
+
+
+def _table(path: str | None, given: dict[str, Any], **more: Any) -> Table:
+    from pipeline.tables.table import table
+
+    return table(path, start=_place(given["start"]), end=_place(given["end"]), **_way(given), **more)
+
+
+def _names(columns: str | None) -> list[str] | None:
+    return None if columns is None else [name.strip() for name in columns.split(",")]
 
 
 def _place(place: int | Moment | None) -> int | str | None:
@@ -107,6 +116,8 @@ def _named(paths: tuple[str, ...], *, from_hub: bool) -> dict[str, str | None]:
 )
 @click.option("--json", is_flag=True, help="Like --format json.")
 @click.option("-o", "--output", type=_PATH, help="Write to this file, which is replaced when the query has ended.")
+@_START
+@_END
 @_reading_options
 def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output: Path | None, **given: Any) -> None:
     """Answer a SQL QUERY over journals, hubs, .tq files and Kestrel queues, with DuckDB.
@@ -145,8 +156,10 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
 @click.command
 @click.argument("path")
 @click.argument("target", type=_PATH)
-@click.option("--columns", help="Names of columns, separated by commas; default: all.")
-@click.option("--where", help='Conditions joined by AND, as in "shard = 3 AND offset >= 1000".')
+@_COLUMNS
+@_WHERE
+@_START
+@_END
 @_reading_options
 def export(path: str, target: Path, columns: str | None, where: str | None, **given: Any) -> None:
     """Write the messages of PATH to one file: TARGET ends with .parquet, .arrow, .csv or .jsonl.
@@ -160,8 +173,7 @@ def export(path: str, target: Path, columns: str | None, where: str | None, **gi
     form = "arrow" if target.suffix.lower() in (".arrow", ".feather") else format_of(str(target))
     if form == "table":
         raise click.UsageError(f"{target}: expected a file that ends with .parquet, .arrow, .csv or .jsonl")
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
-    found = _table(path, given, columns=names, where=where).to_reader()
+    found = _table(path, given, columns=_names(columns), where=where).to_reader()
     with replaced(str(target)) as temporary:
         if form == "arrow":
             count = write_arrow(found, temporary)
@@ -171,3 +183,66 @@ def export(path: str, target: Path, columns: str | None, where: str | None, **gi
             with open(temporary, "wb") as file:
                 count = write_text(found, form, file)
     click.echo(f"{counted(count, 'row')} written to {target}", err=True)
+
+
+@click.command
+@click.argument("path")
+@click.argument("target", metavar="parquet:DIR|delta:DIR")
+@click.option("-f", "--follow", is_flag=True, help="Then ship new messages as they arrive, until interrupted.")
+@click.option("--reader", help="Commit the progress under this reader name; default: one for each target.")
+@click.option("--batch-bytes", type=SIZE, default="64M", show_default=True, help="The size of a file or commit.")
+@click.option(
+    "--batch-age", type=DURATION, default="60s", show_default=True, help="With --follow: ship at least this often."
+)
+@_COLUMNS
+@_WHERE
+@_START
+@_reading_options
+def ship(
+    path: str,
+    target: str,
+    follow: bool,
+    reader: str | None,
+    batch_bytes: int,
+    batch_age: float,
+    columns: str | None,
+    where: str | None,
+    start: int | Moment | None,
+    **given: Any,
+) -> None:
+    """Add new messages of PATH to a directory of Parquet files or to a Delta table, each message once.
+
+    The target keeps the offsets with the rows, so the command continues there whenever it was killed. It also commits
+    them under a reader name in the journals, so that retention waits. --start applies to journals that the target and
+    the reader do not know.
+
+    Example: sej ship --follow orders delta:/lake/orders
+    """
+    from pipeline.tables.shipping import default_reader, target_of
+    from pipeline.tables.shipping import ship as run
+    from pipeline.tables.stream import follow as make
+
+    place = target_of(target)
+    name = None if given["hub"] is not None else reader or default_reader(target)
+    if reader is not None and name is None:
+        raise click.UsageError(
+            "--reader keeps offsets in a journal, which is not reachable through --hub; leave it out"
+        )
+    rows = run(
+        lambda known: make(
+            path,
+            reader=name,
+            columns=_names(columns),
+            start=_place(start),
+            where=where,
+            batch_rows=_BATCH_ROWS,
+            batch_bytes=batch_bytes,
+            batch_age_s=batch_age if follow else float("inf"),
+            timeout=None if follow else 0.0,
+            known=known,
+            **_way(given),
+        ),
+        place,
+        commit=name is not None,
+    )
+    click.echo(f"{counted(rows, 'row')} added to {target}", err=True)

@@ -19,6 +19,7 @@ from pipeline.reading import kestrel_items, text_entries
 from pipeline.reading.conditions import Chosen, Condition, narrow
 from pipeline.reading.discovery import discover, layout_of, matcher
 from pipeline.reading.extents import Extent
+from pipeline.reading.following import Follower
 from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
 from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
@@ -33,7 +34,7 @@ from sej.system.disk import OS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Asked", "Journals", "Rows", "Source", "Way", "chosen_of", "kind_of", "rows_at"]
+__all__ = ["Asked", "Journals", "Rows", "Source", "Way", "chosen_of", "kind_of", "refuse_deleted", "rows_at"]
 
 _PART_BYTES: Final = 16 << 20
 """A thread reads a part of this size into memory: a few batches."""
@@ -137,7 +138,7 @@ class Journals:
         extents: dict[str, Extent | RemoteExtent] = {}
         slices = []
         for extent in self._extents(chosen):
-            _refuse_deleted(extent, asked.start)
+            refuse_deleted(extent, asked.start)
             extents[extent.origin.name] = extent
             part = extent.slice(*self._bounds(extent, chosen))
             if part.start < part.stop:
@@ -162,7 +163,7 @@ class Journals:
         total = 0
         for extent in self._extents(chosen):
             assert isinstance(extent, Extent)
-            _refuse_deleted(extent, asked.start)
+            refuse_deleted(extent, asked.start)
             total += extent.count(*self._bounds(extent, chosen))
         return total
 
@@ -207,12 +208,17 @@ def _refuse_unknown(clients: Iterable[str] | None, there: Iterable[Origin]) -> N
             )
 
 
-def _refuse_deleted(extent: Extent | RemoteExtent, start: int | None) -> None:
-    """Refuse a start whose message was deleted; a recorded gap is not a deletion."""
+def refuse_deleted(extent: _Bounded, start: int | None) -> None:
+    """Refuse a start whose message was deleted; a recorded gap is not a deletion.
+
+    Raises:
+        OffsetTooSmallError: it was deleted.
+    """
     if start is None or start >= extent.first:
         return
     path = extent.origin.path
-    gap = gap_at(Directory(path, OS), start) if isinstance(extent, Extent) else None
+    local = isinstance(extent, Extent | Follower)
+    gap = gap_at(Directory(path, OS), start) if local else None
     if gap is None or gap.stop < extent.first:
         raise OffsetTooSmallError(
             f"start is message {start}, which was deleted; start from {extent.first}, the first existing message, or"
@@ -221,6 +227,13 @@ def _refuse_deleted(extent: Extent | RemoteExtent, start: int | None) -> None:
             path=path,
             offset=start,
         )
+
+
+class _Bounded(Protocol):
+    """An extent or a follower."""
+
+    origin: Origin
+    first: int
 
 
 class Rows:

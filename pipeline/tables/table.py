@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["Table", "table"]
+__all__ = ["PathLike", "Place", "Table", "paths_of", "table", "way_of"]
 
-_PathLike = str | os.PathLike[str]
-_Place = int | str | date
+PathLike = str | os.PathLike[str]
+"""The type of a path."""
+Place = int | str | date
+"""The type of the arguments ``start`` and ``end``."""
 
 
 class Table:
@@ -146,11 +148,11 @@ class Table:
 
 
 def table(
-    paths: _PathLike | Sequence[_PathLike] | None,
+    paths: PathLike | Sequence[PathLike] | None,
     *,
     columns: Iterable[str] | None = None,
-    start: _Place | None = None,
-    end: _Place | None = None,
+    start: Place | None = None,
+    end: Place | None = None,
     where: Where | None = None,
     clients: str | Iterable[str] | None = None,
     pattern: str | None = None,
@@ -194,22 +196,35 @@ def table(
         >>> t.count(), t.to_arrow().to_pylist()
         (2, [{'offset': 1, 'value': b'b'}, {'offset': 2, 'value': b'c'}])
     """
+    require(columns=(columns, optional(ITERABLE)))
+    way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
+    bounds = bounds_of(start, end)
+    source = _source(paths_of(paths, way.remote), way, bounded=bool(bounds))
+    names = list(source.columns) if columns is None else check_names(columns, source.columns)
+    return Table(source, names, Asked(bounds, conditions_of(where, source.columns)))
+
+
+def way_of(
+    clients: str | Iterable[str] | None,
+    pattern: str | None,
+    hub: str | Sequence[str] | None,
+    token: str | None,
+    tls: ClientTLS | None,
+    verify: bool,
+    on_corruption: Literal["raise", "skip"],
+) -> Way:
+    """Check the arguments that say how journals are read, and return them."""
     require(
         pattern=(pattern, optional(TEXT)),
         token=(token, optional(TEXT)),
         verify=(verify, FLAG),
         on_corruption=(on_corruption, one_of(("raise", "skip"))),
-        columns=(columns, optional(ITERABLE)),
     )
-    remote = _remote(hub, token, tls)
-    way = Way(verify, on_corruption, pattern, _clients(clients), remote)
-    bounds = bounds_of(start, end)
-    source = _source(_paths(paths, remote), way, bounded=bool(bounds))
-    names = list(source.columns) if columns is None else check_names(columns, source.columns)
-    return Table(source, names, Asked(bounds, conditions_of(where, source.columns)))
+    return Way(verify, on_corruption, pattern, _clients(clients), _remote(hub, token, tls))
 
 
-def _paths(paths: _PathLike | Sequence[_PathLike] | None, remote: Remote | None) -> list[str]:
+def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None) -> list[str]:
+    """Check the argument ``paths``, and return it as a list."""
     if paths is None and remote is None:
         raise TypeError("paths must be a path or a list of paths, got None; only a hub is read without")
     if paths is not None and not isinstance(paths, str | os.PathLike):

@@ -12,7 +12,7 @@ from tests.cli.inside import inside, leaves
 LEAVES = dict(leaves())
 # These change something, or start what runs; all others only look.
 CHANGING = {
-    *("append", "reset", "clean", "merge", "index", "export"),
+    *("append", "reset", "clean", "merge", "index", "export", "ship"),
     *("queue cancel", "queue get", "queue put", "queue purge", "queue redrive", "queue requeue"),
     *("hub serve", "hub copy", "hub push", "hub clean", "hub token"),
     *("kestrel export", "kestrel export-all", "kestrel import", "kestrel pack", "shard reshard", "shard work"),

@@ -167,6 +167,7 @@ CASES: dict[str, Callable[[Things], Case]] = {
     ),
     "pipeline.count": lambda t: Case(pipeline.count, {"root": t.journal}),
     "pipeline.table": lambda t: Case(pipeline.table, {"paths": t.journal}),
+    "pipeline.follow": lambda t: Case(pipeline.follow, {"paths": t.journal}),
     "pipeline.session": lambda t: Case(pipeline.session, {}),
     "textqueue.TextQueue": lambda t: Case(textqueue.TextQueue, {"path": t.new("other.tq")}),
     "textqueue.check": lambda t: Case(textqueue.check, {"path": t.new("jobs.tq")}),
@@ -204,7 +205,7 @@ NO_INPUT = {
     textqueue: {"Claim", "Conflict", "Message", "MessageStatus", "Problem", "QueueItem"},
     kestrel: {"Counters", "Damage", "Item", "Moved", "Operation", "State", "segmented"},
     segmented: {"Bookmark", "Item", "Reader", "State"},
-    pipeline: {"Behind", "Lag", "Table", "register", "spark_conf"},
+    pipeline: {"Arrived", "Behind", "Lag", "Stream", "Table", "register", "spark_conf"},
 }  # fmt: skip
 """By package: results, constants and what a session of Spark's is for; a Message is checked when it is appended."""
 

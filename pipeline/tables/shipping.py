@@ -1,0 +1,232 @@
+"""``sej ship``: messages into Parquet files or a Delta table, each message once.
+
+The target keeps the offsets together with the rows, in one atomic step:
+
+=========  =====================================  ==========================================
+target     rows                                   offsets
+=========  =====================================  ==========================================
+Parquet    ``part-<number>.parquet``, renamed     of all journals, in the file's metadata
+           into place when it is complete
+Delta      one commit                             the application transactions of the commit
+=========  =====================================  ==========================================
+
+So the target says where to continue, whenever the process was killed. Only afterwards are the offsets committed in the
+journals, for retention. If the target has none of a journal, its kept offset counts. The journal is synced before its
+messages are shipped: after a power failure no offset of the target belongs to other messages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+from zlib import crc32
+
+import pyarrow as pa
+
+from pipeline.needs import needed
+from pipeline.options import OptionError
+from pipeline.reading.following import Follower
+from pipeline.reading.remote import RemoteFollower
+from pipeline.tables.output import replaced, write_parquet
+from pipeline.tables.stream import Known, Stream
+from sej.errors import CorruptionError
+from sej.journal.directory import Directory
+from sej.journal.medium import sync_up_to
+from sej.system.disk import OS
+from sej.system.locks import Lock
+
+__all__ = ["DeltaTarget", "ParquetTarget", "Target", "default_reader", "ship", "target_of"]
+
+_PART: Final = re.compile(r"part-(\d{12})\.parquet")
+_LEFT: Final = re.compile(r"\.part-\d{12}\.parquet\.[0-9a-f]{32}\.tmp")
+_KEY: Final = b"sej.offsets"
+
+_Offsets = dict[str, int]
+"""The next offset of each journal, by its name and identity as :func:`_key` joins them."""
+
+
+class Target(Protocol):
+    """What rows are shipped to; a context manager."""
+
+    def offset_of(self, key: str) -> int | None:
+        """Return the next offset of a journal, or None if it is unknown here."""
+        ...
+
+    def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
+        """Add rows and the offsets after them, in one atomic step."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+def ship(make: Callable[[Known], Stream], target: Target, *, commit: bool) -> int:
+    """Ship what a stream returns, until it ends; return the number of rows.
+
+    Args:
+        make: makes the stream; its argument tells which offset the target has of a journal.
+        target: where the rows go.
+        commit: whether the stream has a reader's name.
+    """
+    rows = 0
+    known: dict[str, Follower | RemoteFollower] = {}
+
+    def offset_of(follower: Follower | RemoteFollower) -> int | None:
+        known[follower.origin.name] = follower
+        return target.offset_of(_key(follower))
+
+    with target, make(offset_of) as stream:
+        for batch, offsets in stream:
+            keyed = {_key(known[name]): offset for name, offset in offsets.items()}
+            for name, offset in offsets.items():
+                if isinstance(known[name], Follower) and target.offset_of(_key(known[name])) != offset:
+                    sync_up_to(Directory(known[name].origin.path, OS), offset)
+            target.write(batch, keyed)
+            rows += batch.num_rows
+            if commit:
+                stream.commit(offsets)
+    return rows
+
+
+def _key(follower: Follower | RemoteFollower) -> str:
+    """Return the name of a journal and its identity: a journal that was re-created is another one."""
+    return f"{follower.origin.name}@{follower.id}" if follower.id else follower.origin.name
+
+
+def target_of(address: str) -> Target:
+    """Return the target of ``parquet:DIRECTORY`` or ``delta:DIRECTORY``.
+
+    Raises:
+        OptionError: the address is something else.
+    """
+    kind, _, place = address.partition(":")
+    if kind not in ("parquet", "delta") or not place:
+        raise OptionError(f"the target must be parquet:DIRECTORY or delta:DIRECTORY, got {address!r}")
+    return ParquetTarget(place) if kind == "parquet" else DeltaTarget(place)
+
+
+def default_reader(address: str) -> str:
+    """Return the name of the reader that ships to a target: each target has its own.
+
+    Example:
+        >>> default_reader("parquet:/archive")
+        'ship-156ae586'
+    """
+    kind, _, place = address.partition(":")
+    where = place if "://" in place else os.path.abspath(place)
+    return f"ship-{crc32(f'{kind}:{where}'.encode()):08x}"
+
+
+class ParquetTarget:
+    """A directory of numbered Parquet files. The newest one has the offsets of all journals in its metadata."""
+
+    def __init__(self, directory: str) -> None:
+        """Set the directory; nothing is created."""
+        self._directory = os.path.abspath(directory)
+        self._lock: AbstractContextManager[object] = nullcontext()
+        self._offsets: _Offsets = {}
+        self._next = 0
+
+    def offset_of(self, key: str) -> int | None:
+        """Return the next offset of a journal, or None if no file has messages of it."""
+        return self._offsets.get(key)
+
+    def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
+        """Add one file."""
+        after = self._offsets | offsets
+        path = os.path.join(self._directory, f"part-{self._next:012d}.parquet")
+        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+        with replaced(path) as temporary:
+            write_parquet(reader, temporary, {_KEY.decode(): json.dumps(after, sort_keys=True)})
+        self._next += 1
+        self._offsets = after
+
+    def __enter__(self) -> Self:
+        """Take the directory's lock, find where to continue, and remove what a killed process left.
+
+        Raises:
+            LockedError: another process ships to this directory.
+            CorruptionError: the newest file is not one of these.
+        """
+        OS.mkdir(self._directory)
+        lock = Lock(os.path.join(self._directory, ".sej-ship.lck"), what=f"shipping to {self._directory}")
+        with ExitStack() as stack:
+            stack.enter_context(lock.acquire())
+            numbers = []
+            for name in os.listdir(self._directory):
+                if _LEFT.fullmatch(name):
+                    os.unlink(os.path.join(self._directory, name))
+                elif match := _PART.fullmatch(name):
+                    numbers.append(int(match[1]))
+            self._next = max(numbers, default=-1) + 1
+            self._offsets = self._read(self._next - 1) if numbers else {}
+            self._lock = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release the lock."""
+        self._lock.__exit__(None, None, None)
+
+    def _read(self, number: int) -> _Offsets:
+        import pyarrow.parquet as pq
+
+        path = os.path.join(self._directory, f"part-{number:012d}.parquet")
+        try:
+            found = json.loads(pq.read_metadata(path).metadata[_KEY])
+            return {str(key): int(offset) for key, offset in found.items()}
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise CorruptionError(
+                f"this file does not tell which messages it has ({error}); ship to another directory, or restore it",
+                path=path,
+            ) from error
+
+
+class DeltaTarget:
+    """A Delta table. Each commit has one application transaction for each journal: its key, and the next offset."""
+
+    def __init__(self, address: str) -> None:
+        """Set the address, a directory or a URI; nothing is created."""
+        self._address = address
+        self._versions: dict[str, int | None] = {}
+        self._table: Any = None
+
+    def offset_of(self, key: str) -> int | None:
+        """Return the next offset of a journal, or None if no commit has messages of it."""
+        if key not in self._versions:
+            self._versions[key] = None if self._table is None else self._table.transaction_version(f"sej:{key}")
+        return self._versions[key]
+
+    def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
+        """Add one commit."""
+        from deltalake import CommitProperties, Transaction, write_deltalake
+
+        changed = {key: offset for key, offset in offsets.items() if self.offset_of(key) != offset}
+        transactions = [Transaction(f"sej:{key}", offset) for key, offset in changed.items()]
+        write_deltalake(
+            self._address,
+            pa.Table.from_batches([batch]),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=transactions),
+        )
+        self._versions |= changed
+
+    def __enter__(self) -> Self:
+        """Find where to continue."""
+        with needed("deltalake"):
+            from deltalake import DeltaTable
+
+        self._versions.clear()
+        if DeltaTable.is_deltatable(self._address):
+            self._table = DeltaTable(self._address)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: a Delta table has no lock. Its readers' locks keep a second process out."""

@@ -1,0 +1,389 @@
+"""``pipeline.follow``: new messages as Arrow batches, with the offsets to commit.
+
+A stream polls the journals, and waits for a change in one of their directories between two polls. It gathers rows until
+a batch is large enough, or old enough. The offsets of a batch are those after its last row in each directory: once
+they are committed, a reader of that name continues there, and retention may remove what is before.
+
+A crash between the use of a batch and its commit delivers the batch again, perhaps divided in another way. A sink that
+keeps the offsets together with the rows uses each row once: see :mod:`pipeline.tables.shipping`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+
+import pyarrow as pa
+
+from pipeline.columns import SEJ, arrow_schema, check_names
+from pipeline.options import OptionError
+from pipeline.reading.discovery import discover
+from pipeline.reading.extents import Extent
+from pipeline.reading.following import Follower, Root
+from pipeline.reading.places import Origin, Slice
+from pipeline.reading.positions import start_in
+from pipeline.reading.remote import RemoteFollower, RemoteRoot
+from pipeline.reading.task import TaskOptions, read
+from pipeline.tables.asking import Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.sources import Asked, Way, chosen_of, kind_of, refuse_deleted
+from pipeline.tables.table import PathLike, Place, paths_of, way_of
+from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
+from sej.errors import ClosedError, SejError
+from sej.message import FIRST
+from sej.reading.offset import Offset, read_offset
+from sej.system.watch import Watch, wait_any
+
+if TYPE_CHECKING:
+    from hub.wire import ClientTLS
+
+__all__ = ["Arrived", "Known", "Settings", "Stream", "follow"]
+
+_MOST_BYTES: Final = 1 << 30
+"""A batch has less than 2 GiB, the most that a column of bytes can hold; a larger message is alone in its batch."""
+_HUB_LOOK_S: Final = 0.1
+_LOOK_S: Final = 1.0
+
+
+Known = Callable[[Follower | RemoteFollower], int | None]
+"""The type of the argument ``known``."""
+
+
+class Arrived(NamedTuple):
+    """Some messages.
+
+    Attributes:
+        batch: the rows; never none.
+        offsets: by directory, the offset after its last row in this batch and in those before.
+    """
+
+    batch: pa.RecordBatch
+    offsets: dict[str, int]
+
+
+class Settings(NamedTuple):
+    """How a stream gathers rows.
+
+    Attributes:
+        batch_rows: rows that fill a batch.
+        batch_bytes: bytes that fill a batch.
+        batch_age_s: seconds after which a batch is returned although it is not full.
+        timeout: seconds without a message after which the stream ends; None: never.
+    """
+
+    batch_rows: int
+    batch_bytes: int
+    batch_age_s: float
+    timeout: float | None
+
+
+class Stream:
+    """Iterates over :class:`Arrived`; a context manager.
+
+    Use it from one thread; :meth:`stop` may be called from any. It holds the lock of its reader in each journal.
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        way: Way,
+        schema: pa.Schema,
+        asked: Asked,
+        reader: str | None,
+        settings: Settings,
+        known: Known,
+    ) -> None:
+        """Use :func:`follow`."""
+        self.schema = schema
+        """The columns, as an Arrow schema."""
+        self._way = way
+        self._asked = asked
+        self._reader = reader
+        self._settings = settings
+        self._known = known
+        self._root = self._make_root(paths)
+        self._next: dict[str, dict[str, Any]] = {}
+        self._kept: dict[str, Offset] = {}
+        self._watches: dict[str, Watch] = {}
+        self._stopped = threading.Event()
+        self._closed = False
+        self._chosen, _ = chosen_of(Asked(where=asked.where))
+        self._start, _ = chosen_of(Asked(bounds=asked.bounds))
+        names = dict.fromkeys([*schema.names, "offset", *(condition.column for condition in asked.where)])
+        self._inner = arrow_schema(names, SEJ)
+        self._test = expression_of(asked.where, self._inner)
+        self._passed: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._rows = self._gather()
+
+    def __iter__(self) -> Self:
+        """Return the stream."""
+        return self
+
+    def __next__(self) -> Arrived:
+        """Return the next batch.
+
+        Raises:
+            CorruptionError: bytes are wrong and not a torn tail.
+            OffsetTooSmallError: messages were deleted before they were read.
+            OffsetBeyondEndError: a journal lost messages, or was re-created.
+            JournalNotFoundError: a journal was removed.
+            LockedError: another process has this reader name.
+        """
+        if self._closed:
+            raise ClosedError("the stream is closed; open another one")
+        return next(self._rows)
+
+    def commit(self, offsets: Mapping[str, int] | None = None) -> None:
+        """Commit the offsets of a batch, durably; None: of the last one.
+
+        Raises:
+            OptionError: the stream has no reader's name.
+            ClosedError: the stream is closed.
+        """
+        if self._reader is None:
+            raise OptionError("a commit needs a name to keep the offsets under: pass reader to pipeline.follow")
+        if self._closed:
+            raise ClosedError("the stream is closed; open another one")
+        for name, offset in (self._last if offsets is None else offsets).items():
+            if name in self._kept:
+                self._kept[name].commit(offset)
+
+    def stop(self) -> None:
+        """End the iteration: rows that were gathered are returned, and a wait ends. May be called from any thread."""
+        self._stopped.set()
+        for watch in list(self._watches.values()):
+            watch.wake()
+
+    def close(self) -> None:
+        """Release the reader's locks."""
+        self._closed = True
+        self._rows.close()
+        for kept in self._kept.values():
+            kept.close()
+        for watch in self._watches.values():
+            watch.close()
+        self._kept.clear()
+        self._watches.clear()
+        if isinstance(self._root, RemoteRoot):
+            self._root.close()
+
+    def __enter__(self) -> Self:
+        """Return the stream."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _make_root(self, paths: Sequence[str]) -> Root | RemoteRoot:
+        way = self._way
+        if way.remote is not None:
+            return RemoteRoot(way.remote, paths, way.pattern)
+
+        def origins(gone: bool) -> list[Origin]:
+            found = discover(paths, pattern=way.pattern, may_be_empty=True, may_be_gone=gone)
+            return [origin for origin in found if way.clients is None or origin.client in way.clients]
+
+        return Root(list(paths), origins, lambda origin: Follower(origin, way.on_corruption))
+
+    # --- gathering
+
+    def _gather(self) -> Generator[Arrived, None, None]:
+        """Yield batches: full ones as soon as they are, others after their age, at the end, or before an error."""
+        settings = self._settings
+        gathered: list[pa.RecordBatch] = []
+        rows = size = 0
+        since = quiet = time.monotonic()
+        while True:
+            found = False
+            try:
+                for name, offset, batch in self._round():
+                    found = True
+                    if batch is not None and gathered and size + batch.nbytes > _MOST_BYTES:
+                        yield self._arrived(gathered)
+                        gathered, rows, size = [], 0, 0
+                    self._passed[name] = offset
+                    if batch is not None and batch.num_rows:
+                        since = since if gathered else time.monotonic()
+                        gathered.append(batch)
+                        rows += batch.num_rows
+                        size += batch.nbytes
+                    if rows >= settings.batch_rows or size >= settings.batch_bytes:
+                        yield self._arrived(gathered)
+                        gathered, rows, size = [], 0, 0
+            except (SejError, OSError):
+                if gathered:
+                    yield self._arrived(gathered)
+                raise
+            now = time.monotonic()
+            quiet = now if found else quiet
+            ended = not found and settings.timeout is not None and now - quiet >= settings.timeout
+            over = ended or self._stopped.is_set()
+            if gathered and (over or now - since >= settings.batch_age_s):
+                yield self._arrived(gathered)
+                gathered, rows, size = [], 0, 0
+            if over:
+                return
+            if not found:
+                limits = [_LOOK_S] if settings.timeout is None else [_LOOK_S, quiet + settings.timeout - now]
+                self._wait(max(min([*limits, since + settings.batch_age_s - now] if gathered else limits), 0.0))
+
+    def _arrived(self, gathered: list[pa.RecordBatch]) -> Arrived:
+        batch = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+        self._last = dict(self._passed)
+        return Arrived(batch, dict(self._passed))
+
+    def _round(self) -> Iterator[tuple[str, int, pa.RecordBatch | None]]:
+        """Yield the new messages of all journals as directory, next offset and rows; None without rows."""
+        way, chosen = self._way, self._chosen
+        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
+        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
+        for name, follower in sorted(followers.items()):
+            if not self._takes(follower.origin) or not self._begun(name, follower):
+                continue
+            start = start_in(follower, self._next, fail=True)
+            self._next[name]["id"] = follower.id
+            stop = follower.end
+            if start == stop:
+                continue
+            part = Slice(follower.origin, start, stop, follower.size_of(start, stop), follower.place(start))
+            for batch in read([part], self._inner, how):
+                offset = self._next[name]["offset"] = batch.column("offset")[-1].as_py() + 1
+                kept = batch if self._test is None else batch.filter(self._test)
+                yield name, offset, kept.select(self.schema.names)
+                if self._stopped.is_set():
+                    return
+            self._next[name]["offset"] = stop  # after gaps, and messages that were left out
+            yield name, stop, None
+
+    def _takes(self, origin: Origin) -> bool:
+        clients = self._way.clients
+        return self._chosen.takes(origin) and (clients is None or origin.client in clients)
+
+    def _begun(self, name: str, follower: Follower | RemoteFollower) -> bool:
+        """Find out where a journal is read from; return whether it reaches to there."""
+        if name in self._next:
+            return True
+        first, start = self._start, follower.first
+        known = self._known(follower)
+        if self._reader is not None:
+            kept = self._kept.get(name)
+            if kept is None:
+                kept = self._kept[name] = Offset(follower.origin.path, self._reader, default=FIRST)
+            if read_offset(follower.origin.path, self._reader) is not None:
+                known = kept.value if known is None else known
+        if known is None:
+            refuse_deleted(follower, self._asked.start)
+            start = max(start, first.low)
+            if first.since is not None:
+                extent = follower.extent if isinstance(follower, RemoteFollower) else Extent(follower.origin)
+                start = max(start, extent.find_time(first.since))
+            if start > follower.end:
+                return False  # wait until the journal has this offset
+        self._next[name] = {"id": follower.id, "offset": start if known is None else known}
+        self._passed[name] = self._next[name]["offset"]
+        return True
+
+    def _wait(self, limit_s: float) -> None:
+        """Wait for a change, at most for this long."""
+        if isinstance(self._root, RemoteRoot):
+            self._stopped.wait(min(limit_s, _HUB_LOOK_S))
+            return
+        for name, follower in self._root.followers.items():
+            if name not in self._watches:
+                self._watches[name] = Watch(f"{follower.origin.path}/jnl")
+                limit_s = 0.0  # something may have been appended before the watch began
+        if not limit_s or self._stopped.is_set():
+            return
+        if self._watches:
+            wait_any(list(self._watches.values()), min(limit_s, _LOOK_S))
+        else:
+            self._stopped.wait(min(limit_s, _HUB_LOOK_S))
+
+
+def follow(
+    paths: PathLike | Sequence[PathLike] | None,
+    *,
+    reader: str | None = None,
+    columns: Iterable[str] | None = None,
+    start: Place | None = None,
+    where: Where | None = None,
+    clients: str | Iterable[str] | None = None,
+    pattern: str | None = None,
+    hub: str | Sequence[str] | None = None,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
+    verify: bool = True,
+    on_corruption: Literal["raise", "skip"] = "raise",
+    batch_rows: int = 1 << 16,
+    batch_bytes: int = 16 << 20,
+    batch_age_s: float = 1.0,
+    timeout: float | None = None,
+    known: Known | None = None,
+) -> Stream:
+    """Return a stream of Arrow batches: existing messages, then new ones as they arrive, also of new directories.
+
+    Args:
+        paths: SEJ directories, sharded journals or hubs' roots; with ``hub`` as for :func:`table`.
+        reader: the name under which :meth:`Stream.commit` keeps the offsets, in ``ofs/`` of each journal. The stream
+            continues there, and retention waits for it.
+        columns: as for :func:`table`.
+        start: where a reader without kept offsets starts: an offset, or the first message from a time on, written as
+            for :func:`table`; None: the first message.
+        where: as for :func:`table`.
+        clients: as for :func:`table`.
+        pattern: as for :func:`table`.
+        hub: as for :func:`table`; a reader's name is not possible there.
+        token: as for :func:`table`.
+        tls: as for :func:`table`.
+        verify: as for :func:`table`.
+        on_corruption: as for :func:`table`.
+        batch_rows: a batch ends when it has this many rows,
+        batch_bytes: or this many bytes,
+        batch_age_s: or when this many seconds have passed since its first row was read.
+        timeout: seconds without a message after which the stream ends; 0.0: after the existing messages; None: never.
+        known: for a sink that keeps offsets itself: called with each journal (``.origin.name``, ``.id``) when it is
+            first read, it returns the offset to start at, or None.
+
+    Raises:
+        JournalNotFoundError: a path does not exist.
+        NotAJournalError: a path is something else.
+        OptionError: an argument cannot be used for these paths, or a column does not exist.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b", b"c"])
+        >>> with follow(path, reader="copy", columns=["value"], timeout=0.0) as stream:
+        ...     for batch, offsets in stream:
+        ...         print(batch.num_rows)  # or append it to a table elsewhere
+        ...         stream.commit(offsets)
+        3
+        >>> sej.read_offset(path, "copy")
+        3
+    """
+    require(
+        reader=(reader, optional(TEXT)),
+        columns=(columns, optional(ITERABLE)),
+        batch_rows=(batch_rows, POSITIVE),
+        batch_bytes=(batch_bytes, between(1, _MOST_BYTES)),
+        batch_age_s=(batch_age_s, SECONDS),
+        timeout=(timeout, WAIT),
+        known=(known, optional(CALLABLE)),
+    )
+    way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
+    given = paths_of(paths, way.remote)
+    if way.remote is not None and reader is not None:
+        raise OptionError("a reader's offsets are kept in a journal's ofs/, which is not reachable through a hub")
+    for path in given if way.remote is None else []:
+        if (kind := kind_of(path)) != "sej":
+            raise OptionError(f"{path} is {kind}; only journals can be followed")
+    names = list(SEJ) if columns is None else check_names(columns, SEJ)
+    asked = Asked(bounds_of(start, None), conditions_of(where, SEJ))
+    settings = Settings(batch_rows, batch_bytes, batch_age_s, timeout)
+    return Stream(given, way, arrow_schema(names, SEJ), asked, reader, settings, known or (lambda _: None))

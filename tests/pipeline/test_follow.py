@@ -1,0 +1,180 @@
+"""``pipeline.follow``: batches as messages arrive, and the offsets to commit."""
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hub
+import pipeline
+import sej
+from hub.wire import Server
+from tests.pipeline.conftest import BASE_NS, fill
+
+
+def values(stream: pipeline.Stream) -> list[bytes]:
+    return [value for batch, _ in stream for value in batch.column("value").to_pylist()]
+
+
+def test_existing_messages_then_the_end(journal: Path) -> None:
+    with pipeline.follow(journal, timeout=0.0) as stream:
+        arrived = list(stream)
+    assert [batch.num_rows for batch, _ in arrived] == [100]
+    assert arrived[0].offsets == {"journal": 100}
+    assert stream.schema == pipeline.table(journal).schema == arrived[0].batch.schema
+
+
+def test_a_reader_continues_after_what_it_committed(shards: Path) -> None:
+    with pipeline.follow(shards, reader="copy", columns=["shard", "offset"], batch_rows=30, timeout=0.0) as stream:
+        first = next(stream)
+        stream.commit(first.offsets)
+        second = next(stream)
+    assert first.batch.num_rows >= 30
+    with pipeline.follow(shards, reader="copy", columns=["shard", "offset"], timeout=0.0) as stream:
+        again = [row for batch, _ in stream for row in batch.to_pylist()]
+        stream.commit()
+    assert again[: second.batch.num_rows] == second.batch.to_pylist(), "what was not committed is delivered again"
+    assert first.batch.num_rows + len(again) == 100
+    assert [sej.read_offset(path, "copy") for path in sorted(shards.iterdir())] == [10, 20, 30, 40]
+    with pipeline.follow(shards, reader="copy", timeout=0.0) as stream:
+        assert list(stream) == []
+
+
+def test_new_messages_and_new_directories_arrive(shards: Path) -> None:
+    with pipeline.follow(shards, columns=["value"], batch_age_s=0.0) as stream:
+        seen = 0
+        while seen < 100:
+            seen += next(stream).batch.num_rows
+        fill(shards / "orders.2.001", 2, first=20, tag="new")
+        assert next(stream).batch.column("value").to_pylist() == [b"new-20", b"new-21"]
+        fill(shards / "other.1.000", 1, tag="other")
+        arrived = next(stream)
+        assert arrived.batch.column("value").to_pylist() == [b"other-0"]
+        assert arrived.offsets["orders.2.001"] == 22 and arrived.offsets["other.1.000"] == 1
+
+
+def test_batches_end_by_rows_bytes_and_age(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as writer:
+        writer.append_many([b"x" * 1000] * 100_000)
+    with pipeline.follow(tmp_path, columns=["value"], batch_rows=20_000, timeout=0.0) as stream:
+        by_rows = [batch.num_rows for batch, _ in stream]
+    with pipeline.follow(tmp_path, columns=["value"], batch_bytes=10 << 20, timeout=0.0) as stream:
+        by_bytes = [batch.nbytes for batch, _ in stream]
+    assert sum(by_rows) == 100_000 and max(by_rows) < 40_000 and len(by_rows) > 2
+    assert max(by_bytes) < 14 << 20 and len(by_bytes) > 5
+
+
+def test_a_wait_ends_by_stop(journal: Path) -> None:
+    with pipeline.follow(journal, batch_age_s=0.0) as stream:
+        assert next(stream).batch.num_rows == 100
+        threading.Timer(0.0, stream.stop).start()
+        with pytest.raises(StopIteration):
+            next(stream)
+
+
+def test_where_it_starts(journal: Path) -> None:
+    def offsets(**given: Any) -> list[int]:
+        with pipeline.follow(journal, columns=["offset"], timeout=0.0, **given) as stream:
+            return [offset for batch, _ in stream for offset in batch.column("offset").to_pylist()]
+
+    assert offsets(start=97) == [97, 98, 99]
+    assert offsets(start=datetime.fromtimestamp(BASE_NS // 10**9 + 98, UTC)) == [98, 99]
+    assert offsets(start=1000) == []
+    assert offsets(start=50, where="offset < 52") == [50, 51]
+    assert offsets(where=f"timestamp_ns >= {BASE_NS + 99 * 10**9} AND key != 'x'") == [99]
+    assert offsets(start=97, reader="r") == [97, 98, 99]
+    with sej.Offset(journal, "r") as kept:
+        kept.commit(10)
+    assert offsets(start=97, reader="r") == list(range(10, 100)), "a kept offset takes precedence"
+
+
+def test_a_start_beyond_the_end_waits(journal: Path) -> None:
+    with pipeline.follow(journal, columns=["offset"], start=102, batch_age_s=0.0) as stream:
+        fill(journal, 5, first=100)
+        assert next(stream).batch.column("offset").to_pylist() == [102, 103, 104]
+
+
+def test_one_reader_of_a_name(journal: Path) -> None:
+    with pipeline.follow(journal, reader="r", timeout=0.0) as first:
+        next(first)
+        with pipeline.follow(journal, reader="r", timeout=0.0) as second, pytest.raises(sej.LockedError):
+            next(second)
+    with pytest.raises(sej.ClosedError):
+        next(first)
+    with pytest.raises(sej.ClosedError):
+        first.commit({"journal": 3})
+
+
+def test_good_rows_come_before_the_error(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j", segment_bytes=1 << 16) as writer:
+        for _ in range(20):
+            writer.append_many([b"x" * 1000] * 10)
+    segment = sorted((tmp_path / "j" / "jnl").iterdir())[1]
+    segment.write_bytes(segment.read_bytes().replace(b"x", b"y"))
+    first = int(segment.stem, 16)
+    with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0) as stream:
+        arrived = next(stream)
+        assert (arrived.batch.num_rows, arrived.offsets) == (first, {"j": first})
+        stream.commit(arrived.offsets)
+        with pytest.raises(sej.CorruptionError):
+            next(stream)
+    with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0, on_corruption="skip") as stream:
+        assert next(stream).offsets == {"j": 200}
+
+
+def test_a_journal_that_was_recreated_is_an_error(tmp_path: Path, journal: Path) -> None:
+    with pipeline.follow(journal, batch_age_s=0.0) as stream:
+        assert next(stream).batch.num_rows == 100
+        journal.rename(tmp_path / "old")
+        fill(journal, 100)
+        with pytest.raises(sej.OffsetBeyondEndError, match="re-created"):
+            next(stream)
+
+
+def test_retention_waits_for_a_reader(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "j", segment_bytes=1 << 12) as writer:
+        for _ in range(20):
+            writer.append_many([b"x" * 100] * 20)
+    with pipeline.follow(tmp_path / "j", reader="r", batch_rows=100, timeout=0.0) as stream:
+        first = next(stream)
+        stream.commit(first.offsets)
+        sej.Journal(tmp_path / "j").clean(max_bytes=1)
+        assert sej.Journal(tmp_path / "j").first_offset <= first.offsets["j"]
+        assert sum(batch.num_rows for batch, _ in stream) + first.batch.num_rows == 400
+
+
+def test_a_hub_is_followed(hub_root: Path) -> None:
+    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
+        with pipeline.follow("berlin", hub=server.address, batch_age_s=0.0) as stream:
+            seen = 0
+            while seen < 14:
+                seen += next(stream).batch.num_rows
+            store.put("berlin", "plain.log", [sej.Message(3, 5, 0, b"k", b"new")])
+            arrived = next(stream)
+        assert arrived.batch.column("value").to_pylist() == [b"new"]
+        assert arrived.offsets["berlin.plain.log"] == 4
+
+
+def test_arguments(journal: Path, tmp_path: Path) -> None:
+    def error(path: Path = journal, **given: Any) -> str:
+        with pytest.raises((ValueError, TypeError, sej.SejError)) as raised:
+            pipeline.follow(path, **given)
+        return str(raised.value)
+
+    (tmp_path / "jobs.tq").write_text("-one\n")
+    assert "only journals can be followed" in error(tmp_path / "jobs.tq")
+    assert "not reachable through a hub" in error(hub="127.0.0.1:1", reader="r")
+    assert "batch_rows must be at least 1" in error(batch_rows=0)
+    assert "batch_bytes must be 1 to" in error(batch_bytes=1 << 31)
+    assert "there is no column" in error(columns=["ofset"])
+    with pipeline.follow(journal, timeout=0.0) as stream, pytest.raises(pipeline.OptionError, match="pass reader"):
+        stream.commit({"journal": 1})
+    with sej.Writer(tmp_path / "cut", segment_bytes=1 << 12) as writer:
+        writer.append_many([b"x" * 5000] * 3)
+        for _ in range(3):
+            writer.append(b"x" * 5000)
+    sej.Journal(tmp_path / "cut").clean(max_bytes=1)
+    with pipeline.follow(tmp_path / "cut", start=0, timeout=0.0) as stream, pytest.raises(sej.OffsetTooSmallError):
+        next(stream)

@@ -1,0 +1,187 @@
+"""``sej ship``: kill it anywhere, and the counts agree."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+import hub
+import sej
+from hub.wire import Server
+from pipeline.tables.shipping import ParquetTarget, default_reader
+from sej.system.locks import Lock
+from tests.cli import command
+from tests.cli.inside import Done, inside
+from tests.pipeline.conftest import fill
+
+KINDS = ("parquet", "delta")
+Ship = Callable[..., Done]
+
+# Dies at the first call of a function, before it or after it.
+DYING = """
+import importlib, os, sys
+module, name, when, *words = sys.argv[1:]
+owner = importlib.import_module(module)
+*path, name = name.split(".")
+for part in path:
+    owner = getattr(owner, part)
+real = getattr(owner, name)
+def dying(*args, **more):
+    if when == "after":
+        real(*args, **more)
+    os._exit(9)
+setattr(owner, name, dying)
+from sej.cli import main
+sys.exit(main(words))
+"""
+
+
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ship:
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: inside(monkeypatch, "ship", *words)
+
+
+def shipped(kind: str, where: str = "out") -> list[tuple[Any, ...]]:
+    """The shard, offset and value of each row, sorted."""
+    if kind == "parquet":
+        rows = [row for path in sorted(Path(where).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+    else:
+        table = DeltaTable(where)
+        rows = [row for path in table.file_uris() for row in pq.read_table(path).to_pylist()]
+    return sorted((row["shard"] or 0, row["offset"], row["value"]) for row in rows)
+
+
+def there(root: Path) -> list[tuple[Any, ...]]:
+    import pipeline
+
+    rows = pipeline.table(root, columns=["shard", "offset", "value"]).to_arrow().to_pylist()
+    return sorted((row["shard"] or 0, row["offset"], row["value"]) for row in rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_run_adds_what_is_new(ship: Ship, shards: Path, kind: str) -> None:
+    for appended, added in ((0, 100), (3, 3), (0, 0), (5, 5)):
+        if appended:
+            fill(shards / "orders.2.001", appended, first=sej.Journal(shards / "orders.2.001").end_offset)
+        done = ship(shards, f"{kind}:out")
+        assert (done.code, done.out, done.err) == (0, b"", f"{added} rows added to {kind}:out\n")
+        assert shipped(kind) == there(shards)
+    reader = default_reader(f"{kind}:out")
+    assert sej.read_offset(shards / "orders.2.001", reader) == 28
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_target_says_where_to_continue(ship: Ship, shards: Path, kind: str) -> None:
+    """As after a crash between the write and the commit: the journals know nothing."""
+    assert ship(shards, f"{kind}:out").code == 0
+    for path in shards.iterdir():
+        shutil.rmtree(path / "ofs")
+    assert ship(shards, f"{kind}:out").err == f"0 rows added to {kind}:out\n"
+    assert shipped(kind) == there(shards)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_journal_that_was_recreated_is_shipped_from_its_first_message(ship: Ship, journal: Path, kind: str) -> None:
+    assert ship(journal, f"{kind}:out").code == 0
+    shutil.rmtree(journal)
+    fill(journal, 3, tag="again")
+    assert ship(journal, f"{kind}:out").err == f"3 rows added to {kind}:out\n"
+    assert len(shipped(kind)) == 103
+
+
+POINTS = {
+    "parquet": [
+        ("pipeline.tables.shipping", "write_parquet", "after"),
+        ("os", "replace", "before"),
+        ("pipeline.tables.shipping", "ParquetTarget.write", "after"),
+        ("pipeline.tables.stream", "Stream.commit", "before"),
+        ("pipeline.tables.stream", "Stream.commit", "after"),
+    ],
+    "delta": [
+        ("deltalake", "write_deltalake", "before"),
+        ("deltalake", "write_deltalake", "after"),
+        ("pipeline.tables.stream", "Stream.commit", "after"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "point"), [(kind, point) for kind in KINDS for point in POINTS[kind]])
+def test_killed_anywhere_the_counts_agree(
+    ship: Ship, shards: Path, tmp_path: Path, kind: str, point: tuple[str, str, str]
+) -> None:
+    words = ["ship", str(shards), f"{kind}:out", "--batch-bytes", "2000"]
+    for _ in range(2):
+        run = [sys.executable, "-c", DYING, *point, *words]
+        died = subprocess.run(run, env=command.ENV, capture_output=True, check=False, timeout=120)
+        assert died.returncode == 9, died.stderr
+        fill(shards / "orders.2.000", 1, first=sej.Journal(shards / "orders.2.000").end_offset)
+    assert ship(*words[1:]).code == 0
+    assert shipped(kind) == there(shards)
+    assert not [name for name in os.listdir("out") if name.endswith(".tmp")]
+
+
+def test_following_ships_until_it_is_killed(ship: Ship, journal: Path, tmp_path: Path) -> None:
+    process = command.start("ship", "--follow", "--batch-age", "0s", str(journal), f"parquet:{tmp_path / 'out'}")
+    try:
+        watched = sej.Journal(journal)
+        for round_ in range(3):
+            while len(shipped("parquet")) < 100 + round_:
+                assert process.poll() is None
+            fill(journal, 1, first=watched.end_offset)
+    finally:
+        process.kill()
+        process.communicate()
+    assert ship(journal, "parquet:out").code == 0
+    assert shipped("parquet") == there(journal)
+
+
+def test_columns_conditions_and_a_start(ship: Ship, journal: Path) -> None:
+    words = ("--columns", "offset,value", "--where", "type = 1", "--start", "50", "--reader", "night")
+    assert ship(journal, "parquet:out", *words).code == 0
+    table = pq.read_table("out/part-000000000000.parquet")
+    assert table.column_names == ["offset", "value"]
+    assert table["offset"].to_pylist() == [n for n in range(50, 100) if n % 3 == 1]
+    assert sej.read_offset(journal, "night") == 100, "messages that were left out are done too"
+
+
+def test_a_hub_is_shipped(ship: Ship, hub_root: Path) -> None:
+    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
+        for wanted in (14, 14):
+            assert ship("berlin", "parquet:out", "--hub", server.address).code == 0
+            assert len(shipped("parquet")) == wanted
+        assert (
+            "not reachable through --hub" in ship("berlin", "parquet:out", "--hub", server.address, "--reader", "r").err
+        )
+
+
+def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:
+    assert ship(journal, "s3:x").code == 2
+    assert ship("missing", "parquet:out").code == 4
+    assert ship(journal, "parquet:out").code == 0
+    with Lock(tmp_path / "out" / ".sej-ship.lck").acquire():
+        assert ship(journal, "parquet:out").code == 3
+    with sej.Offset(journal, default_reader("parquet:out")):
+        done = ship(journal, "parquet:out")
+        assert (done.code, "ship-" in done.err) == (3, True)
+    (tmp_path / "out" / "part-000000000001.parquet").write_bytes(b"x")
+    done = ship(journal, "parquet:out")
+    assert done.code == 1 and "does not tell which messages it has" in done.err
+
+
+def test_messages_of_a_target_are_synced_first(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure the journal has all messages whose offsets the target has."""
+    events: list[str] = []
+    monkeypatch.setattr(
+        "pipeline.tables.shipping.sync_up_to", lambda directory, offset: events.append(f"sync {offset}")
+    )
+    monkeypatch.setattr(ParquetTarget, "write", lambda self, batch, offsets: events.append("write"))
+    assert inside(monkeypatch, "ship", journal, f"parquet:{tmp_path / 'out'}").code == 0
+    assert events == ["sync 100", "write"]
