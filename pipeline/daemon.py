@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import socket
+import sys
 from contextlib import suppress
 from typing import Final
 
@@ -35,6 +36,7 @@ def main() -> None:
     for name in _FIRST:
         with suppress(ImportError):  # a missing library raises a clear error at its use
             importlib.import_module(name)
+    _warn_if_slow()
     from pyspark import daemon
 
     work = daemon.worker
@@ -49,6 +51,14 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     daemon.manager()
+
+
+def _warn_if_slow() -> None:
+    with suppress(ImportError):
+        from pipeline.needs import why_not_compiled
+
+        if (reason := why_not_compiled()) is not None:
+            sys.stderr.write(f"pipeline: the codec is pure Python, which is slow: {reason}\n")
 
 
 if __name__ == "__main__":

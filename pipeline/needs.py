@@ -1,11 +1,12 @@
-"""The error if a library of an extra is not installed: it names the extra."""
+"""What a process lacks: a library of an extra, whose error names the extra; or the compiled codec, and why."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["needed"]
+__all__ = ["needed", "why_not_compiled"]
 
 
 @contextmanager
@@ -16,3 +17,21 @@ def needed(extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         error.add_note(f"pipeline needs the extra `{extra}`: pip install 'sej-journals[{extra}]'")
         raise
+
+
+def why_not_compiled() -> str | None:
+    """Return why the codec of this process is pure Python; None if it is compiled, or chosen by ``SEJ_CODEC``."""
+    import importlib
+
+    import sej
+    from sej import codec
+
+    if codec.IMPLEMENTATION == "c" or os.environ.get("SEJ_CODEC") == "python":
+        return None
+    try:
+        importlib.import_module("sej.codec._codec_c")
+    except ImportError as error:
+        home = os.path.dirname(os.path.dirname(str(sej.__file__)))
+        zipped = " (a zip file, as of --py-files, cannot hold compiled modules)" if os.path.isfile(home) else ""
+        return f"{error}; sej was imported from {home}{zipped}"
+    return None

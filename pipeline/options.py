@@ -272,6 +272,22 @@ SEJ: Final = (
         "bytes in a micro-batch; a larger message is read alone",
     ),
     Option(
+        "minOffsetsPerTrigger",
+        _count,
+        None,
+        _WHOLE,
+        "minOffsetsPerTrigger",
+        "wait until so many messages are there before the next micro-batch, for at most maxTriggerDelay",
+    ),
+    Option(
+        "maxTriggerDelay",
+        parse_duration,
+        900.0,
+        "seconds, or a duration as in 90s or 15m",
+        "maxTriggerDelay",
+        "how long a micro-batch may wait for minOffsetsPerTrigger",
+    ),
+    Option(
         "failOnDataLoss",
         _truth,
         True,
@@ -354,7 +370,9 @@ SEJ: Final = (
 """The options for reading ``sej``."""
 
 _BATCH_ONLY: Final = frozenset({"endingOffsets", "endingTimestamp", "pushFilters"})
-_STREAM_ONLY: Final = frozenset({"maxMessagesPerTrigger", "maxBytesPerTrigger", "reader"})
+_STREAM_ONLY: Final = frozenset(
+    {"maxMessagesPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "reader"}
+)
 READ: Final = tuple(option for option in SEJ if option.name not in _STREAM_ONLY)
 STREAM: Final = tuple(option for option in SEJ if option.name not in _BATCH_ONLY)
 

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,7 +29,14 @@ __all__ = ["SejSource"]
 
 
 class SejSource(DataSource):
-    """The source and sink ``sej``."""
+    """The source and sink ``sej``.
+
+    Attributes:
+        parallelism: how many tasks the cluster runs at the same time; None: unknown. Only the driver knows it, and not
+            the processes that plan: :func:`pipeline.register` registers a class that carries it to them.
+    """
+
+    parallelism: ClassVar[int | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -43,12 +51,12 @@ class SejSource(DataSource):
         """Return a batch reader."""
         options = parse(READ, self.options)
         kind = FilteringSejReader if options["pushFilters"] else SejReader
-        return kind(_paths(self.options, options), options, schema)
+        return kind(_paths(self.options, options), options, schema, self.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream reader."""
         options = parse(STREAM, self.options)
-        return SejStreamReader(_paths(self.options, options), options, schema)
+        return SejStreamReader(_paths(self.options, options), options, schema, self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""

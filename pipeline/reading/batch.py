@@ -17,7 +17,7 @@ from pipeline.reading.conditions import Chosen
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
 from pipeline.reading.filters import choose
-from pipeline.reading.planning import pack
+from pipeline.reading.planning import cores, pack
 from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
@@ -31,8 +31,9 @@ __all__ = ["FilteringSejReader", "SejReader"]
 class SejReader(DataSourceReader):
     """Reads journals in batch mode: plans on the driver, reads in the tasks."""
 
-    def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
-        """Store the arguments; nothing is opened."""
+    def __init__(self, paths: list[str], options: Options, schema: StructType, parallelism: int | None = None) -> None:
+        """Store the arguments; nothing is opened. parallelism: tasks at the same time, None: unknown."""
+        self._parallelism = parallelism
         self._paths = paths
         self._options = options
         self._schema = check_projection(schema)
@@ -55,6 +56,7 @@ class SejReader(DataSourceReader):
             by_name,
             at_least=options["minPartitions"],
             at_most=options["maxPartitions"],
+            at_once=cores(self._parallelism),
         )
         return [InputPartition(part) for part in packed]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,7 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.following import Follower, Root
 from pipeline.reading.limits import by_bytes, by_messages
 from pipeline.reading.places import Slice
-from pipeline.reading.planning import PARTITION_BYTES_MIN, pack
+from pipeline.reading.planning import PARTITION_BYTES_MIN, cores, pack
 from pipeline.reading.positions import Offsets, advance, entry, start_in, still_there
 from pipeline.reading.progress import Progress
 from pipeline.reading.remote import Remote, RemoteExtent, RemoteFollower, RemoteRoot
@@ -50,8 +51,33 @@ _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over growing journals, and reads them."""
 
-    def __init__(self, paths: list[str], options: Options, schema: StructType) -> None:
-        """Store the arguments; nothing is opened."""
+    def __init__(
+        self,
+        paths: list[str],
+        options: Options,
+        schema: StructType,
+        parallelism: int | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Store the arguments; nothing is opened.
+
+        Args:
+            paths: as passed to ``load``.
+            options: the options.
+            schema: the columns.
+            parallelism: how many tasks run at the same time; None: unknown.
+            clock: seconds, for maxTriggerDelay.
+
+        Raises:
+            OptionError: minOffsetsPerTrigger is larger than maxMessagesPerTrigger.
+        """
+        least, most = options["minOffsetsPerTrigger"], options["maxMessagesPerTrigger"]
+        if least is not None and most is not None and least > most:
+            raise OptionError(f"minOffsetsPerTrigger must be at most maxMessagesPerTrigger, got {least} and {most}")
+        self._parallelism = parallelism
+        self._clock = clock
+        self._triggered_at = float("-inf")
         self._paths = paths
         self._options = options
         self._schema = check_projection(schema)
@@ -129,10 +155,25 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {
                 name: max(min(end, self._target.get(name, starts[name])), starts[name]) for name, end in ends.items()
             }
+        if self._is_early(starts, ends):
+            self._keep_progress(start, followers)
+            return start
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(starts, ends, followers)
         self._keep_progress(start, followers)
         return advance(followers, start, ends, fail=fail)
+
+    def _is_early(self, starts: dict[str, int], ends: dict[str, int]) -> bool:
+        """Return whether to wait for more messages, as the Kafka source does; its first batch does not wait either."""
+        least = self._options["minOffsetsPerTrigger"]
+        if least is None or self._target is not None:
+            return False
+        if sum(ends.values()) - sum(starts.values()) < least:
+            now = self._clock()
+            if now - self._triggered_at < self._options["maxTriggerDelay"]:
+                return True
+        self._triggered_at = self._clock()
+        return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the current ends, with which a query's progress compares its own."""
@@ -158,7 +199,13 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts.append(Slice(follower.origin, first, stop, size, follower.place(first)))
             if size > PARTITION_BYTES_MIN:
                 extents[name] = _extent(follower)
-        packed = pack(parts, extents, at_least=self._options["minPartitions"], at_most=self._options["maxPartitions"])
+        packed = pack(
+            parts,
+            extents,
+            at_least=self._options["minPartitions"],
+            at_most=self._options["maxPartitions"],
+            at_once=cores(self._parallelism),
+        )
         return [InputPartition(part) for part in packed]
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -1,0 +1,177 @@
+"""What a cluster needs from the package: it is found, it is there on the executors, and its codec is compiled."""
+
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import pyspark_sej
+import pyspark_sej_kestrel
+import pyspark_sej_textqueue
+from pipeline.formats.sej import SejSource
+from pipeline.options import STREAM, OptionError, parse
+from pipeline.reading.planning import cores
+from pipeline.reading.stream import SejStreamReader
+from pipeline.schema import SCHEMA
+from pipeline.sessions import check_executors
+from tests.house.house import ROOT
+from tests.pipeline.conftest import fill
+
+FOUND = """
+import sys
+from pyspark.sql import SparkSession
+from tests.quick_spark import CONF
+spark = SparkSession.builder.master("local[1]").config(map=CONF).getOrCreate()
+print("rows", spark.read.format("sej").load(sys.argv[1]).count())
+print("rows", spark.read.format("textqueue").load(sys.argv[1] + "/jobs.tq").count())
+"""
+PROBED = """
+import os
+from pipeline.sessions import session, check_executors
+from tests.quick_spark import CONF
+os.chdir("/")  # workers find packages in the working directory
+conf = {**CONF, "spark.log.level": "OFF", "spark.executorEnv.PYTHONPATH": "/nothing"}
+spark = session(master="local[1]", conf=conf)
+try:
+    check_executors(spark)
+except ModuleNotFoundError as error:
+    print("error:", error)
+"""
+
+
+def program(text: str, *words: object, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", text, *map(str, words)],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.mark.spark
+def test_spark_finds_the_sources_by_itself(journal: Path) -> None:
+    (journal / "jobs.tq").write_text("-a\n-b\n")
+    printed = program(FOUND, journal)
+    assert [line for line in printed.splitlines() if line.startswith("rows")] == ["rows 100", "rows 2"]
+
+
+def test_each_module_has_one_source() -> None:
+    modules = (pyspark_sej, pyspark_sej_textqueue, pyspark_sej_kestrel)
+    assert [module.DefaultSource.name() for module in modules] == ["sej", "textqueue", "kestrel"]
+
+
+@pytest.mark.parametrize("name", ["pyspark_sej", "pyspark_sej_textqueue", "pyspark_sej_kestrel"])
+def test_their_import_never_fails(name: str) -> None:
+    text = f"import sys; sys.modules['pyspark.sql.datasource'] = None; import {name}; print(dir({name}))"
+    printed = program(text)
+    assert "DefaultSource" not in printed
+    assert "by itself: " in printed
+
+
+@pytest.mark.spark
+def test_executors_without_the_package_are_one_clear_sentence(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
+    printed = program(PROBED, PYSPARK_PYTHON=str(bare))
+    assert "error: the executors' Python has no package sej-journals: install its wheel on every node" in printed
+
+
+@pytest.mark.spark
+def test_executors_with_the_package_pass(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    check_executors(spark)
+    assert [record for record in caplog.records if record.name == "pipeline"] == []
+
+
+def test_a_codec_that_is_not_compiled_is_explained(tmp_path: Path) -> None:
+    packed = tmp_path / "packages.zip"
+    with zipfile.ZipFile(packed, "w") as file:
+        for package in ("sej", "pipeline", "shard", "hub", "textqueue", "kestrel"):
+            for path in (ROOT / package).rglob("*.py"):
+                file.write(path, path.relative_to(ROOT))
+    text = (
+        f"import sys; sys.path.insert(0, {str(packed)!r}); from pipeline.daemon import _warn_if_slow; _warn_if_slow()"
+    )
+    printed = program(text)
+    assert "pipeline: the codec is pure Python, which is slow: No module named 'sej.codec._codec_c'" in printed
+    assert f"sej was imported from {packed} (a zip file, as of --py-files, cannot hold compiled modules)" in printed
+
+
+def test_partitions_follow_the_cluster_and_not_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cores(64) == 64
+    assert cores() == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("SEJ_SPARK_CORES", "7")
+    assert cores(64) == 7
+
+
+@pytest.mark.spark
+def test_a_registered_source_knows_the_clusters_parallelism(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.sessions import register
+
+    fill(tmp_path / "j", 200_000)
+    monkeypatch.setattr("pipeline.sessions._parallelism", lambda _: 5)
+    register(spark)
+    try:
+        assert spark.read.format("sej").load(str(tmp_path / "j")).rdd.getNumPartitions() == 5
+    finally:
+        monkeypatch.undo()
+        register(spark)
+    assert SejSource.parallelism is None
+
+
+# --- minOffsetsPerTrigger, maxTriggerDelay
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stream(root: Path, clock: Clock, **options: str) -> SejStreamReader:
+    return SejStreamReader([str(root)], parse(STREAM, options), SCHEMA, clock=clock)
+
+
+def ends(offset: dict[str, Any]) -> int:
+    return sum(entry["offset"] for entry in offset.values())
+
+
+def test_a_micro_batch_waits_for_its_messages_and_not_forever(journal: Path) -> None:
+    clock = Clock()
+    reader = stream(journal, clock, minOffsetsPerTrigger="30", maxTriggerDelay="10s")
+    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert ends(at) == 100
+    fill(journal, 29, first=100)
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+    fill(journal, 1, first=129)
+    at = reader.latestOffset(at, ReadAllAvailable())
+    assert ends(at) == 130
+    fill(journal, 1, first=130)
+    clock.now = 9.9
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+    clock.now = 10.0
+    assert ends(reader.latestOffset(at, ReadAllAvailable())) == 131
+
+
+def test_a_run_over_what_is_there_does_not_wait(journal: Path) -> None:
+    reader = stream(journal, Clock(), minOffsetsPerTrigger="1000", maxMessagesPerTrigger="1000")
+    reader._triggered_at = 0.0
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(1000)) == start
+    reader.prepareForTriggerAvailableNow()
+    assert ends(reader.latestOffset(start, ReadMaxRows(1000))) == 100
+
+
+def test_the_least_is_not_above_the_most(journal: Path) -> None:
+    with pytest.raises(OptionError, match="minOffsetsPerTrigger must be at most maxMessagesPerTrigger, got 30 and 20"):
+        stream(journal, Clock(), minOffsetsPerTrigger="30", maxMessagesPerTrigger="20")
