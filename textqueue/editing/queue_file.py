@@ -33,6 +33,7 @@ from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, value_of
 from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
+from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
 from textqueue.ledger.sidecar import Sidecars, real_path
@@ -175,8 +176,11 @@ class QueueFile:
         """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that."""
         if self.ledger.older:
             upgrade(self.ledger, file)
-        if self.ledger.epochs > 1 and self._is_long():
-            self._reconcile(file, whole=True)
+        if is_wasteful(self.ledger, file.status().size):
+            if self.ledger.epochs > 1:
+                self._reconcile(file, whole=True)
+            else:
+                compact(self.ledger)
         looks = 0
         while True:
             alone = self.exclusive.take(file)
@@ -246,9 +250,6 @@ class QueueFile:
         """Find the current positions of all messages in the ledger. The caller holds the lock."""
         if self.ledger.epochs > 1:
             self._reconcile(file, whole=True)
-
-    def _is_long(self) -> bool:
-        return self.ledger.lines > 2 * MARKS_KEPT
 
     def epoch_of(self, status: Status) -> int:
         """Return the epoch for a file in this state; -1 if another program may have changed it."""

@@ -27,7 +27,8 @@ which it began.
 
 The ledger relies on the lock. It promises that a torn or damaged line is ignored. If the whole file is lost, marks that
 an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. Nothing else is lost.
-The ledger remains small: it keeps the last ``MARKS_KEPT`` marks and the claims of live processes.
+The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It keeps the last
+``MARKS_KEPT`` marks and the claims of live processes.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from textqueue.hot import status_lines
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
 __all__ = [
-    "APPENDED", "ARCHIVED", "CLAIMS", "EMPTY", "ENDED", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS", "MARKS_KEPT",
-    "READ_ONLY_ERRORS", "SET", "STATE", "WAITING", "WAS", "Checkpoint", "Ledger", "Record", "is_copy",
+    "APPENDED", "ARCHIVED", "CLAIMS", "EMPTY", "ENDED", "ENDS", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS",
+    "MARKS_KEPT", "READ_ONLY_ERRORS", "SET", "STATE", "WAITING", "WAS", "Checkpoint", "Ledger", "Record", "is_copy",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -68,7 +69,7 @@ STATE: Final = ord("r")
 _VERSION: Final = b"2"
 _AGAIN: Final = b"again"
 _VISIBLE: Final = MARKS | {APPENDED, IN_MUTEX}
-_ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
+ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
 ARCHIVED: Final = b"archived/"
 """The start of the owner of a mark whose message was archived; the number of the run follows."""
@@ -140,6 +141,9 @@ class Ledger:
         self.epoch = 0  # the current epoch; 0: no ledger
         self.older = False  # an older version wrote it: see textqueue.ledger.upgrade
         self.lines = 0
+        self.spent = 0  # an estimate of how many of these lines mean nothing any more
+        self.compacted = 0  # the number of lines after the last compaction
+        self._appends = 0  # lines of messages that were appended, and perhaps not marked since
         self.reading += 1
 
     def refresh(self, *, look: bool = False) -> None:
@@ -180,12 +184,17 @@ class Ledger:
             self._apply_backwards(lines)
             return
         # Most lines are marks and appends. Of these, only the last one matters.
-        self.lines += lines.count(b"\n")
+        count = lines.count(b"\n")
+        appends = (b"\n" + lines).count(b"\na ")
+        self.lines += count
+        self._appends += appends
+        self._spend(count - appends)
         end = len(lines)
         while end > 0:
             start = lines.rfind(b"\n", 0, end - 1) + 1
             for record in _records(lines[start:end]):
                 self.lines -= 1
+                self._appends -= record.kind == APPENDED
                 self._apply(record)
                 return
             end = start
@@ -203,6 +212,7 @@ class Ledger:
             kind = line[0] if line else 0
             if place in decided and kind != GIVEN_BACK:
                 self.lines += 1
+                self.spent += 1
                 continue
             text, _, crc = line.rpartition(b" ")
             if not text or b"%08x" % zlib.crc32(text) != crc or text.count(b" ") != 6:
@@ -218,7 +228,7 @@ class Ledger:
                     shown = self.shown = record
             if kind == GIVEN_BACK:
                 self.given_back.append(position)
-            if kind in _ENDS:
+            if kind in ENDS:
                 if place not in decided and position in self.claims:
                     self._unclaim(position)
                 decided.add(place)
@@ -231,6 +241,12 @@ class Ledger:
                 renamed.setdefault(position, text.split(b" ", 3)[2])
         for position in renamed.keys() & self.claims.keys():
             self.claims[position] = self.claims[position]._replace(digest=renamed[position])
+
+    def _spend(self, marks: int) -> None:
+        """Count that this many messages were marked: the lines of their appends mean nothing any more."""
+        spent = min(marks, self._appends)
+        self._appends -= spent
+        self.spent += spent
 
     def append(self, records: Sequence[Record]) -> None:
         """Append lines. The caller holds the lock, and has refreshed the ledger."""
@@ -246,6 +262,7 @@ class Ledger:
         if self.claims:
             self._unclaim(position)
         self.lines += 1
+        self._spend(1)
         self.token = token
         self.last = self.shown = Record(kind, position, line.split(b" ", 3)[2], token, EMPTY)
 
@@ -259,6 +276,10 @@ class Ledger:
         for claimed in self.claims.keys() & {place[0] for place in most} if self.claims else ():
             self._unclaim(claimed)
         self.lines += len(most)
+        if kind == APPENDED:
+            self._appends += len(most)
+        else:
+            self._spend(len(most))
         name = lines[lines.rfind(b"\n", 0, -1) + 1 :].split(b" ", 3)[2]
         self._apply(Record(kind, position, name, token, EMPTY))
 
@@ -285,6 +306,7 @@ class Ledger:
     def count_appended(self, lines: int, size: int, last: Record) -> None:
         """Count lines that a caller appended to :meth:`file_to_append`: marks of messages without claims."""
         self.lines += lines
+        self._spend(lines)
         self._read_to += size
         self.token, self.last, self.shown = last.token, last, last
 
@@ -312,6 +334,10 @@ class Ledger:
         These are the marks and the queued messages, one for each place; the variables that changed the essence of
         their message; and the claims that have not ended.
         """
+        return [record for _, record in self.numbered_edits()]
+
+    def numbered_edits(self) -> list[tuple[int, Record]]:
+        """Return the edits as :meth:`edits` does, each with the number of its line in :meth:`history`."""
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
         epoch = 0
         status: dict[_Place, tuple[int, Record]] = {}
@@ -361,7 +387,7 @@ class Ledger:
         marks = [one for one in status.values() if one[1].kind in MARKS]
         waiting = [one for one in status.values() if one[1].kind in WAITING]
         kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *sets[-MARKS_KEPT:], *claims]
-        return [record for _, record in sorted(kept, key=lambda one: one[0])]
+        return sorted(kept, key=lambda one: one[0])
 
     def history(self) -> list[Record]:
         """Return all lines, oldest first. A position is valid until the next line that begins an epoch."""
@@ -375,7 +401,7 @@ class Ledger:
         for record in _records(data) if b"\nm " in data else ():
             if record.kind in CLAIMS:
                 held[record.position] = record
-            elif record.kind in _ENDS and record.position in held:
+            elif record.kind in ENDS and record.position in held:
                 claim = held.pop(record.position)
                 if claim.kind == IN_MUTEX:
                     ended |= {(claim.digest, claim.holder), (record.digest, claim.holder)}
@@ -484,9 +510,16 @@ class Ledger:
     def _apply(self, record: Record) -> None:
         self.lines += 1
         self.token = record.token
+        if record.kind == APPENDED:
+            self._appends += 1
+        elif record.kind in MARKS:
+            self._spend(1)
+        elif record.kind in WAITING or record.kind == STATE:
+            self.spent += 1
         if record.kind == STATE:
             if record.position != self.epoch:
                 self.epochs += 1
+                self.spent += len(self.claims) + 1  # and the edit that is copied
                 self.claims.clear()
                 self.owners.clear()
                 self.leased.clear()
@@ -501,7 +534,7 @@ class Ledger:
         if record.kind in CLAIMS:
             self._unclaim(record.position)
             self._add_claim(record)
-        elif record.kind in _ENDS:
+        elif record.kind in ENDS:
             self._unclaim(record.position)
             if record.kind == GIVEN_BACK:
                 self.given_back.append(record.position)
@@ -517,6 +550,7 @@ class Ledger:
 
     def _unclaim(self, position: int) -> None:
         if (claim := self.claims.pop(position, None)) is not None:
+            self.spent += 1
             holder = claim.holder
             self.owners[holder] -= 1
             if not self.owners[holder]:

@@ -1,0 +1,181 @@
+"""The ledger keeps a size in proportion to the messages that it knows, and forgets nothing that matters."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sej.system.disk import OS, Disk
+from tests.crash.disk import CrashDisk, FaultyDisk
+from textqueue import MessageStatus, TextQueue
+from textqueue.editing import queue_file
+from textqueue.ledger import compaction
+from textqueue.ledger.log import CLAIMS, Ledger
+
+MUTEX = "mutex=" + " " * 40
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_LEAST_LINES", 20)
+
+
+def work(q: TextQueue, text: str, done: list[str]) -> None:
+    q.append(text, [MUTEX] if len(done) % 2 else [])
+    claim = q.take()
+    assert claim is not None
+    assert claim.done()
+    done.append(text)
+
+
+def lines_of(path: Path) -> int:
+    return path.with_name(f".{path.name}.log").read_bytes().count(b"\n")
+
+
+@pytest.mark.usefixtures("small")
+def test_the_ledger_is_small_and_a_stale_save_is_still_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    done: list[str] = []
+    with TextQueue(path) as q, TextQueue(path) as other:
+        for number in range(200):
+            work(q if number % 3 else other, f"m{number}", done)
+            # Two lines for a message with a mutex, because a stale save may restore its claim; one for the others.
+            assert lines_of(path) <= 2 * (1.5 * len(done) + 3) + 25
+        assert q.conflicts == other.conflicts == []
+        stale = path.read_bytes().replace(b"\n=", b"\n-").replace(b"=m0\n", b"-m0\n")
+        path.write_bytes(stale)
+        assert q.get_next() is None
+        assert len(q.conflicts) == 200, "every mark is known"
+
+
+@pytest.mark.usefixtures("small")
+def test_saves_of_a_person_do_not_make_it_long(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q:
+        q.append("held")
+        claim = q.take()
+        assert claim is not None
+        for number in range(100):
+            path.write_bytes(b"# save %d\n" % number + path.read_bytes())
+            q.append(f"m{number % 5}").mark_as_cleared()
+            assert lines_of(path) <= 2 * (number + 10) + 50
+        assert claim.done()
+        assert q.conflicts == []
+    assert path.read_bytes().count(b"=m") == 100
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance = random.Random(seed)
+    counts = {"all": 0, "shorter": 0}
+
+    def check(ledger: Ledger) -> None:
+        def known() -> tuple[object, ...]:
+            edits = [
+                (one.kind, one.position, one.digest, one.owner, one.token[2])
+                for one in ledger.edits()
+                if one.kind not in CLAIMS
+            ]
+            claims = {at: (one.kind, one.digest, one.owner) for at, one in ledger.claims.items()}
+            return edits, claims, ledger.ended(), ledger.token, ledger.epoch
+
+        before, lines = known(), ledger.lines
+        compaction.compact(ledger)
+        assert known() == before
+        counts["all"] += 1
+        counts["shorter"] += ledger.lines < lines
+
+    monkeypatch.setattr(queue_file, "is_wasteful", lambda ledger, size: ledger.lines > 30 and chance.random() < 0.2)
+    monkeypatch.setattr(queue_file, "compact", check)
+    path = tmp_path / "jobs.tq"
+    with TextQueue(path) as q:
+        open_claims = []
+        for number in range(400):
+            step = chance.random()
+            messages = list(q.messages())
+            if step < 0.2 or not messages:
+                q.append(f"m{chance.randrange(9)}", [MUTEX, "v=   "] if chance.random() < 0.5 else [])
+            elif step < 0.55 and (claim := q.take()) is not None:
+                open_claims.append(claim)
+            elif step < 0.9 and open_claims:
+                claim = open_claims.pop(chance.randrange(len(open_claims)))
+                chance.choice([claim.done, claim.failed, claim.give_back])()
+            elif step < 0.93 and messages[-1].get("v") is not None:
+                messages[-1]["v"] = str(number)
+            elif step < 0.94:
+                path.write_bytes(b"# %d\n" % number + path.read_bytes())
+            else:
+                q.mark_many(list(q.messages(set(MessageStatus)))[:1], chance.choice(list(MessageStatus)))
+    assert counts["shorter"] > 0, counts
+
+
+TEXTS = [f"m{number}" for number in range(24)]
+BEFORE = b"".join(b"-%s\n\\v=  \n" % text.encode() for text in TEXTS)
+
+
+def churn(q: TextQueue, done: list[str]) -> None:
+    """Mark messages, with many lines in the ledger that mean nothing later."""
+    for text in TEXTS:
+        first, second = q.take(), q.take()
+        assert first is not None
+        assert second is None or second.give_back()
+        assert first.message.value == text
+        if first.done():
+            done.append(text)
+
+
+def left_after_a_stale_save(path: str, disk: Disk) -> list[str]:
+    """Save the old buffer, and return the texts that are delivered."""
+    file = disk.open(path, "edit")
+    file.write_at(BEFORE, 0)
+    file.truncate(len(BEFORE))
+    file.close()
+    with TextQueue(path, disk=disk, settle_s=0) as q:
+        return [message.value for message in q.messages()]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("fault", ["eio", "enospc", "short"])
+@pytest.mark.parametrize("part", range(9))
+def test_a_compaction_that_fails_forgets_nothing(tmp_path: Path, part: int, fault: str) -> None:
+    for fail_at in range(part * 50 + 1, part * 50 + 51, 3):
+        path = tmp_path / f"{fail_at}.tq"
+        path.write_bytes(BEFORE)
+        disk = FaultyDisk(OS, fail_at, fault)  # type: ignore[arg-type]
+        done: list[str] = []
+        q = TextQueue(path, disk=disk)
+        try:
+            churn(q, done)
+        except OSError:
+            assert disk.failed
+        q.close()
+        assert not set(done) & set(left_after_a_stale_save(str(path), OS)), fail_at
+
+
+def test_a_power_loss_at_every_step_of_a_compaction_forgets_no_synced_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_LEAST_LINES", 100)
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    file = disk.open("/q/jobs.tq", "new")
+    file.write(BEFORE)
+    file.sync()
+    file.close()
+    done: list[str] = []
+    with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:
+        churn(q, done)
+        ledger = q._inputs.sources[0].file.ledger
+        q.sync()
+        disk.mark("synced")
+        while not compaction.is_wasteful(ledger, 0):
+            q.append("x")
+            assert (claim := q.take())
+            assert claim.done()
+        lines = ledger.lines
+        with q._inputs.sources[0].file.session():
+            assert ledger.lines < lines, "it was compacted"
+    states = 0
+    for crash in disk.crash_states():
+        if crash.marks:
+            states += 1
+            assert left_after_a_stale_save("/q/jobs.tq", crash.disk) == []
+    assert states > 3
