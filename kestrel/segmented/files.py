@@ -19,12 +19,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.files import check_name, join, names_in, open_file, stamp_of
+from kestrel.segmented.blocks import decode_items, decode_sizes
 from kestrel.segmented.codec import (
     Item,
     Record,
     decode,
-    decode_items,
-    decode_sizes,
     done_of,
     head_of,
     item_of,

@@ -62,9 +62,9 @@ def scan(file: File, size: int) -> Scan:
         for found in reading.sizes():
             numbers, sizes = zip(*found, strict=True)
             first = first or next((number for number in numbers if number > 0), 0)
-            lowest = min(numbers) if not count else min(lowest, *numbers)
-            highest = max(highest, *numbers)
-            previous, last = (last, *numbers)[-2:]
+            lowest = min(numbers) if not count else min(lowest, min(numbers))
+            highest = max(highest, max(numbers))
+            previous, last = (last, *numbers[-2:])[-2:]
             data_bytes += sum(sizes)
             count += len(numbers)
     except DamageError as error:

@@ -1,0 +1,115 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Whole blocks of records decoded, compiled: the same results as the functions of ``codec``, which are the reference."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_NoMemory
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kestrel.segmented.codec import Item as _Item
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    static inline int32_t kestrel_le32(const uint8_t *p) {
+        return (int32_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+    }
+    static inline int64_t kestrel_le64(const uint8_t *p) {
+        return (int64_t)((uint64_t)(uint32_t)kestrel_le32(p) | (uint64_t)(uint32_t)kestrel_le32(p + 4) << 32);
+    }
+    static inline PyObject *kestrel_tuple(PyTypeObject *type, Py_ssize_t size) {
+        PyTupleObject *made = PyObject_GC_NewVar(PyTupleObject, type, size);
+    #if PY_VERSION_HEX >= 0x030E0000
+        if (made != NULL) made->ob_hash = -1;  /* tuples remember their hash: not computed yet */
+    #endif
+        return (PyObject *)made;
+    }
+    #define kestrel_decref(x) Py_DECREF(x)
+    """
+    int32_t le32 "kestrel_le32"(const uint8_t *p) nogil
+    int64_t le64 "kestrel_le64"(const uint8_t *p) nogil
+    PyObject *new_tuple "kestrel_tuple"(PyTypeObject *type, Py_ssize_t size)
+    void decref "kestrel_decref"(PyObject *value)
+
+cdef enum:
+    PUT = 0x86
+    PUT_EXPIRING = 0x88
+    HEAD = 25  # command byte, size, error count, id, time of adding
+    HEAD_EXPIRING = 33  # and the time of expiry
+    MAX_DATA = 16 << 20
+
+cdef PyTypeObject *ITEM = <PyTypeObject *> _Item
+
+
+cdef inline int64_t head_size(const uint8_t *p, int64_t room) noexcept nogil:
+    """Return the size of the head of the ordinary PUT at p, or 0 if there is no whole one."""
+    cdef int64_t head, size
+    if room < HEAD:
+        return 0
+    if p[0] == PUT:
+        head = HEAD
+    elif p[0] == PUT_EXPIRING and room >= HEAD_EXPIRING:
+        head = HEAD_EXPIRING
+    else:
+        return 0
+    size = le32(p + 1)
+    return 0 if size < 0 or size > MAX_DATA or size > room - head else head
+
+
+cdef object item_at(const uint8_t *p, int64_t head):
+    cdef object number = le64(p + 9)
+    cdef object add_time = le64(p + 17)
+    cdef object expire_time = le64(p + 25) if head == HEAD_EXPIRING else None
+    cdef object errors = le32(p + 5)
+    cdef object data = PyBytes_FromStringAndSize(<const char *> p + head, le32(p + 1))
+    # Never tracked by the collector: numbers and bytes only, there is nothing for it to traverse.
+    cdef PyObject *raw = new_tuple(ITEM, 5)
+    cdef object item
+    if raw == NULL:
+        PyErr_NoMemory()
+    item = <object> raw
+    Py_INCREF(number)
+    PyTuple_SET_ITEM(item, 0, number)
+    Py_INCREF(add_time)
+    PyTuple_SET_ITEM(item, 1, add_time)
+    Py_INCREF(expire_time)
+    PyTuple_SET_ITEM(item, 2, expire_time)
+    Py_INCREF(errors)
+    PyTuple_SET_ITEM(item, 3, errors)
+    Py_INCREF(data)
+    PyTuple_SET_ITEM(item, 4, data)
+    decref(raw)
+    return item
+
+
+def decode_items(bytes data not None):
+    """The items of all whole, ordinary PUTs at the start of data, and where the next record begins."""
+    cdef const uint8_t *start = <const uint8_t *> PyBytes_AS_STRING(data)
+    cdef const uint8_t *p = start
+    cdef const uint8_t *end = start + PyBytes_GET_SIZE(data)
+    cdef int64_t head
+    cdef list found = []
+    while True:
+        head = head_size(p, end - p)
+        if head == 0:
+            return found, p - start
+        found.append(item_at(p, head))
+        p += head + le32(p + 1)
+
+
+def decode_sizes(bytes data not None):
+    """As decode_items, of each item its id and the size of its data."""
+    cdef const uint8_t *start = <const uint8_t *> PyBytes_AS_STRING(data)
+    cdef const uint8_t *p = start
+    cdef const uint8_t *end = start + PyBytes_GET_SIZE(data)
+    cdef int64_t head
+    cdef list found = []
+    while True:
+        head = head_size(p, end - p)
+        if head == 0:
+            return found, p - start
+        found.append((le64(p + 9), le32(p + 1)))
+        p += head + le32(p + 1)
