@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sej.imports import lazily as _lazily
+from sej.imports import warn_if_replaced as _warn_if_replaced
 
 if TYPE_CHECKING:
     from sej.errors import (
@@ -131,3 +132,5 @@ __all__ = [
     "open_queue",
     "read_offset",
 ]
+
+_warn_if_replaced()
