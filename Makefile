@@ -1,7 +1,7 @@
 # Every task, with its set-up: `make demo` or `make test` alone is enough on a machine with Python 3.11 and make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench torture docs wheel format setup clean
+.PHONY: help demo test check bench torture docs wheel oldest format setup clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -52,6 +52,9 @@ docs: setup ## the documentation as HTML in docs/_build
 
 wheel: setup ## sdist and wheel in dist/
 	$(PY) -m build --no-isolation --outdir dist
+
+oldest: setup ## the oldest allowed dependencies in build/oldest, and a quick part of the tests with them
+	$(PY) -m tools.oldest build/oldest
 
 format: setup ## lay out the code as the checks want it
 	$(PY) -m ruff check --fix-only -q

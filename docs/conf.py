@@ -4,7 +4,6 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import metadata
-from importlib.metadata import version as installed
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,9 +14,11 @@ from sphinx.domains.python import PyObject
 from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc.mock import mock
 
+import sej
+
 project = "SEJ"
 copyright = "the SEJ authors"
-release = version = installed("sej-journals")
+release = version = sej.__version__
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 extensions = [

@@ -81,6 +81,8 @@ else:
         "sej.writing.writer": ("Writer",),
     })  # fmt: skip
 
+__version__ = "0.1.0"
+
 __all__ = [
     "FIRST",
     "LAST",

@@ -247,16 +247,10 @@ def _leave_quietly() -> NoReturn:
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from sej import __version__, codec
 
-        from sej import codec
-
-        try:
-            number = version("sej-journals")
-        except PackageNotFoundError:
-            number = "(not installed)"
         kind = {"c": "compiled (c)", "python": "pure (python)"}[codec.IMPLEMENTATION]
-        click.echo(f"sej {number}, codec {kind}, Python {sys.version.split()[0]}")
+        click.echo(f"sej {__version__}, codec {kind}, Python {sys.version.split()[0]}")
         ctx.exit()
 
 

@@ -2,10 +2,12 @@
 
 import tarfile
 import zipfile
+from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
 
+import sej
 from tests.house.conftest import build
 from tests.house.house import PACKAGES, ROOT, has_compiler, run
 
@@ -50,8 +52,25 @@ def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_pa
     assert told.stdout.strip() == ("c" if compiled else "python"), told.stderr
     version = run([clean.parent / "sej", "--version"], tmp_path)
     assert version.returncode == 0, version.stderr
-    assert "0.1.0" in version.stdout
+    assert f"sej {sej.__version__}," in version.stdout
     assert ("codec compiled" if compiled else "codec pure") in version.stdout.lower()
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        told = HeaderParser().parsestr(archive.read(name).decode())
+    assert (told["Name"], told["Version"]) == ("sej-journals", sej.__version__)
+    assert (told["Author"], told["License-Expression"]) == ("The SEJ authors", "Apache-2.0")
+    classifiers = told.get_all("Classifier") or []
+    assert {"Typing :: Typed", *(f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13))} <= {
+        *classifiers
+    }
+    # A library's upper bound keeps its users from an update, so it has a reason.
+    text = (ROOT / "pyproject.toml").read_text().partition("dependencies = [")[2].partition("\ndemo = [")[0]
+    blocks = text.split("]\n")
+    bounded = [line for block in blocks if "#" not in block for line in block.splitlines() if "<" in line]
+    assert not bounded, "pyproject.toml: each upper bound of a dependency needs its reason in a comment"
 
 
 @pytest.mark.parametrize(

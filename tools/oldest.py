@@ -1,0 +1,66 @@
+"""The oldest allowed dependencies in an environment of their own, and a quick part of the tests with them.
+
+The lower bounds in `pyproject.toml` become exact versions, of the build tools too. The wheel is built in that
+environment, so that the tests that start the command use it.
+
+    .venv/bin/python -m tools.oldest [build/oldest]
+"""
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+# Spark's extra allows one version only, which all other tests use.
+EXTRAS = ("formats", "hub")
+RUNNERS = ("hypothesis", "pexpect", "pytest", "pytest-timeout", "pytest-xdist", "typer", "watchdog")
+TESTS = ("tests/cli", "tests/sej/test_checksum.py", "tests/sej/test_watch.py", "tests/hub/test_wire.py")
+
+
+def oldest(requirements: list[str]) -> Iterator[str]:
+    """Yield `name==version` for each requirement of this system, with the version of its lower bound."""
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        bounds = [bound.version for bound in requirement.specifier if bound.operator == ">="]
+        if len(bounds) != 1:
+            sys.exit(f"pyproject.toml: expected one lower bound (>=) in {str(requirement)!r}, got {len(bounds)}")
+        yield f"{requirement.name}=={bounds[0]}"
+
+
+def main() -> None:
+    """Install, check and test; end with the first command that fails."""
+    venv = Path(sys.argv[1] if len(sys.argv) > 1 else "build/oldest").absolute()
+    os.chdir(ROOT)
+    settings = tomllib.loads(Path("pyproject.toml").read_text())
+    project = settings["project"]
+    extras = project["optional-dependencies"]
+    tests = [each for each in extras["test"] if Requirement(each).name in RUNNERS]
+    build = list(oldest(settings["build-system"]["requires"]))
+    wanted = list(oldest([*project["dependencies"], *(each for name in EXTRAS for each in extras[name]), *tests]))
+    python = venv / "bin" / "python"
+    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-qq"]
+    run([sys.executable, "-m", "venv", "--clear", venv])
+    run([*pip, *build, *wanted])
+    # With its dependencies: pip refuses if a lower bound contradicts that of another package.
+    run([*pip, "--no-build-isolation", f".[{','.join(EXTRAS)}]", *wanted])
+    run([python, "-m", "pip", "--disable-pip-version-check", "check"])
+    print(f"oldest: {' '.join(wanted)}", flush=True)
+    run([python, "-m", "pytest", "-q", "-n", "logical", "--dist", "loadgroup", *TESTS])
+
+
+def run(command: list[str | Path]) -> None:
+    """Run, or end with the command that failed."""
+    # A command of this environment comes first, because tests start `sej` by its name.
+    path = f"{command[0]!s}".rpartition("/")[0] + os.pathsep + os.environ["PATH"]
+    if (code := subprocess.run(command, env={**os.environ, "PATH": path}, check=False).returncode) != 0:
+        sys.exit(f"oldest: {' '.join(map(str, command))} ended with {code}")
+
+
+if __name__ == "__main__":
+    main()
