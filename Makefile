@@ -1,7 +1,7 @@
 # Every task, with its set-up: `make demo` or `make test` alone is enough on a machine with Python 3.11 and make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench torture docs wheel oldest format setup clean
+.PHONY: help demo test check bench torture docs wheel oldest release-check release-tools sbom format setup clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -18,7 +18,7 @@ SEJ_TORTURE_S ?= 120
 PYTEST = $(PY) -m pytest -q -n logical --dist loadgroup
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: setup ## a year of New York's flights, from the producers' appends to a Spark result
 	@$(JAVA) $(PY) -m demo
@@ -55,6 +55,20 @@ wheel: setup ## sdist and wheel in dist/
 
 oldest: setup ## the oldest allowed dependencies in build/oldest, and a quick part of the tests with them
 	$(PY) -m tools.oldest build/oldest
+
+release-check: setup ## changelog, reproducible archives, the installed wheel: all that needs no network
+	$(PY) -m tools.release_check
+
+release-tools: setup ## auditwheel, twine and others in build/release, for release-check and sbom
+	$(PY) -m venv build/release
+	build/release/bin/python -m pip --disable-pip-version-check install -qq \
+		$$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["sej"]["release-tools"])')
+
+sbom: setup ## the libraries that an installation with all extras brings, in dist/sej-journals.cdx.json (CycloneDX)
+	$(PY) -m venv --clear build/sbom
+	build/sbom/bin/python -m pip --disable-pip-version-check install -qq "$$(echo dist/*.whl)[formats,hub,spark]"
+	build/release/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+		--mc-type library --of JSON -o dist/sej-journals.cdx.json build/sbom/bin/python
 
 format: setup ## lay out the code as the checks want it
 	$(PY) -m ruff check --fix-only -q

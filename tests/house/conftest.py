@@ -9,9 +9,10 @@ import pytest
 from tests.house.house import ROOT, run
 
 
-def build(directory: Path, **env: str) -> Path:
+def build(directory: Path, source: Path = ROOT, **env: str) -> Path:
     """Build sdist and wheel as `make wheel` does; returns the wheel."""
-    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT]
+    directory.mkdir(exist_ok=True)
+    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, source]
     done = run(command, directory, **env)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (wheel,) = directory.glob("*.whl")

@@ -119,7 +119,7 @@ def commands(page: Path) -> Iterator[str]:
 def problem(words: list[str]) -> str | None:
     """What is wrong with a command, by its words; None where all is well."""
     if words[0] == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         wrong = [word for word in words[1:] if word.islower() and "=" not in word and word not in targets]
         return f"make has no target {wrong[0]}" if wrong else None
     found: click.Command = app

@@ -1,5 +1,6 @@
 """What ships: the wheel is built as `make wheel` does, installed into a clean environment, and looked at from there."""
 
+import os
 import tarfile
 import zipfile
 from email.parser import HeaderParser
@@ -54,6 +55,25 @@ def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_pa
     assert version.returncode == 0, version.stderr
     assert f"sej {sej.__version__}," in version.stdout
     assert ("codec compiled" if compiled else "codec pure") in version.stdout.lower()
+
+
+def test_two_builds_are_identical(wheel: Path, tmp_path: Path) -> None:
+    """The second is built from the first one's source distribution, by another user's habits on another day."""
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "elsewhere", filter="data")
+    (source,) = (tmp_path / "elsewhere").iterdir()
+    for path in sorted(source.rglob("*"), reverse=True):
+        path.chmod(path.stat().st_mode & 0o700)
+        os.utime(path, (2_000_000_000, 2_000_000_000))
+    old = os.umask(0o077)
+    try:
+        again = build(tmp_path / "dist", source, CFLAGS="-O0", TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7")
+    finally:
+        os.umask(old)
+    assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
+    (again,) = again.parent.glob("*.tar.gz")
+    assert (again.name, again.read_bytes()) == (sdist.name, sdist.read_bytes())
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
