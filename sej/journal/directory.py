@@ -51,7 +51,7 @@ class Segment(NamedTuple):
 class Directory:
     """The paths of one SEJ directory."""
 
-    __slots__ = ("disk", "path")
+    __slots__ = ("_prefix", "disk", "path")
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
         """Set the path; nothing is read. A relative path means the current directory of this call."""
@@ -59,11 +59,12 @@ class Directory:
         self.path = os.fspath(path)
         if not os.path.isabs(self.path):
             self.path = os.path.join(os.getcwd(), self.path)
+        self._prefix = os.path.join(self.path, "")
         self.disk = disk
 
     def at(self, *parts: str) -> str:
         """Return a path in it."""
-        return os.path.join(self.path, *parts)
+        return self._prefix + os.sep.join(parts)
 
     @property
     def jnl(self) -> str:

@@ -132,7 +132,7 @@ class BlockIndex:
 
 def read_blocks(file: File, position: int, due: int) -> Iterator[Block]:
     """Divide the good messages from position on into blocks; the last one may be short."""
-    size = file.status().size
+    size = file.size()
     memory = bytearray(min(_READ_BYTES, max(size - position, 0)))
     while position < size:
         claimed: int | None = None
@@ -174,7 +174,7 @@ def _whole(view: memoryview, start: int, there: int) -> int | None:
 
 def check_block(file: File, block: Block) -> bool:
     """Return whether an entry belongs to this segment: its first and last message have its offsets and times."""
-    if file.status().size < block.end:
+    if file.size() < block.end:
         return False
     start = last_message_start(file, block.end)
     if start is None or start < block.position:
@@ -260,7 +260,7 @@ class IndexFile:
             file = self._disk.open(self.path, "read")
         except (FileNotFoundError, NotADirectoryError):
             return BlockIndex(first_offset)
-        size = segment_file.status().size
+        size = segment_file.size()
         index = BlockIndex(first_offset)
         try:
             for block in _entries(file, size):
@@ -282,7 +282,7 @@ class IndexFile:
             return []
         found: list[Block] = []
         try:
-            for block in _entries(file, segment_file.status().size):
+            for block in _entries(file, segment_file.size()):
                 if (
                     block is not None
                     and (not found or block.position >= found[-1].end)
@@ -309,7 +309,7 @@ class IndexFile:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            count = (file.status().size - HEAD_SIZE) // ENTRY_SIZE
+            count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
             if count < 1 or file.read(HEAD_SIZE, 0) != HEAD:
                 return None
             low, high = 0, count
@@ -344,7 +344,7 @@ class IndexFile:
         except (FileNotFoundError, NotADirectoryError):
             return 0, BlockIndex(first_offset)
         try:
-            count = (file.status().size - HEAD_SIZE) // ENTRY_SIZE
+            count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
             if count > 0 and file.read(HEAD_SIZE, 0) == HEAD:
                 there = max(count - 2, 0)
                 data = file.read(2 * ENTRY_SIZE, HEAD_SIZE + there * ENTRY_SIZE)

@@ -97,7 +97,7 @@ class Damage(NamedTuple):
 
 def good_end(file: File, position: int, due: int) -> tuple[int, int]:
     """Return where the good messages from position on end: (position, expected offset there)."""
-    size = file.status().size
+    size = file.size()
     window = _FIRST_WINDOW_BYTES
     while position < size:
         data = file.read(min(window, size - position), position)
@@ -169,7 +169,7 @@ def frame_end(file: File, position: int, size: int | None = None) -> int | None:
     size: of the file, if the caller has looked before. A writer may have made it longer in the meantime.
     """
     if size is None:
-        size = file.status().size
+        size = file.size()
     head = file.read(min(_HEADS_BYTES, max(size - position, 0)), position)
     try:
         claimed = message_size(head, 0, len(head))
@@ -182,7 +182,7 @@ def frame_end(file: File, position: int, size: int | None = None) -> int | None:
 
 def what_is_wrong(file: File, position: int, due: int) -> str | None:
     """Return why no message with the expected offset starts at position; None: one does, or the file ends there."""
-    found = _look(file, position, due, file.status().size)
+    found = _look(file, position, due, file.size())
     return None if found is None else found.reason
 
 
@@ -191,7 +191,7 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
 
     None: nothing is wrong. The file ends there, or a writer has completed the message in the meantime.
     """
-    size = file.status().size
+    size = file.size()
     found = _look(file, position, due, size)
     if found is None:
         return None
@@ -229,7 +229,7 @@ def is_torn(file: File, position: int, due: int) -> bool:
     False if its length may be damaged: a chain that reaches the end of the file follows it, with any later offsets, or
     a message directly after a size field that confirms a message from position to there.
     """
-    size = file.status().size
+    size = file.size()
     found = _look(file, position, due, size)
     if found is None or not found.chained:
         return False

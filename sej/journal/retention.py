@@ -351,7 +351,7 @@ def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) 
         for segment in group:
             _copy(disk, segment.path, file)
         file.sync()
-        size = file.status().size
+        size = file.size()
     finally:
         file.close()
     first, *others = (segment.first_offset for segment in group)
@@ -440,7 +440,7 @@ def _ends_with(disk: Disk, segment: Segment, position: int, parts: list[Segment]
                     at, position = at + len(data), position + len(data)
             finally:
                 file.close()
-        return position == whole.status().size
+        return position == whole.size()
     except FileNotFoundError:
         return False
     finally:
@@ -454,7 +454,7 @@ def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return good_end(file, 0, segment.first_offset) == (file.status().size, due)
+        return good_end(file, 0, segment.first_offset) == (file.size(), due)
     finally:
         file.close()
 

@@ -642,13 +642,15 @@ def replace_file(
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs",
                              "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "lustre", "beegfs", "ncpfs"})  # fmt: skip
 
+_NETWORK_MARKS: Final = tuple(b" - %s " % kind.encode() for kind in _NETWORK)
+
 
 def network_file_system(path: str | os.PathLike[str]) -> str | None:
     """Return the type of the network file system that holds path (``"nfs4"``), or None on a local one."""
     if _has_device(path):
         return None
     table = _mount_table()
-    if not any(b" - %s " % kind.encode() in table for kind in _NETWORK):
+    if not any(mark in table for mark in _NETWORK_MARKS):
         return None
     kind = file_system(path)
     return kind if kind in _NETWORK else None

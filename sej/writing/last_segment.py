@@ -77,7 +77,7 @@ class LastSegment:
             lock: the journal's lock.
         """
         try:
-            there = min(max(self.file.status().size - position, 0), len(view))
+            there = min(max(self.file.size() - position, 0), len(view))
             first = int.from_bytes(view[: OFFSET.size], "big")
             good = measure(view, 0, there, first, there).position if there else 0
             if lock.is_current():

@@ -185,7 +185,7 @@ def _open_end(
     index_file = IndexFile(directory, segment)
     entries, index = index_file.load_end(file, segment.first_offset)
     fresh: list[Block] = []
-    partial = index.open_block(file.status().size)
+    partial = index.open_block(file.size())
     partial_known = partial is not None
     entries -= partial_known
     position, offset = index.position, index.due

@@ -176,7 +176,7 @@ class SharedEnd:
         if self.file is None or not self._mark or self._lock.read(_MARK_BYTES, 0) != self._mark:
             self._search()
             return
-        size = self.file.status().size
+        size = self.file.size()
         if size != self.position and not self._catch_up(size):
             self._search()
 

@@ -570,7 +570,7 @@ class Tail:
             buffer.doubt()
             self.lock.check()
             with buffer.pending() as view:
-                there = file.status().size - buffer.position
+                there = file.size() - buffer.position
                 if 0 <= there < len(view):
                     with view[there:] as rest:
                         self.last.write(rest, buffer.position + there, self.lock)
