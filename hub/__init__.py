@@ -4,6 +4,8 @@ This package has no network code: :class:`Store` stores messages, :class:`Merge`
 stream. ``hub.wire`` adds gRPC; importing ``hub`` loads none of it. Public names are imported at their first use.
 """
 
+# Of the distribution sej-journals: sej/names.py looks for this name.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,7 @@
 """Kestrel's two journals: read what the originals left, run queues that they could read."""
 
+# Of the distribution sej-journals: sej/names.py looks for this name.
+
 from kestrel import segmented
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.transfer import Moved

@@ -7,6 +7,8 @@ session. Then ``spark.read.format("sej").load(root)`` works. docs/pipeline.md li
 imported at their first use: importing ``pipeline`` loads neither Spark nor Arrow.
 """
 
+# Of the distribution sej-journals: sej/names.py looks for this name.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

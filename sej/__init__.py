@@ -4,12 +4,13 @@ Public names are imported at their first use, so that importing ``sej`` is fast 
 explains the names, docs/guarantees.md the promises.
 """
 
+# Of the distribution sej-journals: sej/names.py looks for this name.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sej.imports import lazily as _lazily
-from sej.imports import warn_if_replaced as _warn_if_replaced
 
 if TYPE_CHECKING:
     from sej.errors import (
@@ -134,5 +135,3 @@ __all__ = [
     "open_queue",
     "read_offset",
 ]
-
-_warn_if_replaced()

@@ -1,6 +1,7 @@
 """How packages import: public names at their first use, compiled modules if they are installed.
 
-Every ``import sej`` loads this module, so it imports nothing that the interpreter has not loaded already.
+The first import of any of our packages loads this module, so it imports nothing that the interpreter has not loaded
+already. That import warns if another distribution has replaced one of our packages.
 """
 
 from __future__ import annotations
@@ -9,13 +10,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Final
 
-__all__ = ["compiled", "lazily", "twin", "warn_if_replaced"]
+from sej.names import warn_if_foreign
 
-_TEXTQUEUE: Final = b"from textqueue.queue import TextQueue"
-"""A line of the ``textqueue`` of this distribution. The published package of the same name does not have it."""
-_ADVICE: Final = "uninstall textqueue, then run pip install --force-reinstall --no-deps sej-journals"
+__all__ = ["compiled", "lazily", "twin"]
 
 
 def lazily(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -72,28 +70,4 @@ def _imported(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def warn_if_replaced() -> None:
-    """Warn, with a ``UserWarning``, if ``import textqueue`` gives another package than that of this distribution.
-
-    The published ``textqueue`` has files of the same names: installing it replaces ours, and uninstalling it removes
-    them. Every ``import sej`` calls this, so it reads one file, and loads no module.
-    """
-    home = os.path.dirname(os.path.dirname(__file__))
-    for folder in (*sys.path, home):
-        path = os.path.join(folder, "textqueue", "__init__.py")
-        try:
-            with open(path, "rb") as file:
-                ours = _TEXTQUEUE in file.read()
-        except OSError:
-            continue
-        if not ours:
-            _warn(f"{path} is of another package, so `import textqueue` gives that one; {_ADVICE}")
-        return
-    if os.path.isdir(os.path.join(home, "textqueue")):
-        _warn(f"{os.path.join(home, 'textqueue', '__init__.py')} is missing: another package removed it; {_ADVICE}")
-
-
-def _warn(text: str) -> None:
-    import warnings
-
-    warnings.warn(text, UserWarning, stacklevel=4)
+warn_if_foreign()

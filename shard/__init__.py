@@ -4,6 +4,8 @@ Public names are imported at their first use, so that importing ``shard`` is fas
 docs/formats/shard.md.
 """
 
+# Of the distribution sej-journals: sej/names.py looks for this name.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,7 @@
 """TextQueue: message queues in plain text files that users edit while programs work on them."""
 
+# Of the distribution sej-journals: sej/names.py looks for this name.
+
 from textqueue.claims.claim import Claim
 from textqueue.editing.message import Message
 from textqueue.editing.reconcile import Conflict
@@ -12,7 +14,6 @@ from textqueue.errors import (
     VariableTooLongError,
 )
 from textqueue.format.grammar import MessageStatus
-from textqueue.published import warn_if_installed as _warn_if_installed
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import Problem, check
 
@@ -35,5 +36,3 @@ __all__ = [
     "VariableTooLongError",
     "check",
 ]
-
-_warn_if_installed()

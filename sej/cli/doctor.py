@@ -18,6 +18,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.findings import Finding, findings
 from sej.cli.options import JSON
+from sej.cli.packages import package_findings
 from sej.cli.progress import progress_bar
 from sej.cli.reader_state import journals_below
 from sej.errors import NotAJournalError, SejError
@@ -37,8 +38,9 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
     """Check everything that can be wrong with a journal, and say what to do.
 
     Reports locks and their holders, damage, torn tails, gaps, readers, their lag and whether they are stuck, the disk,
-    the clock, permissions, and what a crash left. DIR may also hold several journals (a sharded journal, a hub): sound
-    ones are then only counted. Exit code 0: nothing is wrong; 1: something is wrong; 4: there is no journal.
+    the clock, permissions, what a crash left, and other distributions with files of the same names as ours. DIR may
+    also hold several journals (a sharded journal, a hub): sound ones are then only counted. Exit code 0: nothing is
+    wrong; 1: something is wrong; 4: there is no journal.
 
     Example: sej doctor orders
     """
@@ -46,6 +48,7 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
     contributed = list(contributed_findings(path))
     if not paths and not contributed:
         raise NotAJournalError("there is no journal in this directory", path=path)
+    contributed += package_findings()
     alone = paths == [str(path)]
     levels = Counter[str]()
     well = 0

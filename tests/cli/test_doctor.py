@@ -262,6 +262,31 @@ def test_checks_of_other_packages(journal: Path, tmp_path: Path) -> None:
     assert b"problem  litter: 3 files in left\n" in done.stdout
 
 
+def test_other_distributions_with_our_names(journal: Path, tmp_path: Path) -> None:
+    """One was installed over ours, one has another name, and one package is the user's own."""
+    site = tmp_path / "site"
+    for distribution, record in (("shard-2.0", "shard/__init__.py,,\n"), ("Lake-3.0", "hub/__init__.py,,\n")):
+        info = site / f"{distribution}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution[:-4]}\nVersion: 2.0\n")
+        (info / "RECORD").write_text(record)
+    own = site / "pipeline"
+    own.mkdir()
+    (own / "__init__.py").touch()
+    command = [sys.executable, "-m", "sej", "doctor", "--json", str(journal)]
+    env = {**ENV, "PYTHONPATH": f"{site}{os.pathsep}{ENV['PYTHONPATH']}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
+    rows = [row for row in map(json.loads, done.stdout.splitlines()) if row["what"] == "packages"]
+    shard, lake, pipeline = rows
+    assert done.returncode == 1
+    assert shard["found"] == f"shard-2.0 is installed in {site}: it has files of the same names as ours"
+    assert lake["found"] == "the distribution Lake has files of the package hub too"
+    assert [row["level"] for row in (shard, lake, pipeline)] == ["problem", "problem", "note"]
+    assert "--force-reinstall" in shard["do"]
+    assert pipeline["found"].startswith(f"import pipeline gives {own}")
+    assert done.stderr.count("UserWarning") == 1, "the import warns about the first only"
+
+
 @pytest.mark.parametrize("colour", [True, False])
 def test_colours_are_for_terminals(journal: Path, colour: bool) -> None:
     assert b"\x1b" not in sej("doctor", journal).stdout

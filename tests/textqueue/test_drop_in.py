@@ -175,6 +175,17 @@ def test_no_import_warns_if_the_package_is_ours(site: Path, module: str) -> None
     assert warnings_of(module, site) == ""
 
 
+@pytest.mark.parametrize("package", sorted(set(PACKAGES) - {"sej"}))
+def test_each_package_is_missed_if_another_distribution_replaced_it(site: Path, package: str) -> None:
+    if package != "textqueue":
+        (site / package).unlink()
+        (site / package).mkdir()
+    (site / package / "__init__.py").write_text("")
+    said = warnings_of("sej", site)
+    assert said.count("UserWarning") == 1
+    assert f"{site}/{package}/__init__.py is of another package, so `import {package}` gives that one" in said
+
+
 @pytest.mark.parametrize("module", sorted(set(PACKAGES) - {"textqueue"}))
 def test_every_package_notices_that_the_published_package_was_installed_over_ours(site: Path, module: str) -> None:
     (site / "textqueue" / "__init__.py").write_text(PUBLISHED)
@@ -196,8 +207,12 @@ def test_a_published_package_that_comes_first_is_noticed(site: Path, tmp_path: P
     first = tmp_path / "first" / "textqueue"
     first.mkdir(parents=True)
     (first / "__init__.py").write_text(PUBLISHED)
+    assert warnings_of("shard", first.parent, site) == "", "it is the user's own package"
+    info = first.parent / "textqueue-1.1.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("textqueue/__init__.py,sha256=x,9\n")
     assert f"{first}/__init__.py is of another package" in warnings_of("shard", first.parent, site)
-    assert warnings_of("shard", site, first.parent) == ""
+    assert "textqueue-1.1 is installed" in warnings_of("shard", site, first.parent)
 
 
 def test_the_names_are_also_in_the_module_of_the_published_package() -> None:
